@@ -1,0 +1,132 @@
+//! What a store can do and promises, as plain data that docs, tests and the command line read.
+//!
+//! Fields name an ability (`downgrade`), a limit (`max_lease`) or a promise (`durability`). A new field names the store that
+//! needs it.
+
+use std::time::Duration;
+
+/// What one store, in one format, can do and promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// The store's word, as in its URL: `memory`, `redis`, …
+    pub store: &'static str,
+    /// The word of the format: `palisade`, `simple`, `curator`, …
+    pub format: &'static str,
+    /// What it takes to lose a grant that the store has confirmed.
+    pub durability: Durability,
+    /// In which order waiters are served.
+    pub order: Order,
+    /// How a waiter learns that it is worth asking again.
+    pub wakes: Wakes,
+    /// Where fences come from.
+    pub fence: FenceSource,
+    /// What a lease hangs on.
+    pub lease_unit: LeaseUnit,
+    /// The shortest lease.
+    pub min_lease: Duration,
+    /// The longest lease.
+    pub max_lease: Duration,
+    /// Whether it serves readers and a writer.
+    pub rwlock: bool,
+    /// Whether it serves permits.
+    pub semaphore: bool,
+    /// Whether the mutex and the write side of the rwlock of one name are one line. Where not, they do not exclude each other.
+    pub mutex_is_write_side: bool,
+    /// Whether a writer can become a reader in one step.
+    pub downgrade: bool,
+    /// Whether a name can be kept closed for a minimum time.
+    pub min_hold: bool,
+    /// Whether a claim can be refused because one like it was granted too recently.
+    pub once_per: bool,
+    /// Whether a name can be sealed once its work is done.
+    pub once: bool,
+    /// Whether a grant can outlive the client that got it.
+    pub detach: Detach,
+    /// Whether lines can be listed.
+    pub list: bool,
+    /// Whether waiters are known, with their order.
+    pub waiters_known: bool,
+    /// Whether a grant can be ended by an operator.
+    pub revoke: bool,
+    /// Whether the holder hears of a revocation by push, and not only at its next renewal.
+    pub revoke_pushed: bool,
+    /// The longest mapped name, in bytes.
+    pub name_limit: usize,
+    /// How many claims one renewal request carries at most.
+    pub renew_batch: usize,
+    /// Whether `claim` may wait inside the engine; a concurrent `release` ends it.
+    pub claim_blocks: bool,
+    /// Whether the store's futures are ready at once, so that the core runs them in the caller's thread and saves two thread
+    /// switches. One that is not ready after all goes on in the client's thread.
+    pub in_caller: bool,
+}
+
+/// What it takes to lose a confirmed grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process.
+    Process,
+    /// A power cut of this machine.
+    Machine,
+    /// A restart or a failover of the server.
+    Server,
+    /// The loss of a majority of the servers.
+    Quorum,
+}
+
+/// In which order waiters are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// First come, first served.
+    Fifo,
+    /// The engine has a queue of its own.
+    Engine,
+    /// Whoever asks first after a release.
+    None,
+}
+
+/// How a waiter learns that it is worth asking again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wakes {
+    /// The store tells just the next in line.
+    Push,
+    /// The waiter watches what stands before it.
+    Watch,
+    /// The statement itself waits.
+    Engine,
+    /// The waiter asks again, at random within bounds.
+    Poll,
+}
+
+/// Where fences come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceSource {
+    /// A counter of the store.
+    Counter,
+    /// The larger of a counter and the store's clock.
+    CounterAndClock,
+    /// The store's own revision of the whole database.
+    Revision,
+    /// The format has none.
+    None,
+}
+
+/// What a lease hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseUnit {
+    /// Each claim has its own.
+    Claim,
+    /// A session, shared by the client's claims of one length; its end loses them all.
+    Session,
+}
+
+/// Whether a grant can outlive the client that got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detach {
+    /// It cannot.
+    Never,
+    /// To another client of the same process.
+    InProcess,
+    /// To any process that reaches the store.
+    Anywhere,
+}

@@ -1,0 +1,130 @@
+//! One error type for every store: a small kind to match on, a sentence for people, and whether trying again may help.
+
+use std::fmt;
+
+use crate::lease::LossReason;
+use crate::store::Holder;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
+
+/// What went wrong, as a program sees it.
+///
+/// Busy is not in this list: `try_acquire` answers `Ok(None)` when somebody else holds the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The wait ran out. `holder` is who held the lock when the store was last asked, where the store knows.
+    Timeout {
+        /// Who held the lock when the store was last asked.
+        holder: Option<Holder>,
+    },
+    /// The grant is gone: somebody else may hold the lock now.
+    Lost(LossReason),
+    /// The store cannot be reached, or did not answer in time.
+    Unavailable,
+    /// The store refused our credentials or our rights.
+    Denied,
+    /// A name, URL, option or combination of options that cannot work.
+    Config,
+    /// This store, or this format of it, cannot do what was asked. Its [`Capability`](crate::store::Capability) says so.
+    Unsupported,
+    /// The store answered what this version does not understand.
+    Protocol,
+    /// Waiting would never end: the owner waits for itself.
+    Deadlock,
+}
+
+/// An error: its [`kind`](Error::kind), a message that says what to do next, and the cause.
+///
+/// No message holds a password or a claim id.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    retry: bool,
+    source: Option<Source>,
+}
+
+impl Error {
+    /// An error of the given kind. `message` says what happened and what to do next.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let retry = matches!(kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable);
+        Error(Box::new(Inner { kind, message: message.into(), retry, source: None }))
+    }
+
+    /// The store cannot be reached, or did not answer in time.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
+    /// A name, URL, option or combination that cannot work.
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, message)
+    }
+
+    /// This store or format cannot do what was asked.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// The store answered what we do not understand.
+    pub fn protocol(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Protocol, message)
+    }
+
+    /// The grant is gone.
+    pub fn lost(reason: LossReason) -> Self {
+        Self::new(ErrorKind::Lost(reason), format!("the lock was lost: {reason}"))
+    }
+
+    /// Keeps the cause of this error.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Source>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// Overrides whether trying again may help.
+    #[must_use]
+    pub fn with_retry(mut self, retry: bool) -> Self {
+        self.0.retry = retry;
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// Whether the same call may succeed later without a change by the caller.
+    pub fn retry_may_help(&self) -> bool {
+        self.0.retry
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Error");
+        shown.field("kind", &self.0.kind).field("message", &self.0.message);
+        if let Some(source) = &self.0.source {
+            shown.field("source", source);
+        }
+        shown.finish()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

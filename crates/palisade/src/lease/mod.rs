@@ -1,0 +1,41 @@
+//! Leases on our side: the clock, the arithmetic of deadlines, the keeper that renews, and the warden that tells of the loss.
+
+pub(crate) mod clock;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use clock::{BootClock, Clock, ManualClock, Moment, OnJump};
+
+/// Why a guard does not hold any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The lease ran out before a renewal was confirmed.
+    Expired,
+    /// The store says that somebody else holds the name.
+    Taken,
+    /// An operator ended the grant.
+    Revoked,
+    /// The session that the grant lived in ended.
+    SessionEnded,
+    /// The limit set by `max_hold` was reached.
+    MaxHold,
+    /// Another member of the same multi-lock was lost.
+    MemberLost,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LossReason::Expired => "the lease ran out before a renewal was confirmed",
+            LossReason::Taken => "somebody else holds it now",
+            LossReason::Revoked => "an operator ended the grant",
+            LossReason::SessionEnded => "the session in the store ended",
+            LossReason::MaxHold => "the longest hold was reached",
+            LossReason::MemberLost => "another lock of the same group was lost",
+        })
+    }
+}

@@ -1,0 +1,10 @@
+//! Distributed locks that say what they guarantee.
+mod capability;
+mod error;
+pub mod fence;
+pub mod lease;
+mod name;
+pub mod store;
+
+pub use error::{Error, ErrorKind, Result};
+pub use name::Name;

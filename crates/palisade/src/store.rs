@@ -1,0 +1,461 @@
+//! The store contract: what a store is asked, what it answers, and what it says it can do.
+//!
+//! This is the implementor's side. Users hold a [`Client`](crate::Client) and its locks.
+//!
+//! # Contract
+//!
+//! - [`Store::claim`] is one request, idempotent by [`ClaimId`], and never waits for another holder (unless
+//!   [`Capability::claim_blocks`]). Waiting is the core's loop: claim, then wake, then renew or claim again.
+//! - The core runs store futures to their end; [`Store::wake`] and [`Store::event`] alone may be dropped half-way. So every
+//!   other future must end by itself within the store's request time-out.
+//! - Release and renew are conditional on claim *and* fence, never on the name alone.
+//! - Expiry is the store's, by the store's clock. Deadlines are the core's, by ours. Neither compares with the other.
+//! - A store knows nothing of guards, keepers or users' runtimes. It is called on the client's own thread, inside the client's
+//!   own tokio runtime; or in the caller's thread where [`Capability::in_caller`] says that its futures are ready at once.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::lease::{LossReason, Moment};
+use crate::name::Name;
+
+/// A system that decides who holds what. See the [module documentation](self) for the contract.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// What this store, in this format, can do and promises.
+    fn capability(&self) -> &Capability;
+
+    /// Asks for the name: granted, queued or busy. The same claim again finds its own grant or place, and counts as a renewal.
+    async fn claim(&self, claim: &Claim) -> Result<Answer>;
+
+    /// Returns when it is worth asking again, or with the grant itself when the store pushed it.
+    ///
+    /// The core keeps its own timers (time left, heartbeat, backoff): a store that cannot push waits here for ever.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any time. A push that came between two calls must not be lost: the next call returns at once.
+    async fn wake(&self, claim: &Claim) -> Woken;
+
+    /// Extends the leases of all these claims, waiting and holding, and says where each stands, in the same order.
+    async fn renew(&self, claims: &[ClaimRef]) -> Result<Vec<Standing>>;
+
+    /// Ends a claim in whatever state it is: release, cancel, time-out and drop are this one verb.
+    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released>;
+
+    /// Turns a writer into a reader in one step, keeping its fence; readers next in line come in with it.
+    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
+        let _ = claim;
+        Err(Error::unsupported(format!("the store {} cannot turn a write lock into a read lock", self.capability().store)))
+    }
+
+    /// Ends somebody else's grant, named by its fence ([`Fence::NONE`] for a peer's grant without one).
+    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked>;
+
+    /// Lists lines by prefix, or shows one.
+    async fn inspect(&self, query: &Query) -> Result<Page>;
+
+    /// Returns the next thing that the core must hear of: contact lost or regained, a grant that ended early.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any time; no event may be lost by it.
+    async fn event(&self) -> Event {
+        std::future::pending().await
+    }
+}
+
+/// 128 random bits that name one claim. A secret: who knows it can end the claim.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimId(u128);
+
+impl ClaimId {
+    /// A new id from the operating system's random numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the system has none to give.
+    pub fn random() -> Result<ClaimId> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)
+            .map_err(|cause| Error::unavailable("the operating system gives no random numbers").with_source(cause))?;
+        Ok(ClaimId(u128::from_be_bytes(bytes)))
+    }
+
+    /// The id with these bits, as read back from a store.
+    pub const fn from_bits(bits: u128) -> ClaimId {
+        ClaimId(bits)
+    }
+
+    /// The bits, as a store writes them.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+
+    /// The id as 32 hex digits. A secret.
+    pub fn reveal(self) -> String {
+        format!("{:032x}", self.0)
+    }
+
+    /// Reads what [`reveal`](ClaimId::reveal) wrote.
+    pub fn parse(text: &str) -> Option<ClaimId> {
+        let hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        hex.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(ClaimId)
+    }
+}
+
+/// Six digits are enough to tell two claims apart in a log, and too few to end one.
+impl fmt::Debug for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:06x}…", self.0 >> 104)
+    }
+}
+
+/// Which object of the store a claim is for. One name serves one kind at a time, except that the mutex is the write side of the
+/// rwlock where [`Capability::mutex_is_write_side`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// One holder.
+    Mutex,
+    /// Many readers or one writer.
+    RwLock,
+    /// At most `limit` permits held at once.
+    Semaphore {
+        /// How many permits there are.
+        limit: u32,
+    },
+}
+
+impl Kind {
+    /// Whether claims of both kinds can stand in one line.
+    pub fn shares_line_with(self, other: Kind) -> bool {
+        match (self, other) {
+            (Kind::Semaphore { limit: mine }, Kind::Semaphore { limit: theirs }) => mine == theirs,
+            (Kind::Semaphore { .. }, _) | (_, Kind::Semaphore { .. }) => false,
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Mutex => f.write_str("mutex"),
+            Kind::RwLock => f.write_str("rwlock"),
+            Kind::Semaphore { limit } => write!(f, "semaphore of {limit}"),
+        }
+    }
+}
+
+/// How a claim holds: alone, with other readers, or as a part of the permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Alone.
+    Exclusive,
+    /// With other readers.
+    Shared,
+    /// So many of a semaphore's permits.
+    Permits(u32),
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Exclusive => f.write_str("exclusive"),
+            Mode::Shared => f.write_str("shared"),
+            Mode::Permits(count) => write!(f, "{count} permits"),
+        }
+    }
+}
+
+/// A request for a name. Immutable; a claim that the store has forgotten is made again with a new id.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Names this claim, in the store and on the wire.
+    pub id: ClaimId,
+    /// What is asked for.
+    pub name: Name,
+    /// Which object of the store.
+    pub kind: Kind,
+    /// How it is to be held.
+    pub mode: Mode,
+    /// Who asks, for people to read.
+    pub owner: Arc<str>,
+    /// Why, for people to read.
+    pub reason: Option<Arc<str>>,
+    /// How long the claim lives without renewal once it holds.
+    pub lease: Duration,
+    /// Whether to stand in line when the name is taken. Otherwise the answer is busy, and nothing is left in the store.
+    pub queue: bool,
+    /// The name stays closed to others at least until grant + this, through release and crash.
+    pub min_hold: Option<Duration>,
+    /// Refused as busy while less than this has passed since the last grant of such a claim.
+    pub once_per: Option<Duration>,
+}
+
+impl Claim {
+    /// The longest time that a dead waiter can stand in line.
+    pub const LONGEST_WAIT_LEASE: Duration = Duration::from_secs(5);
+
+    /// How long the claim lives without renewal while it waits: short, so that dead waiters cost little.
+    pub fn wait_lease(&self) -> Duration {
+        self.lease.min(Self::LONGEST_WAIT_LEASE)
+    }
+
+    /// The short form that renew and release take.
+    pub fn to_ref(self: &Arc<Self>, fence: Option<Fence>) -> ClaimRef {
+        ClaimRef { claim: Arc::clone(self), fence }
+    }
+}
+
+/// A claim that the store may already know, with the fence it holds by, when it is known to hold.
+#[derive(Clone, Debug)]
+pub struct ClaimRef {
+    /// The claim as it was made.
+    pub claim: Arc<Claim>,
+    /// The fence of its grant; `None` while it is not known to hold.
+    pub fence: Option<Fence>,
+}
+
+/// How long the store has promised to keep a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The length that the store granted. The core counts with the shorter of this and what was asked.
+    pub length: Duration,
+    /// When the length began, if that was before this request was sent: a session that was renewed earlier.
+    pub counted_from: Option<Moment>,
+}
+
+impl Lease {
+    /// A lease that begins with the request that asked for it.
+    pub fn of(length: Duration) -> Lease {
+        Lease { length, counted_from: None }
+    }
+}
+
+/// The store's yes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Higher than that of every earlier grant of the name.
+    pub fence: Fence,
+    /// How long it lasts.
+    pub lease: Lease,
+}
+
+/// Where a waiting claim stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// How many claims stand before it, holders not counted, where the store knows.
+    pub ahead: Option<u32>,
+    /// For the first in line: after how long the passing of time alone may free the name. Nothing wakes the waiter then.
+    pub ask_in: Option<Duration>,
+    /// How long it keeps its place without renewal.
+    pub lease: Lease,
+    /// Who holds the name, where the store knows it without a further request.
+    pub holder: Option<Holder>,
+}
+
+/// What the store says to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It holds.
+    Granted(Grant),
+    /// It stands in line.
+    Queued(Place),
+    /// The name is taken, or closed, and the claim was not queued.
+    Busy(Busy),
+    /// The name was sealed: what was to be done once is done.
+    Sealed,
+}
+
+/// Why a claim was turned away.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Busy {
+    /// Who holds the name, where the store knows.
+    pub holder: Option<Holder>,
+    /// After how long the passing of time alone may free the name, where the store knows.
+    pub ask_in: Option<Duration>,
+    /// Whether it was refused because such a claim was granted less than its `once_per` ago.
+    pub too_soon: bool,
+}
+
+/// Why [`Store::wake`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// It is worth asking again.
+    Ask,
+    /// The store pushed the grant. It was given while the claim waited, so its lease is the waiter's.
+    Granted(Fence),
+}
+
+/// Where a claim stands after a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Still in line.
+    Waiting(Place),
+    /// It holds, with the full lease.
+    Held(Grant),
+    /// The store does not have it any more, and never will again.
+    Gone(Gone),
+}
+
+/// Why the store does not have a claim any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gone {
+    /// Its lease ran out, or the store lost it.
+    Expired,
+    /// Somebody else holds the name.
+    Taken,
+    /// An operator ended it.
+    Revoked,
+    /// The session it lived in ended.
+    SessionEnded,
+    /// It waited, and the name was sealed meanwhile.
+    Sealed,
+    /// It waited, and such a claim was granted less than its `once_per` ago.
+    TooSoon,
+}
+
+impl Gone {
+    /// What the holder of such a claim is told.
+    pub fn as_loss(self) -> LossReason {
+        match self {
+            Gone::Expired | Gone::Sealed | Gone::TooSoon => LossReason::Expired,
+            Gone::Taken => LossReason::Taken,
+            Gone::Revoked => LossReason::Revoked,
+            Gone::SessionEnded => LossReason::SessionEnded,
+        }
+    }
+}
+
+/// How a claim ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Given back.
+    Release,
+    /// Given back as if it had never been granted: its once-per mark and its min-hold are taken back.
+    Undo,
+    /// Given back, and no claim is granted for so long: what was to be done once is done.
+    Seal(Duration),
+}
+
+/// What became of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a lock that was already lost may mean that the work was not protected"]
+pub enum Released {
+    /// The store gave it back: it was held until now.
+    Done,
+    /// It was not held any more: lost, expired or revoked before.
+    AlreadyLost,
+    /// The store could not be asked in time. It is tried again in the background; the lease ends it at the latest.
+    Unknown,
+}
+
+/// What became of a revocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Revoked {
+    /// The grant was ended.
+    Done,
+    /// Somebody else holds the name now: nothing was changed.
+    OtherHolder {
+        /// The fence of the grant that stands there now.
+        fence: Fence,
+    },
+    /// Nobody holds the name.
+    NotHeld,
+}
+
+/// Something that happened in the store without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Contact is lost. Guards are at risk; the core goes on renewing.
+    CutOff,
+    /// Contact is back, or another server answers now: the core renews every claim at once.
+    Restored,
+    /// The store ended this claim, and told us.
+    Gone {
+        /// The claim that ended.
+        claim: ClaimId,
+        /// Why.
+        why: Gone,
+    },
+}
+
+/// Who holds a name, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Who.
+    pub owner: String,
+    /// Why, where the holder said.
+    pub reason: Option<String>,
+    /// The fence of its grant; [`Fence::NONE`] where the format has none.
+    pub fence: Fence,
+    /// How it holds.
+    pub mode: Mode,
+    /// For how long it has held, where the store knows.
+    pub held: Option<Duration>,
+    /// How long its lease still runs, where the store knows.
+    pub lease_left: Option<Duration>,
+}
+
+/// Who waits for a name, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// Who.
+    pub owner: String,
+    /// Why, where the waiter said.
+    pub reason: Option<String>,
+    /// How it wants to hold.
+    pub mode: Mode,
+    /// For how long it has waited, where the store knows.
+    pub waited: Option<Duration>,
+}
+
+/// What to inspect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// The line of one name, with its waiters.
+    Show(Name),
+    /// The lines whose names begin so, in the store's own order, page by page.
+    List {
+        /// How the names begin; empty for all.
+        prefix: String,
+        /// [`Page::next`] of the page before; `None` for the first.
+        after: Option<String>,
+    },
+}
+
+/// The line of one name, as seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineView {
+    /// The name.
+    pub name: String,
+    /// What it serves as.
+    pub kind: Kind,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// Who waits, in order.
+    pub waiters: Vec<Waiter>,
+    /// Whether the store knows the waiters; if not, `waiters` says nothing.
+    pub waiters_known: bool,
+}
+
+/// One page of lines.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Page {
+    /// The lines.
+    pub lines: Vec<LineView>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<String>,
+}
+
+pub use crate::capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Wakes};
