@@ -1,10 +1,12 @@
 //! Distributed locks that say what they guarantee.
 mod capability;
+mod duration;
 mod error;
 pub mod fence;
 pub mod lease;
 mod name;
 pub mod store;
 
+pub use duration::{parse_duration, show_duration};
 pub use error::{Error, ErrorKind, Result};
 pub use name::Name;
