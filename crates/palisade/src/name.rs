@@ -315,6 +315,13 @@ mod tests {
         assert!(Name::unmapped(&"%00".repeat(512)).is_some());
     }
 
+    /// A store's mistake is found by its tests, and does not bring down its users.
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "no store has names shorter than 53"))]
+    fn a_limit_that_cannot_be_kept_is_the_smallest_one_in_a_release() {
+        assert_eq!(Name::new("x".repeat(99)).unwrap().mapped(9).len(), 53);
+    }
+
     #[test]
     fn serde_checks_the_length() {
         let name: Name = serde_json::from_str(r#""a/\u0000b""#).unwrap();
