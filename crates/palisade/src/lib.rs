@@ -6,7 +6,9 @@ pub mod fence;
 pub mod lease;
 mod name;
 pub mod store;
+pub mod url;
 
 pub use duration::{parse_duration, show_duration};
 pub use error::{Error, ErrorKind, Result};
 pub use name::Name;
+pub use url::StoreUrl;
