@@ -168,6 +168,7 @@ mod tests {
     #[test]
     fn refused() {
         let huge = "9".repeat(400);
+        let fine = format!("0.{}d", "1".repeat(35));
         let refused = [
             "",
             " ",
@@ -207,6 +208,7 @@ mod tests {
             "18446744073709551615m",
             "213503982334602d",
             &huge,
+            &fine,
         ];
         for text in refused {
             let error = parse_duration(text).expect_err(text);
