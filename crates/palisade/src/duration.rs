@@ -247,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in prop_oneof![any::<String>(), "[0-9.]{0,45}[a-z]{0,2}"]) {
+        fn no_text_panics(text in prop_oneof![any::<String>(), "[0-9]{0,22}(\\.[0-9]{0,45})?(us|ms|s|m|h|d)?"]) {
             let _ = parse_duration(&text);
         }
 
@@ -258,7 +258,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_shown_is_never_more_than_it_is(seconds in 0..200_000_u64, nanos in 0..1_000_000_000_u32) {
+        fn what_is_shown_is_never_more_than_it_is(seconds in prop_oneof![0..90_u64, 0..200_000_u64], nanos in 0..1_000_000_000_u32) {
             let duration = Duration::new(seconds, nanos);
             let shown = show_duration(duration);
             let read: Duration = shown.split(' ').filter_map(|part| parse_duration(part).ok()).sum();
