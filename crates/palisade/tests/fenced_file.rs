@@ -376,6 +376,7 @@ fn writers_wait_for_whoever_has_the_lock_file() {
 // Tests in a process of their own: this binary calls itself, with the name of one test and the work in the environment.
 
 const CHILD: &str = "PALISADE_TEST_FENCED_FILE_CHILD";
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn child_of(exe: &Path, path: &Path, work: &str) -> Command {
     let mut command = Command::new(exe);
@@ -391,13 +392,17 @@ fn child() {
     let (work, path) = task.split_once(' ').unwrap();
     let file = FencedFile::new(path).unwrap();
     match work {
-        "write-for-ever" => loop {
-            let number = file.highest().unwrap().map_or(1, |highest| highest.get() + 1);
-            match file.write(fence(number), &stamped(number)) {
-                Ok(()) | Err(WriteError::Stale { .. }) => {}
-                Err(other) => panic!("{other}"),
+        // Not for ever: when the parent is killed, nobody is left to end us.
+        "write-on" => {
+            let end = Instant::now() + PATIENCE * 2;
+            while Instant::now() < end {
+                let number = file.highest().unwrap().map_or(1, |highest| highest.get() + 1);
+                match file.write(fence(number), &stamped(number)) {
+                    Ok(()) | Err(WriteError::Stale { .. }) => {}
+                    Err(other) => panic!("{other}"),
+                }
             }
-        },
+        }
         "write-once" => {
             let error = file.write(fence(9), b"x").unwrap_err();
             eprint!("{error}");
@@ -406,10 +411,18 @@ fn child() {
     }
 }
 
-fn kill(mut child: Child) {
-    assert_eq!(child.try_wait().unwrap(), None, "the child ended by itself");
-    child.kill().unwrap();
-    child.wait().unwrap();
+/// A child that does not outlive the test, also when the test fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn kill(mut child: Killed) {
+    assert_eq!(child.0.try_wait().unwrap(), None, "the child ended by itself");
 }
 
 #[test]
@@ -418,8 +431,8 @@ fn killed_writers_leave_whole_contents_under_a_mark_that_covers_them() {
     let exe = env::current_exe().unwrap();
     let (mut state, mut last, mut shown) = (0x9e37_79b9_7f4a_7c15, 0, 0);
     for round in 0..25 {
-        let children: Vec<_> = (0..3).map(|_| child_of(&exe, file.path(), "write-for-ever").spawn().unwrap()).collect();
-        let patience = Instant::now() + Duration::from_secs(20);
+        let children: Vec<_> = (0..3).map(|_| child_of(&exe, file.path(), "write-on").spawn().map(Killed).unwrap()).collect();
+        let patience = Instant::now() + PATIENCE;
         let moved = || file.highest().unwrap().is_some_and(|highest| highest.get() > last);
         while !moved() {
             assert!(Instant::now() < patience, "round {round}: nobody gets on after {last}");
