@@ -366,9 +366,11 @@ fn writers_wait_for_whoever_has_the_lock_file() {
     thread::scope(|scope| {
         let writer = scope.spawn(|| file.write(fence(2), b"two").map(|()| Instant::now()));
         thread::sleep(Duration::from_millis(100));
-        assert_eq!((file.read().unwrap(), file.highest().unwrap()), (None, Some(fence(1))), "readers do not wait");
+        let seen = (file.read(), file.highest());
         let unlocked = Instant::now();
+        // Before anything can fail: the scope waits for the writer.
         lock.unlock().unwrap();
+        assert_eq!((seen.0.unwrap(), seen.1.unwrap()), (None, Some(fence(1))), "readers do not wait");
         assert!(writer.join().unwrap().unwrap() >= unlocked);
     });
 }

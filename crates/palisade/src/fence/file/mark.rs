@@ -110,6 +110,13 @@ mod tests {
     }
 
     #[test]
+    fn a_later_format_is_told_from_damage() {
+        let body = "palisade:2:fence 5";
+        let whole = format!("{body} {}\n", checksum(body));
+        assert_eq!(decode(whole.as_bytes()), Err("is not in a format that this version knows"));
+    }
+
+    #[test]
     fn a_mark_of_zero_is_no_mark() {
         assert_eq!(decode(&encode(Fence::NONE)), Err("holds no fence"));
     }
