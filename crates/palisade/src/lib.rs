@@ -3,6 +3,7 @@ mod capability;
 mod error;
 pub mod fence;
 pub mod lease;
+pub mod line;
 mod name;
 pub mod store;
 
