@@ -4,6 +4,7 @@ mod duration;
 mod error;
 pub mod fence;
 pub mod lease;
+pub mod line;
 mod name;
 pub mod store;
 pub mod url;

@@ -1,0 +1,45 @@
+//! Examples to read, and properties over random histories.
+
+mod examples;
+mod history;
+mod properties;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::name::Name;
+
+/// Whole seconds are enough: ties, where mistakes live, come up all the time.
+fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn at(second: u64) -> StoreTime {
+    StoreTime::at(secs(second))
+}
+
+fn id(number: u128) -> ClaimId {
+    // The high bits are the ones that Debug shows.
+    ClaimId::from_bits(number << 104)
+}
+
+fn fence(number: u64) -> Fence {
+    Fence::new(number).unwrap()
+}
+
+fn some_claim(number: u128, kind: Kind, mode: Mode, lease: u64) -> Claim {
+    Claim {
+        id: id(number),
+        name: Name::new("orders/42").unwrap(),
+        kind,
+        mode,
+        owner: Arc::from(format!("owner {number}")),
+        reason: None,
+        lease: secs(lease),
+        queue: true,
+        min_hold: None,
+        once_per: None,
+    }
+}

@@ -1,0 +1,452 @@
+//! What holds in every history.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::history::{Done, Op, Said, Step, histories, play};
+use super::watch::{Picture, State, may_hold_together};
+use super::*;
+use crate::store::Busy;
+
+type Verdict = Result<(), TestCaseError>;
+
+/// Shows each step, with the pictures of before (time has passed, nothing else) and after, to the check.
+fn at_each_step(history: &[(u64, Op)], mut check: impl FnMut(&Picture, &Step, &Picture) -> Verdict) -> Verdict {
+    let mut before = Picture::default();
+    for step in play(history) {
+        let after = before.after(&step);
+        check(&before, &step, &after)?;
+        before = after;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn those_who_hold_may_hold_together(history in histories()) {
+        at_each_step(&history, |_, step, after| {
+            let modes = after.modes_in_the_way(step.second);
+            prop_assert!(may_hold_together(&modes, after.limit()), "{modes:?} at {step:#?}");
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn fences_rise(history in histories()) {
+        let mut highest = Fence::NONE;
+        at_each_step(&history, |before, step, _| {
+            for (_, fence) in before.new_grants(step) {
+                prop_assert!(fence > highest, "{fence} after {highest} at {step:#?}");
+                highest = fence;
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn nobody_overtakes(history in histories()) {
+        at_each_step(&history, |before, step, after| {
+            let turn = |(claim, _): &(ClaimId, Fence)| after.claims.get(claim).map(|seen| seen.turn);
+            let turns: Vec<_> = before.new_grants(step).iter().filter_map(turn).collect();
+            prop_assert!(turns.is_sorted(), "granted by turns {turns:?} at {step:#?}");
+            for waiter in after.waiters() {
+                prop_assert!(turns.iter().all(|turn| *turn < waiter.turn), "overtook {waiter:?} at {step:#?}");
+            }
+            let order: Vec<_> = after.waiters().iter().map(|seen| seen.claim.id).collect();
+            let kept: Vec<_> = step.after.waiters.iter().map(|waiter| waiter.claim).collect();
+            prop_assert_eq!(order, kept);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn no_waiter_is_forgotten(history in histories()) {
+        at_each_step(&history, |_, step, after| {
+            if let Some(first) = after.waiters().first() {
+                prop_assert!(!after.has_room(first.mode, after.limit(), step.second), "{first:?} still waits at {step:#?}");
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn the_line_remembers_what_it_said(history in histories()) {
+        at_each_step(&history, |_, step, after| {
+            let said: Vec<_> = after.claims.iter().map(|(id, seen)| (*id, seen.mode, seen.state)).collect();
+            prop_assert_eq!(said, remembered(&step.after), "at {:#?}", step);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_hand_off_keeps_the_expiry_of_the_waiter(history in histories()) {
+        at_each_step(&history, |_, step, _| {
+            for told in &step.told {
+                if let Told::Granted { claim, .. } = told {
+                    let waited = step.before.waiters.iter().find(|waiter| waiter.claim == *claim).map(|waiter| waiter.expiry);
+                    let holds = step.after.holders.iter().find(|holder| holder.claim == *claim).map(|holder| holder.expiry);
+                    prop_assert!(waited.is_some() && waited == holds, "{waited:?} became {holds:?} at {step:#?}");
+                }
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_stranger_changes_nothing(history in histories()) {
+        at_each_step(&history, |before, step, _| {
+            let (claim, fence) = match &step.done {
+                Done::Renew(claim, fence) => (*claim, *fence),
+                // An undo may take back what an earlier grant left behind.
+                Done::Release(claim, fence, ending) if *ending != Ending::Undo => (*claim, *fence),
+                Done::Downgrade(claim, fence) => (*claim, Some(*fence)),
+                _ => return Ok(()),
+            };
+            if !before.owns(claim, fence) {
+                let refused = matches!(step.said, Said::Standing(Standing::Gone(_)) | Said::Released(Released::AlreadyLost));
+                prop_assert!(refused, "at {step:#?}");
+                prop_assert_eq!(&step.before, &step.after);
+                prop_assert!(step.told.is_empty());
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn an_owner_is_heard(history in histories()) {
+        at_each_step(&history, |before, step, _| {
+            match (&step.done, &step.said) {
+                (Done::Renew(claim, fence), Said::Standing(said)) if before.owns(*claim, *fence) => {
+                    let waits = before.claims.get(claim).is_some_and(|seen| seen.waits());
+                    prop_assert_eq!(waits, matches!(said, Standing::Waiting(_)), "at {:#?}", step);
+                    prop_assert_eq!(!waits, matches!(said, Standing::Held(_)), "at {:#?}", step);
+                }
+                (Done::Release(claim, fence, _), Said::Released(said)) if before.owns(*claim, *fence) => {
+                    prop_assert_eq!(*said, Released::Done, "at {:#?}", step);
+                }
+                (Done::Downgrade(claim, fence), Said::Standing(said)) if before.owns(*claim, Some(*fence)) => {
+                    prop_assert!(matches!(said, Standing::Held(_)), "at {step:#?}");
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn the_expired_stay_dead(history in histories()) {
+        at_each_step(&history, |before, step, after| {
+            // Time passes in a step of its own, before the event of the same second.
+            let dead = if matches!(step.done, Done::Expire) { after } else { before };
+            for claim in &dead.expired {
+                let granted = before.new_grants(step).iter().any(|(granted, _)| granted == claim);
+                let waits = step.after.waiters.iter().any(|waiter| waiter.claim == *claim);
+                let holds = step.after.holders.iter().any(|holder| holder.claim == *claim && !holder.ghost);
+                prop_assert!(!granted && !waits && !holds, "{claim:?} came back at {step:#?}");
+                prop_assert!(!step.told.iter().any(|told| told.claim() == *claim), "{claim:?} told at {step:#?}");
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn the_same_claim_again_finds_itself(history in histories()) {
+        at_each_step(&history, |before, step, _| {
+            let Done::Claim(claim) = &step.done else { return Ok(()) };
+            let Some(seen) = before.claims.get(&claim.id) else { return Ok(()) };
+            let mut renewed = step.before.clone();
+            let standing = renewed.renew(at(step.second), claim.id, None, &mut Vec::new());
+            prop_assert_eq!(&renewed, &step.after, "more than renewed at {:#?}", step);
+            match (seen.state, &step.said, standing) {
+                (State::Holding { fence, .. }, Said::Answer(Ok(Answer::Granted(grant))), Standing::Held(held)) => {
+                    prop_assert_eq!(grant.fence, fence);
+                    prop_assert_eq!(*grant, held);
+                }
+                (State::Waiting { .. }, Said::Answer(Ok(Answer::Queued(place))), Standing::Waiting(held)) => {
+                    prop_assert_eq!(place, &held);
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_new_claim_gets_the_answer_it_should(history in histories()) {
+        at_each_step(&history, |before, step, _| {
+            let (Done::Claim(claim), Said::Answer(said)) = (&step.done, &step.said) else { return Ok(()) };
+            if before.claims.contains_key(&claim.id) {
+                return Ok(());
+            }
+            let limit = if let Kind::Semaphore { limit } = claim.kind { limit } else { 0 };
+            let alone = before.waiters().is_empty();
+            let free = alone && before.has_room(claim.mode, limit, step.second);
+            let too_soon = before.too_soon_by(claim.once_per, step.second);
+            match said {
+                Err(error) => prop_assert_eq!(Some(*error), mistake(before, step.before.kind, claim), "at {:#?}", step),
+                _ if mistake(before, step.before.kind, claim).is_some() => prop_assert!(false, "no error at {step:#?}"),
+                Ok(Answer::Sealed) => prop_assert!(step.second < before.sealed_until, "at {step:#?}"),
+                _ if step.second < before.sealed_until => prop_assert!(false, "not sealed at {step:#?}"),
+                Ok(Answer::Busy(busy)) if busy.too_soon => prop_assert_eq!(busy.ask_in, too_soon.map(secs), "at {:#?}", step),
+                _ if too_soon.is_some() => prop_assert!(false, "too soon at {step:#?}"),
+                Ok(Answer::Granted(grant)) => prop_assert!(free && grant.lease.length == claim.lease, "at {step:#?}"),
+                Ok(Answer::Busy(busy)) => {
+                    prop_assert!(!free && !claim.queue, "at {step:#?}");
+                    let ask_in = if alone { room_in(before, claim.mode, step.second) } else { None };
+                    prop_assert_eq!(busy.ask_in, ask_in, "at {:#?}", step);
+                    prop_assert_eq!(&step.before, &step.after, "busy left something behind");
+                }
+                Ok(Answer::Queued(place)) => {
+                    prop_assert!(!free && claim.queue, "at {step:#?}");
+                    prop_assert_eq!(place.lease.length, claim.lease.min(secs(5)));
+                }
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn only_the_first_in_line_is_told_when_to_ask(history in histories()) {
+        at_each_step(&history, |_, step, after| {
+            let (Said::Answer(Ok(Answer::Queued(place))) | Said::Standing(Standing::Waiting(place))) = &step.said else {
+                return Ok(());
+            };
+            let (Done::Claim(Claim { id, .. }) | Done::Renew(id, _)) = &step.done else { return Ok(()) };
+            let ahead = after.waiters().iter().position(|seen| seen.claim.id == *id);
+            prop_assert_eq!(place.ahead.map(|ahead| ahead as usize), ahead);
+            let first = after.waiters().first().filter(|_| ahead == Some(0)).map(|seen| seen.mode);
+            let ask_in = first.and_then(|mode| room_in(after, mode, step.second));
+            prop_assert_eq!(place.ask_in, ask_in, "at {:#?}", step);
+            prop_assert_eq!(place.ask_in.is_some(), ahead == Some(0));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn who_is_turned_away_comes_too_soon_or_is_sealed_out(history in histories()) {
+        at_each_step(&history, |before, step, after| {
+            for told in &step.told {
+                let Told::Gone { claim, why } = told else { continue };
+                let seen = before.claims.get(claim);
+                match why {
+                    Gone::TooSoon => {
+                        let once_per = seen.and_then(|seen| seen.claim.once_per);
+                        prop_assert!(after.too_soon_by(once_per, step.second).is_some(), "at {step:#?}");
+                    }
+                    Gone::Sealed => {
+                        let sealed = matches!(step.done, Done::Release(_, _, Ending::Seal(_)));
+                        prop_assert!(sealed && step.after.waiters.is_empty(), "at {step:#?}");
+                    }
+                    Gone::Revoked => prop_assert!(matches!(step.done, Done::Revoke(_)), "at {step:#?}"),
+                    other => prop_assert!(false, "{other:?} at {step:#?}"),
+                }
+                prop_assert!(step.after.tombstones.iter().any(|stone| stone.claim == *claim && stone.why == *why));
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn once_per_is_kept_at_every_grant(history in histories()) {
+        at_each_step(&history, |before, step, after| {
+            for (claim, _) in before.new_grants(step) {
+                let Some(seen) = after.claims.get(&claim) else { continue };
+                // The mark that its own grant has set does not count.
+                let mut earlier = after.clone();
+                earlier.marks.retain(|(_, _, fence)| before.marks.iter().any(|(_, _, known)| fence == known));
+                prop_assert!(earlier.too_soon_by(seen.claim.once_per, step.second).is_none(), "at {step:#?}");
+            }
+            let mark = step.after.mark.map(|mark| (mark.at, mark.span, mark.fence));
+            let expected = after.marks.last().map(|(second, span, fence)| (at(*second), secs(*span), *fence));
+            prop_assert_eq!(mark, expected, "at {:#?}", step);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn one_kind_at_a_time(history in histories()) {
+        at_each_step(&history, |_, step, after| {
+            let kinds: Vec<_> = after.claims.values().map(|seen| seen.claim.kind).collect();
+            prop_assert!(kinds.iter().all(|one| kinds.iter().all(|other| one.shares_line_with(*other))), "at {step:#?}");
+            prop_assert_eq!(step.after.kind.is_none(), kinds.is_empty(), "at {:#?}", step);
+            if kinds.contains(&Kind::RwLock) {
+                prop_assert_eq!(step.after.kind, Some(Kind::RwLock));
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn every_event_lets_the_expired_go_first(history in histories()) {
+        at_each_step(&history, |_, step, _| {
+            if let Some((line, said)) = &step.unexpired {
+                prop_assert_eq!(line, &step.after);
+                prop_assert_eq!(said, &step.said);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn who_made_the_event_is_not_also_told(history in histories()) {
+        at_each_step(&history, |_, step, _| {
+            let (Done::Claim(Claim { id, .. }) | Done::Renew(id, _) | Done::Release(id, ..) | Done::Downgrade(id, _)) = &step.done
+            else {
+                return Ok(());
+            };
+            let (mut line, mut told) = (step.before.clone(), Vec::new());
+            // Late enough for a hand-off by time to be part of the same event.
+            step.done.on(&mut line, step.second + 3, &mut told);
+            prop_assert!(told.iter().all(|told| told.claim() != *id), "{told:?} at {step:#?}");
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn time_changes_a_line_when_it_says_and_not_before(history in histories()) {
+        at_each_step(&history, |_, step, _| {
+            let mut line = step.after.clone();
+            line.expire(at(step.second), &mut Vec::new());
+            let idle = Line { last_fence: line.last_fence, ..Line::default() };
+            prop_assert_eq!(step.after.is_idle(at(step.second)), line == idle, "at {:#?}", step);
+            let Some(change) = line.next_change(at(step.second)) else {
+                prop_assert_eq!(line, idle);
+                return Ok(());
+            };
+            prop_assert!(change > at(step.second), "at {step:#?}");
+            let (mut just_before, mut then) = (line.clone(), line.clone());
+            just_before.expire(StoreTime::at(change.since_zero() - Duration::from_nanos(1)), &mut Vec::new());
+            then.expire(change, &mut Vec::new());
+            prop_assert_eq!(&just_before, &line);
+            prop_assert_ne!(&then, &line);
+            prop_assert_eq!(line.next_change(change + secs(9)), Some(change + secs(9)), "overdue is now");
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn dead_waiters_together_cost_one_wait_lease(
+        came in proptest::collection::vec((0..5_000_u64, 1..9_u64), 1..8),
+        released_at in 5_000..9_000_u64,
+        swept in any::<bool>(),
+    ) {
+        let waited = dead_waiters_cost(&came, released_at, swept);
+        // A store that lets the expired go when they expire keeps the bound to the moment. One that looks only when it is asked
+        // may add a heartbeat: behind two dead waiters nobody knows when to ask.
+        let heartbeat = if swept { Duration::ZERO } else { WAIT_LEASE / 3 };
+        prop_assert!(waited <= WAIT_LEASE + heartbeat, "{waited:?}");
+    }
+
+    #[test]
+    fn min_hold_closes_through_release_and_expiry(
+        (kind, held, wanted) in modes_that_exclude(),
+        lease in 1..9_u64,
+        min_hold in 1..12_u64,
+        leaves_at in 0..12_u64,
+    ) {
+        let mut line = Line::default();
+        let told = &mut Vec::new();
+        let first = Claim { min_hold: Some(secs(min_hold)), ..some_claim(1, kind, held, lease) };
+        prop_assert!(matches!(line.claim(at(0), &first, told), Ok(Answer::Granted(_))));
+        let released = line.release(at(leaves_at), id(1), None, Ending::Release, told);
+        prop_assert_eq!(released == Released::Done, leaves_at < lease);
+        prop_assert!(matches!(line.renew(at(leaves_at), id(1), None, told), Standing::Gone(Gone::Expired)));
+
+        let next = Claim { queue: false, ..some_claim(2, kind, wanted, 5) };
+        for second in leaves_at..min_hold {
+            let busy = Busy { holder: None, ask_in: Some(secs(min_hold - second)), too_soon: false };
+            prop_assert_eq!(line.claim(at(second), &next, told), Ok(Answer::Busy(busy)));
+        }
+        let granted = line.claim(at(min_hold.max(leaves_at)), &next, told);
+        prop_assert!(matches!(granted, Ok(Answer::Granted(_))), "{granted:?}");
+    }
+}
+
+/// The line's holders and waiters in the words of the picture.
+fn remembered(line: &Line) -> Vec<(ClaimId, Mode, State)> {
+    let second = |time: StoreTime| time.since_zero().as_secs();
+    let holders = line.holders.iter().map(|holder| {
+        let (fence, closed_until) = (holder.fence, second(holder.keep_until));
+        let state = match holder.ghost {
+            true => State::Ghost { fence, closed_until },
+            false => State::Holding { fence, expiry: second(holder.expiry), closed_until },
+        };
+        (holder.claim, holder.mode, state)
+    });
+    let waiters = line.waiters.iter().map(|waiter| (waiter.claim, waiter.mode, State::Waiting { expiry: second(waiter.expiry) }));
+    let mut all: Vec<_> = holders.chain(waiters).collect();
+    all.sort_by_key(|(claim, ..)| *claim);
+    all
+}
+
+/// What is wrong with a new claim, if anything.
+fn mistake(before: &Picture, named: Option<Kind>, claim: &Claim) -> Option<ClaimError> {
+    let (kind, mode) = (claim.kind, claim.mode);
+    if let (Kind::Semaphore { limit }, Mode::Permits(count)) = (kind, mode)
+        && (count == 0 || count > limit)
+    {
+        return Some(ClaimError::ModeMisfit { kind, mode });
+    }
+    let kinds: Vec<_> = before.claims.values().map(|seen| seen.claim.kind).collect();
+    // The name serves as a rwlock even after the rwlock claims among its mutex claims are gone, so the line says which.
+    let in_use = named.filter(|named| kinds.iter().all(|kind| kind.shares_line_with(*named)))?;
+    (!kinds.is_empty() && !in_use.shares_line_with(kind)).then_some(ClaimError::KindConflict { in_use, asked: kind })
+}
+
+/// The first second from now at which there is room, found by looking at each.
+fn room_in(picture: &Picture, mode: Mode, second: u64) -> Option<Duration> {
+    (0..100).find(|later| picture.has_room(mode, picture.limit(), second + later)).map(secs)
+}
+
+const WAIT_LEASE: Duration = Claim::LONGEST_WAIT_LEASE;
+
+/// How long after the release a live waiter is granted that stands behind dead ones, which came at these milliseconds with these
+/// leases. `swept` says whether the store lets the expired go by itself when it is time.
+fn dead_waiters_cost(came: &[(u64, u64)], released_at: u64, swept: bool) -> Duration {
+    let millis = |count| StoreTime::at(Duration::from_millis(count));
+    let mut came = came.to_vec();
+    came.sort_unstable();
+    let (mut line, mut told) = (Line::default(), Vec::new());
+    line.claim(millis(0), &some_claim(1_000, Kind::Mutex, Mode::Exclusive, 3_600), &mut told).unwrap();
+    // All come within one wait lease before the release, else they are gone before it matters.
+    let first = released_at - 4_999;
+    for (number, (offset, lease)) in (1_u128..).zip(&came) {
+        let arrival = first + offset.min(&4_999);
+        line.claim(millis(arrival), &some_claim(number, Kind::Mutex, Mode::Exclusive, *lease), &mut told).unwrap();
+    }
+    let live = some_claim(2_000, Kind::Mutex, Mode::Exclusive, 30);
+    line.claim(millis(released_at), &live, &mut told).unwrap();
+    told.clear();
+    assert_eq!(line.release(millis(released_at), id(1_000), None, Ending::Release, &mut told), Released::Done);
+
+    let released = millis(released_at);
+    let mut now = released;
+    loop {
+        if told.iter().any(|told| matches!(told, Told::Granted { claim, .. } if *claim == live.id)) {
+            return now.since(released);
+        }
+        let mut next = match line.renew(now, live.id, None, &mut told) {
+            Standing::Held(_) => return now.since(released),
+            Standing::Waiting(place) => now + place.ask_in.unwrap_or(Duration::MAX).min(WAIT_LEASE / 3),
+            Standing::Gone(why) => panic!("the live waiter is gone: {why:?}"),
+        };
+        if swept && let Some(change) = line.next_change(now).filter(|change| *change < next) {
+            line.expire(change, &mut told);
+            next = change;
+        }
+        now = next;
+    }
+}
+
+fn modes_that_exclude() -> impl Strategy<Value = (Kind, Mode, Mode)> {
+    let permits = Kind::Semaphore { limit: 3 };
+    prop_oneof![
+        Just((Kind::Mutex, Mode::Exclusive, Mode::Exclusive)),
+        Just((Kind::RwLock, Mode::Exclusive, Mode::Shared)),
+        Just((Kind::RwLock, Mode::Shared, Mode::Exclusive)),
+        Just((permits, Mode::Permits(2), Mode::Permits(2))),
+        Just((permits, Mode::Permits(1), Mode::Permits(3))),
+    ]
+}

@@ -1,0 +1,117 @@
+//! What a line shows: to its waiters, to those it turns away, and to people.
+
+use std::time::Duration;
+
+use super::{HolderEntry, Line, StoreTime, WaiterEntry};
+use crate::name::Name;
+use crate::store::{Busy, Holder, Kind, Lease, LineView, Mode, Place, Waiter};
+
+impl Line {
+    /// The line as it stands at `now`, for people to read.
+    ///
+    /// What has expired is left out, but nothing is handed off: a fence that is shown was really granted. A ghost is shown as a
+    /// holder whose lease has run out: it keeps the name closed, and its fence is what a revocation needs. An idle line,
+    /// which has no kind, is shown as a mutex.
+    pub fn view(&self, now: StoreTime, name: &Name) -> LineView {
+        LineView {
+            name: name.as_str().to_owned(),
+            kind: self.kind.unwrap_or(Kind::Mutex),
+            holders: self.holders.iter().filter(|holder| holder.occupies_until() > now).map(|holder| holder.view(now)).collect(),
+            waiters: self.waiters.iter().filter(|waiter| waiter.expiry > now).map(|waiter| waiter.view(now)).collect(),
+            waiters_known: true,
+        }
+    }
+
+    /// Where a waiter for this mode stands that has so many before it.
+    pub(super) fn place(&self, now: StoreTime, ahead: usize, mode: Mode, wait_lease: Duration) -> Place {
+        Place {
+            ahead: u32::try_from(ahead).ok(),
+            ask_in: if ahead == 0 { self.ask_in(now, mode) } else { None },
+            lease: Lease::of(wait_lease),
+            holder: self.first_holder(now),
+        }
+    }
+
+    /// What a claim in this mode is told that may not stand in line.
+    pub(super) fn busy(&self, now: StoreTime, mode: Mode) -> Busy {
+        // Behind waiters the passing of time alone frees nothing for it.
+        let ask_in = if self.waiters.is_empty() { self.ask_in(now, mode) } else { None };
+        Busy { holder: self.first_holder(now), ask_in, too_soon: false }
+    }
+
+    /// What a claim is told that comes too soon after the last once-per grant.
+    pub(super) fn too_soon(&self, now: StoreTime, left: Duration) -> Busy {
+        Busy { holder: self.first_holder(now), ask_in: Some(left), too_soon: true }
+    }
+
+    fn first_holder(&self, now: StoreTime) -> Option<Holder> {
+        self.holders.iter().find(|holder| !holder.ghost).map(|holder| holder.view(now))
+    }
+
+    /// After how long a claim in this mode is admitted if nobody renews or releases; `None` when never.
+    fn ask_in(&self, now: StoreTime, mode: Mode) -> Option<Duration> {
+        let frees_at = match mode {
+            Mode::Exclusive => self.holders.iter().map(HolderEntry::occupies_until).max(),
+            Mode::Shared => {
+                self.holders.iter().filter(|holder| holder.mode != Mode::Shared).map(HolderEntry::occupies_until).max()
+            }
+            Mode::Permits(count) => self.permits_free_at(count),
+        };
+        frees_at.filter(|time| *time < StoreTime::NEVER).map(|time| time.since(now))
+    }
+
+    fn permits_free_at(&self, wanted: u32) -> Option<StoreTime> {
+        let mut ends: Vec<_> = self.holders.iter().map(|holder| (holder.occupies_until(), permits_of(holder.mode))).collect();
+        ends.sort_unstable_by_key(|(end, _)| *end);
+        let mut free = self.limit().saturating_sub(self.permits_out());
+        ends.into_iter().find_map(|(end, permits)| {
+            free += permits;
+            (free >= u64::from(wanted)).then_some(end)
+        })
+    }
+
+    /// How many permits are out. Summed wider than one claim can ask, so that no sum overflows.
+    pub(super) fn permits_out(&self) -> u64 {
+        self.holders.iter().map(|holder| permits_of(holder.mode)).sum()
+    }
+
+    /// How many permits there are.
+    pub(super) fn limit(&self) -> u64 {
+        match self.kind {
+            Some(Kind::Semaphore { limit }) => u64::from(limit),
+            _ => 0,
+        }
+    }
+}
+
+fn permits_of(mode: Mode) -> u64 {
+    match mode {
+        Mode::Permits(count) => u64::from(count),
+        Mode::Exclusive | Mode::Shared => 0,
+    }
+}
+
+impl HolderEntry {
+    fn view(&self, now: StoreTime) -> Holder {
+        let lease_left = if self.ghost { Duration::ZERO } else { self.expiry.since(now) };
+        Holder {
+            owner: self.owner.to_string(),
+            reason: self.reason.as_deref().map(str::to_owned),
+            fence: self.fence,
+            mode: self.mode,
+            held: Some(now.since(self.granted_at)),
+            lease_left: Some(lease_left),
+        }
+    }
+}
+
+impl WaiterEntry {
+    fn view(&self, now: StoreTime) -> Waiter {
+        Waiter {
+            owner: self.owner.to_string(),
+            reason: self.reason.as_deref().map(str::to_owned),
+            mode: self.mode,
+            waited: Some(now.since(self.queued_at)),
+        }
+    }
+}
