@@ -1,6 +1,7 @@
 //! One error type for every store: a small kind to match on, a sentence for people, and whether trying again may help.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::lease::LossReason;
 use crate::store::Holder;
@@ -39,8 +40,9 @@ pub enum ErrorKind {
 
 /// An error: its [`kind`](Error::kind), a message that says what to do next, and the cause.
 ///
-/// No message holds a password or a claim id.
-pub struct Error(Box<Inner>);
+/// Cheap to clone. No message holds a password or a claim id.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
 
 struct Inner {
     kind: ErrorKind,
@@ -53,7 +55,7 @@ impl Error {
     /// An error of the given kind. `message` says what happened and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let retry = matches!(kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable);
-        Error(Box::new(Inner { kind, message: message.into(), retry, source: None }))
+        Error(Arc::new(Inner { kind, message: message.into(), retry, source: None }))
     }
 
     /// The store cannot be reached, or did not answer in time.
@@ -84,14 +86,8 @@ impl Error {
     /// Keeps the cause of this error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Source>) -> Self {
-        self.0.source = Some(source.into());
-        self
-    }
-
-    /// Overrides whether trying again may help.
-    #[must_use]
-    pub fn with_retry(mut self, retry: bool) -> Self {
-        self.0.retry = retry;
+        let Inner { kind, message, retry, .. } = &*self.0;
+        self.0 = Arc::new(Inner { kind: kind.clone(), message: message.clone(), retry: *retry, source: Some(source.into()) });
         self
     }
 

@@ -1,15 +1,85 @@
 //! Distributed locks that say what they guarantee.
+//!
+//! ```
+//! # use palisade::blocking::Wait;
+//! # async fn example() -> palisade::Result<()> {
+//! let locks = palisade::connect("memory:").await?; //           which store decides
+//! let guard = locks.mutex("orders/42").acquire().await?; //      waits in line
+//! println!("writing with fence {}", guard.fence()); //           the resource refuses an older one
+//! guard.release().await?; //                                     or drop it
+//! # Ok(())
+//! # }
+//! # example().wait().unwrap();
+//! ```
+//!
+//! # Three promises, kept apart
+//!
+//! 1. **The store excludes**, as long as it keeps what it confirmed. What may make it forget is in its
+//!    [`Capability`](store::Capability).
+//! 2. **The holder is told in time.** A guard knows, by its own clock alone, until when it certainly holds: the deadline counts
+//!    from before the request was sent. [`Guard::is_held`] reads the clock, [`Guard::lost`] and [`Guard::on_lost`] fire before
+//!    the store may admit somebody else, with the network cut and your runtime blocked. What the store drops by itself (a
+//!    failover, a flush, an operator) the holder learns at the next contact.
+//! 3. **A stale write is refused**, also where 1 and 2 break, if the resource checks the [`Fence`]: see [`fence`].
+//!
+//! No lock alone is safe. A program that is paused between its look at the guard and its write has stale hands, whatever lock it
+//! uses: only the third promise stops that write.
+//!
+//! # The model
+//!
+//! A **claim** asks the **store** for a **name**. The claims of a name stand in one **line**, first come, first served. The
+//! store's yes is a **grant**: a **fence**, and a **lease** that the client's keeper renews until the **guard** is given back,
+//! dropped, or lost.
+//!
+//! | you want | you write |
+//! |---|---|
+//! | one at a time | [`locks.mutex(name)`](Client::mutex) |
+//! | readers and a writer | [`locks.rwlock(name)`](Client::rwlock) |
+//! | at most N | [`locks.semaphore(name, n)`](Client::semaphore) |
+//! | several at once, all or nothing | [`locks.multi([…])`](Client::multi) |
+//! | to enter again what you hold | [`lock.acquire_as(&owner)`](Mutex::acquire_as) |
+//! | once per period on many hosts | [`lock.once_per(period)`](Mutex::once_per) |
+//! | once, however often it is asked for | [`locks.once(key)`](Client::once) |
+//! | work that stops when the lock is lost | [`lock.run(\|guard\| async { … })`](Mutex::run) |
+//! | no runtime | [`blocking`] |
+//! | to see and to end others' locks | [`Client::list`], [`Client::show`], [`Client::revoke`] |
+//!
+//! Verbs are tokio's: `acquire` waits, `try_acquire` answers `Ok(None)` when somebody else holds it, `acquire_timeout` waits for
+//! at most so long. Dropping any future at any point withdraws what it had asked for. Nothing here needs the caller's runtime.
+//!
+//! # How a request flows
+//!
+//! ```text
+//! client ─► lock ─► engine ──claim──► store ─► memory …
+//!             ▲         │                │
+//!           guard ◄── lease (keeper, warden) ◄── grant
+//! ```
+//!
+//! Stores implement [`store::Store`]; [`line`] is what they all must do, as a pure state machine.
+
+pub mod blocking;
 mod capability;
+mod client;
 mod duration;
+mod engine;
 mod error;
 pub mod fence;
+mod guard;
 pub mod lease;
 pub mod line;
+mod lock;
 mod name;
 pub mod store;
+pub mod stores;
 pub mod url;
 
+pub use client::{Client, Stats, connect};
 pub use duration::{parse_duration, show_duration};
 pub use error::{Error, ErrorKind, Result};
+pub use fence::{Fence, SharedFence};
+pub use guard::{AnyMode, DetachedGrant, Exclusive, Guard, GuardMode, Permits, Refused, Shared};
+pub use lease::{LossReason, Status};
+pub use lock::{Member, Multi, MultiGuard, MultiReleased, Mutex, Once, OnceGuard, OncePer, Owner, RwLock, Semaphore};
 pub use name::Name;
+pub use store::Released;
 pub use url::StoreUrl;

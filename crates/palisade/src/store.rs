@@ -49,7 +49,9 @@ pub trait Store: Send + Sync + 'static {
     /// Ends a claim in whatever state it is: release, cancel, time-out and drop are this one verb.
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released>;
 
-    /// Turns a writer into a reader in one step, keeping its fence; readers next in line come in with it.
+    /// Turns a writer into a reader in one step, keeping its fence; readers next in line come in with it. Idempotent.
+    ///
+    /// The claim still says exclusive: a store goes by what it has on record.
     async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
         let _ = claim;
         Err(Error::unsupported(format!("the store {} cannot turn a write lock into a read lock", self.capability().store)))

@@ -1,12 +1,29 @@
 //! Leases on our side: the clock, the arithmetic of deadlines, the keeper that renews, and the warden that tells of the loss.
 
 pub(crate) mod clock;
+pub(crate) mod deadline;
+pub(crate) mod keeper;
+pub(crate) mod kept;
+pub(crate) mod ledger;
+pub(crate) mod warden;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 pub use clock::{BootClock, Clock, ManualClock, Moment, OnJump};
+pub use deadline::Drift;
+
+/// How a guard stands, computed from the clock at the moment of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// At least half of the last confirmed lease remains, and the store answers.
+    Held,
+    /// Still held, but renewals fail, or less than half of the lease remains.
+    AtRisk,
+    /// Not held any more, for good.
+    Lost(LossReason),
+}
 
 /// Why a guard does not hold any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
-pub use parts::{ClaimError, HolderEntry, Mark, Told, Tombstone, WaiterEntry};
+pub use parts::{ClaimError, HolderEntry, Mark, Seal, Told, Tombstone, WaiterEntry};
 pub use time::StoreTime;
 
 use crate::fence::Fence;
@@ -44,8 +44,8 @@ pub struct Line {
     pub last_fence: Fence,
     /// The last grant of a once-per claim, until it is forgotten.
     pub mark: Option<Mark>,
-    /// Until when no claim is granted because what was to be done once is done.
-    pub sealed_until: Option<StoreTime>,
+    /// Set while no claim is granted because what was to be done once is done.
+    pub seal: Option<Seal>,
     /// Why some claims are gone, until they would have ended anyway.
     pub tombstones: Vec<Tombstone>,
 }
@@ -58,7 +58,7 @@ impl Default for Line {
             waiters: VecDeque::new(),
             last_fence: Fence::NONE,
             mark: None,
-            sealed_until: None,
+            seal: None,
             tombstones: Vec::new(),
         }
     }
@@ -88,7 +88,7 @@ impl Line {
     /// Ends a claim in whatever state it is: release, cancel, time-out and drop.
     ///
     /// [`Released::AlreadyLost`] means that it neither held nor waited, and that nothing was changed; except that an
-    /// [`Ending::Undo`] takes back the min-hold and the mark of its grant even then.
+    /// [`Ending::Undo`] takes back the min-hold and the mark of its grant even then. A seal that is sent again is done.
     pub fn release(
         &mut self,
         now: StoreTime,
@@ -128,7 +128,7 @@ impl Line {
         }
         self.clear_the_way(now);
         self.mark = self.mark.filter(|mark| mark.until() > now);
-        self.sealed_until = self.sealed_until.filter(|until| *until > now);
+        self.seal = self.seal.filter(|seal| seal.until > now);
         self.tombstones.retain(|tombstone| tombstone.until > now);
         self.hand_off(now, told);
     }
@@ -144,8 +144,15 @@ impl Line {
         let waiters = self.waiters.iter().map(|waiter| waiter.expiry);
         let tombstones = self.tombstones.iter().map(|tombstone| tombstone.until);
         let mark = self.mark.iter().map(Mark::until);
-        let times = holders.chain(waiters).chain(tombstones).chain(mark).chain(self.sealed_until);
+        let times = holders.chain(waiters).chain(tombstones).chain(mark).chain(self.seal.map(|seal| seal.until));
         times.min().filter(|time| *time < StoreTime::NEVER).map(|time| time.max(now))
+    }
+
+    /// Whether this claim holds, waits, or is still to be told why it does neither.
+    pub fn knows(&self, claim: ClaimId) -> bool {
+        self.holders.iter().any(|holder| holder.claim == claim && !holder.ghost)
+            || self.waiters.iter().any(|waiter| waiter.claim == claim)
+            || self.tombstones.iter().any(|tombstone| tombstone.claim == claim)
     }
 
     /// Whether nothing is held, waited for, closed, marked, sealed or still to be said: a store may forget such a line, if it
@@ -260,7 +267,7 @@ impl Line {
             match ending {
                 Ending::Release => {}
                 Ending::Undo => self.undo(now, claim, fence),
-                Ending::Seal(keep) => self.seal(now + keep, told),
+                Ending::Seal(keep) => self.seal(Seal { until: now + keep, by: claim }, told),
             }
             self.clear_the_way(now);
             return Released::Done;
@@ -269,8 +276,11 @@ impl Line {
             self.waiters.remove(ahead);
             return Released::Done;
         }
-        if ending == Ending::Undo {
-            self.undo(now, claim, fence);
+        match ending {
+            Ending::Undo => self.undo(now, claim, fence),
+            // The reply to this very seal was lost, and it is sent again.
+            Ending::Seal(_) if self.seal.is_some_and(|seal| seal.by == claim) => return Released::Done,
+            Ending::Seal(_) | Ending::Release => {}
         }
         Released::AlreadyLost
     }
@@ -290,9 +300,11 @@ impl Line {
         }
     }
 
-    fn seal(&mut self, until: StoreTime, told: &mut Vec<Told>) {
+    fn seal(&mut self, seal: Seal, told: &mut Vec<Told>) {
         // Of two seals the longer one counts: neither may be broken by the other.
-        self.sealed_until = self.sealed_until.max(Some(until));
+        if self.seal.is_none_or(|other| other.until < seal.until) {
+            self.seal = Some(seal);
+        }
         for waiter in mem::take(&mut self.waiters) {
             self.turn_away(waiter, Gone::Sealed, told);
         }
@@ -365,7 +377,7 @@ impl Line {
     }
 
     fn is_sealed(&self, now: StoreTime) -> bool {
-        self.sealed_until.is_some_and(|until| now < until)
+        self.seal.is_some_and(|seal| now < seal.until)
     }
 
     /// By how much a claim with this `once_per` comes too soon; `None` when it does not.

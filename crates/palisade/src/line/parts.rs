@@ -143,6 +143,15 @@ impl Mark {
     }
 }
 
+/// What closes a name because what was to be done once is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Until when no claim is granted.
+    pub until: StoreTime,
+    /// The claim that set it: it may send the same again.
+    pub by: ClaimId,
+}
+
 /// Why a claim is gone, kept until the claim would have ended anyway, so that its owner hears the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tombstone {

@@ -1,0 +1,328 @@
+//! The mutex, as a user sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use palisade::lease::BootClock;
+use palisade::store::{Answer, Claim, ClaimId, FenceSource, Order, Revoked};
+use palisade::{Client, ErrorKind, LossReason, Released, Status};
+
+use crate::faults::Faulty;
+use crate::{PATIENCE, Subject, Verdict, eventually, needs};
+
+/// Waits until so many stand in line.
+pub(super) async fn waiters(client: &Client, name: &str, count: usize) {
+    eventually("the waiters stand in line", async || {
+        client.show(name).await.expect("an answer").is_some_and(|line| line.waiters.len() == count)
+    })
+    .await;
+}
+
+/// Waits until nothing is known of a name.
+pub(super) async fn free(client: &Client, name: &str) {
+    eventually("the name is free", async || client.show(name).await.expect("an answer").is_none()).await;
+}
+
+/// Promise 1: never two at once. The counter is not atomic as a whole: two holders at once lose an update. Fences rise in the
+/// order in which the critical sections ran.
+pub async fn excludes(subject: &Subject) -> Verdict {
+    const TASKS: u64 = 100;
+    const ROUNDS: u64 = 3;
+    let name = subject.name("excludes");
+    let has_fence = subject.capability().fence != FenceSource::None;
+    let (counter, last_fence) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let clients: Vec<Client> = (0..4).map(|_| subject.client()).collect();
+    let mut tasks = Vec::new();
+    for task in 0..TASKS {
+        let lock = clients[task as usize % clients.len()].mutex(&name);
+        let (counter, last_fence) = (Arc::clone(&counter), Arc::clone(&last_fence));
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = lock.acquire().await.expect("acquired");
+                let seen = counter.load(Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                counter.store(seen + 1, Ordering::SeqCst);
+                let before = last_fence.swap(guard.fence().get(), Ordering::SeqCst);
+                assert!(!has_fence || before < guard.fence().get(), "fence {} after {before}", guard.fence());
+                assert_eq!(guard.release().await.expect("released"), Released::Done);
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(PATIENCE * 3, task).await.expect("every task gets its turn").expect("no task panics");
+    }
+    assert_eq!(counter.load(Ordering::SeqCst), TASKS * ROUNDS, "updates were lost: two held at once");
+    Verdict::Kept
+}
+
+/// First come, first served.
+pub async fn serves_in_order(subject: &Subject) -> Verdict {
+    let capability = subject.capability();
+    needs!(capability.order == Order::Fifo && capability.waiters_known, "an order that can be seen");
+    let name = subject.name("in-order");
+    let client = subject.client();
+    let first = client.mutex(&name).acquire().await.expect("acquired");
+    let served = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..10 {
+        let lock = subject.client().mutex(&name);
+        let served = Arc::clone(&served);
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.expect("acquired");
+            served.lock().expect("no panic").push(number);
+            guard.release().await.expect("released")
+        }));
+        waiters(&client, &name, number + 1).await;
+    }
+    assert_eq!(first.release().await.expect("released"), Released::Done);
+    for task in tasks {
+        assert_eq!(task.await.expect("no task panics"), Released::Done);
+    }
+    assert_eq!(*served.lock().expect("no panic"), (0..10).collect::<Vec<_>>());
+    Verdict::Kept
+}
+
+/// A wait ends when it was to end, says who holds the name, and leaves no place in line; zero is one attempt.
+pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
+    let name = subject.name("time-out");
+    let (ours, theirs) = (subject.client().labelled("the holder"), subject.client());
+    let guard = ours.mutex(&name).acquire().await.expect("acquired");
+    assert!(theirs.mutex(&name).try_acquire().await.expect("an answer").is_none(), "busy is not an error");
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        let begun = Instant::now();
+        let error = theirs.mutex(&name).acquire_timeout(wait).await.expect_err("it is held");
+        assert!(begun.elapsed() >= wait, "too early");
+        let ErrorKind::Timeout { holder } = error.kind() else { panic!("not a time-out: {error:?}") };
+        let holder = holder.as_ref().expect("the store knows the holder");
+        assert_eq!(holder.owner, "the holder");
+    }
+    theirs.shutdown().await;
+    let line = ours.show(&name).await.expect("an answer").expect("it is held");
+    assert!(line.waiters.is_empty(), "a place in line is left: {line:?}");
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    free(&ours, &name).await;
+    Verdict::Kept
+}
+
+/// Names that look alike, or like something of the store's, are different names.
+pub async fn names_do_not_meet(subject: &Subject) -> Verdict {
+    let client = subject.client();
+    let long = "x".repeat(480);
+    let nasty = [
+        "a",
+        "A",
+        "a/b",
+        "a/",
+        "/a",
+        "a b",
+        " a",
+        "a ",
+        "a.",
+        ".",
+        "..",
+        "{a}",
+        "{",
+        "}{",
+        "a{b",
+        "a:b",
+        "a*",
+        "a?",
+        "[a]",
+        "a%2fb",
+        "%",
+        "a\0b",
+        "a\nb",
+        "a\\b",
+        "'",
+        "\"; DROP TABLE x; --",
+        "ünïcödé",
+        "日本",
+        "🔒",
+        &long,
+    ];
+    let mut guards = Vec::new();
+    for name in nasty {
+        let name = format!("{name}{}", subject.name(""));
+        let guard =
+            client.mutex(&name).try_acquire().await.expect("a good name").unwrap_or_else(|| panic!("{name:?} met another"));
+        assert!(client.mutex(&name).try_acquire().await.expect("an answer").is_none(), "{name:?} does not exclude");
+        guards.push(guard);
+    }
+    for guard in guards {
+        let name = guard.name().to_owned();
+        assert_eq!(guard.release().await.expect("released"), Released::Done, "{name:?}");
+        free(&client, &name).await;
+    }
+    Verdict::Kept
+}
+
+/// After many cycles nothing is left: no name in the store, no claim in the keeper.
+pub async fn nothing_is_left_behind(subject: &Subject) -> Verdict {
+    let client = subject.client();
+    let prefix = subject.name("leaks");
+    for round in 0..200 {
+        let lock = client.mutex(format!("{prefix}/{round}"));
+        let guard = lock.acquire().await.expect("acquired");
+        assert!(lock.try_acquire().await.expect("an answer").is_none());
+        // A waiter that leaves, a release and a drop.
+        assert!(lock.acquire_timeout(Duration::from_millis(1)).await.is_err());
+        if round % 2 == 0 { assert_eq!(guard.release().await.expect("released"), Released::Done) } else { drop(guard) }
+    }
+    client.shutdown().await;
+    assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
+    needs!(subject.capability().list, "listing");
+    assert_eq!(client.list(&prefix).await.expect("an answer"), [], "the store still has something");
+    Verdict::Kept
+}
+
+/// Promise 2: a holder whose grant was ended by an operator is told, once, and why.
+pub async fn tells_of_a_revocation(subject: &Subject) -> Verdict {
+    needs!(subject.capability().revoke, "revocation");
+    let name = subject.name("revoked");
+    let (holder, operator) = (subject.client(), subject.client());
+    let guard = holder.mutex(&name).lease(Duration::from_secs(3)).acquire().await.expect("acquired");
+    let stop = guard.on_lost();
+    assert!(guard.is_held() && !stop.is_cancelled());
+    assert_eq!(operator.revoke(&name, guard.fence()).await.expect("an answer"), Revoked::Done);
+    let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told");
+    assert_eq!(reason, LossReason::Revoked);
+    assert!(!guard.is_held());
+    assert!(stop.is_cancelled());
+    assert_eq!(guard.lost().await, LossReason::Revoked, "lost is for good");
+    assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
+    Verdict::Kept
+}
+
+/// Promise 2: a release is not a loss.
+pub async fn a_release_is_not_a_loss(subject: &Subject) -> Verdict {
+    let name = subject.name("released");
+    let client = subject.client();
+    let guard = client.mutex(&name).acquire().await.expect("acquired");
+    let stop = guard.on_lost();
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    let next = client.mutex(&name).acquire().await.expect("acquired");
+    assert!(!stop.is_cancelled(), "a release fired the loss");
+    assert_eq!(next.release().await.expect("released"), Released::Done);
+    Verdict::Kept
+}
+
+/// Dead waiters together cost the next live one at most one wait lease (user-asks F1).
+pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
+    needs!(subject.capability().order == Order::Fifo, "a line");
+    let store = subject.store();
+    let lease = subject.capability().min_lease.max(Duration::from_secs(1));
+    let claim = Claim { lease, ..subject.claim("dead-waiters") };
+    let client = subject.client();
+    let guard = client.mutex(claim.name.as_str()).lease(lease).acquire().await.expect("acquired");
+    for _ in 0..30 {
+        // Claimed and never renewed: dead.
+        let dead = Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..claim.clone() };
+        assert!(matches!(store.claim(&dead).await.expect("an answer"), Answer::Queued(_)));
+    }
+    let live = client.mutex(claim.name.as_str()).lease(lease);
+    let waiting = tokio::spawn(async move { live.acquire().await });
+    waiters(&client, claim.name.as_str(), 31).await;
+    let freed = Instant::now();
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    let guard = waiting.await.expect("no panic").expect("acquired");
+    // Half a second on top for a machine that is busy with other checks.
+    assert!(freed.elapsed() <= lease + Duration::from_millis(500), "after {:?}", freed.elapsed());
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    Verdict::Kept
+}
+
+/// A push that is lost costs a heartbeat, not the lock (user-asks W1, W5).
+pub async fn a_lost_push_is_healed(subject: &Subject) -> Verdict {
+    let name = subject.name("lost-push");
+    let (faulty, faults) = Faulty::over(subject.store());
+    let (holder, waiter) = (subject.client(), Client::over(faulty, Arc::new(BootClock)));
+    let guard = holder.mutex(&name).acquire().await.expect("acquired");
+    faults.drop_pushes(true);
+    let lock = waiter.mutex(&name).lease(subject.capability().min_lease.max(Duration::from_millis(600)));
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    if subject.capability().waiters_known {
+        waiters(&holder, &name, 1).await;
+    }
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("healed").expect("no panic").expect("acquired");
+    assert_eq!(guard.status(), Status::Held);
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    Verdict::Kept
+}
+
+/// A claim whose reply was lost finds its own grant (user-asks U9); a release whose reply was lost is not held against us.
+pub async fn a_lost_reply_is_found_again(subject: &Subject) -> Verdict {
+    let name = subject.name("lost-reply");
+    let (faulty, faults) = Faulty::over(subject.store());
+    let (client, other) = (Client::over(faulty, Arc::new(BootClock)), subject.client());
+    faults.lose_replies(true);
+    let lock = client.mutex(&name);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    eventually("the claim arrives", async || other.show(&name).await.expect("an answer").is_some()).await;
+    faults.lose_replies(false);
+    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("found").expect("no panic").expect("acquired");
+    assert_eq!(other.show(&name).await.expect("an answer").expect("held").holders.len(), 1);
+    faults.lose_replies(true);
+    assert_eq!(guard.release().await.expect("an answer"), Released::Unknown);
+    free(&other, &name).await;
+    faults.lose_replies(false);
+    client.shutdown().await;
+    Verdict::Kept
+}
+
+/// Promise 3: every grant of a name has a higher fence than the one before, in every mode.
+pub async fn fences_rise(subject: &Subject) -> Verdict {
+    let capability = subject.capability();
+    needs!(capability.fence != FenceSource::None, "fences");
+    let name = subject.name("fences");
+    let clients = [subject.client(), subject.client()];
+    let mut last = 0;
+    for round in 0..30 {
+        let client = &clients[round % 2];
+        let fence = if capability.rwlock && round % 3 == 0 {
+            client.rwlock(&name).read().await.expect("acquired").fence().get()
+        } else {
+            client.mutex(&name).acquire().await.expect("acquired").fence().get()
+        };
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+    Verdict::Kept
+}
+
+/// What an operator sees: holders with owner, reason and fence; waiters in order.
+pub async fn inspection_shows_the_line(subject: &Subject) -> Verdict {
+    let capability = subject.capability();
+    let name = subject.name("inspected");
+    let client = subject.client();
+    assert_eq!(client.show(&name).await.expect("an answer"), None);
+    let guard = client.labelled("alice").mutex(&name).reason("nightly run").acquire().await.expect("acquired");
+    let mut waiting = Vec::new();
+    for (number, owner) in ["bob", "carol"].into_iter().enumerate() {
+        let lock = client.labelled(owner).mutex(&name).reason("next");
+        waiting.push(tokio::spawn(async move { lock.acquire().await }));
+        if capability.waiters_known {
+            waiters(&client, &name, number + 1).await;
+        }
+    }
+    let line = client.show(&name).await.expect("an answer").expect("it is held");
+    assert_eq!(line.name, name);
+    let holder = &line.holders[0];
+    assert_eq!((holder.owner.as_str(), holder.reason.as_deref()), ("alice", Some("nightly run")));
+    assert_eq!(holder.fence, guard.fence());
+    assert!(holder.lease_left.is_none_or(|left| left <= guard.lease()));
+    assert_eq!(line.waiters_known, capability.waiters_known);
+    if capability.waiters_known {
+        let owners: Vec<&str> = line.waiters.iter().map(|waiter| waiter.owner.as_str()).collect();
+        assert_eq!(owners, ["bob", "carol"]);
+    }
+    if capability.list {
+        let listed = client.list(&name).await.expect("an answer");
+        assert_eq!(listed.iter().map(|line| line.name.as_str()).collect::<Vec<_>>(), [name.as_str()]);
+    }
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    free(&client, &name).await;
+    Verdict::Kept
+}

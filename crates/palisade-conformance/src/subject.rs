@@ -1,0 +1,75 @@
+//! The store under test, and what every check needs around it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use palisade::Client;
+use palisade::lease::BootClock;
+use palisade::store::{Capability, Claim, ClaimId, Kind, Mode, Store};
+
+/// How long a check waits for what must come. Generous: a check that fails is slow, one that passes is not.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A deployment under test. Each call of `open` is another client's connection to it.
+pub struct Subject {
+    open: Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>,
+    /// Keeps checks that run at the same time on one server apart.
+    salt: u64,
+}
+
+impl Subject {
+    /// A deployment, by how a client connects to it.
+    pub fn new(open: impl Fn() -> Arc<dyn Store> + Send + Sync + 'static) -> Subject {
+        Subject { open: Box::new(open), salt: fastrand::u64(..) }
+    }
+
+    /// A connection of its own.
+    pub fn store(&self) -> Arc<dyn Store> {
+        (self.open)()
+    }
+
+    /// A client on a connection of its own.
+    pub fn client(&self) -> Client {
+        Client::over(self.store(), Arc::new(BootClock))
+    }
+
+    /// What the deployment can do.
+    pub fn capability(&self) -> Capability {
+        *self.store().capability()
+    }
+
+    /// A name that no other check uses.
+    pub fn name(&self, what: &str) -> String {
+        format!("{what}-{:016x}", self.salt)
+    }
+
+    /// A mutex claim that queues, with a lease that outlasts every check.
+    pub fn claim(&self, what: &str) -> Claim {
+        Claim {
+            id: ClaimId::from_bits(fastrand::u128(..)),
+            name: palisade::Name::new(self.name(what)).expect("a good name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            owner: "conformance".into(),
+            reason: None,
+            lease: Duration::from_secs(60),
+            queue: true,
+            min_hold: None,
+            once_per: None,
+        }
+    }
+}
+
+/// Asks again and again until the answer is yes.
+///
+/// # Panics
+///
+/// When it is not yes in time; `what` says what was expected.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
+    let begun = Instant::now();
+    while !ask().await {
+        assert!(begun.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,178 @@
+//! The core, between locks and stores: the client's own thread, the loop that waits in line, and the way back.
+//!
+//! ```text
+//! lock ──plan──► acquire ──claim──► store          guard ──► give_back ──release──► store
+//!                   │ queued: wake, ask, claim again
+//!                   ▼
+//!                 grip (a grant with its keeper's care; dropping it gives it back)
+//! ```
+
+pub(crate) mod acquire;
+pub(crate) mod give_back;
+pub(crate) mod grip;
+pub(crate) mod plan;
+mod thread;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::error::{Error, Result};
+use crate::lease::keeper::Keeper;
+use crate::lease::ledger::Ledger;
+use crate::lease::{Clock, Drift, Moment};
+use crate::store::{Capability, Store};
+
+/// A future of the store, on its way to its end.
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What a client and all its guards share. The client's thread does not hold it: it ends when this is dropped.
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) drift: Drift,
+    /// What still runs for users who do not wait for it: releases, withdrawals, claims on their way.
+    background: TaskTracker,
+    /// Set when the thread has started, at first use.
+    handle: OnceLock<Handle>,
+    starting: std::sync::Mutex<()>,
+    /// Wakes sleepers whose clock was moved by hand.
+    jumped: Arc<Notify>,
+    unsent_releases: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, drift: Drift) -> Arc<Core> {
+        let jumped = Arc::new(Notify::new());
+        let tell = Arc::clone(&jumped);
+        clock.on_jump(Arc::new(move || tell.notify_waiters()));
+        let background = TaskTracker::new();
+        // Closed: `wait` returns whenever nothing runs, and more may be spawned all the same.
+        background.close();
+        Arc::new(Core {
+            store,
+            ledger: Ledger::new(clock),
+            drift,
+            background,
+            handle: OnceLock::new(),
+            starting: std::sync::Mutex::default(),
+            jumped,
+            unsent_releases: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn capability(&self) -> &Capability {
+        self.store.capability()
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.ledger.clock.now()
+    }
+
+    /// The client's own runtime, started at first use.
+    pub(crate) fn handle(&self) -> Result<&Handle> {
+        if let Some(handle) = self.handle.get() {
+            return Ok(handle);
+        }
+        let _starting = self.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(handle) = self.handle.get() {
+            return Ok(handle);
+        }
+        let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&self.ledger));
+        let handle = thread::start(keeper, self.background.clone())
+            .map_err(|cause| Error::unavailable("the client's thread cannot be started").with_source(cause))?;
+        Ok(self.handle.get_or_init(|| handle))
+    }
+
+    /// Runs a task on the client's thread; [`drain`](Core::drain) waits for it.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.background.spawn_on(task, self.handle()?);
+        Ok(())
+    }
+
+    /// Runs a store future to its end, whether or not the caller stays.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it does not stop the store's future.
+    pub(crate) async fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let mut call: Boxed<Result<T>> = Box::pin(call);
+        if let Poll::Ready(answer) = self.poll_here(&mut call)? {
+            return answer;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.spawn(async move { drop(reply.send(call.await)) })?;
+        answer.await.unwrap_or_else(|_| Err(broken_off()))
+    }
+
+    /// Tries a future in the caller's thread, where the store says that its futures are ready at once.
+    ///
+    /// It is polled inside the client's runtime: if it is not ready after all, it goes on there.
+    pub(crate) fn poll_here<T>(&self, future: &mut Boxed<T>) -> Result<Poll<T>> {
+        let handle = self.handle()?;
+        if !self.capability().in_caller {
+            return Ok(Poll::Pending);
+        }
+        let _inside = handle.enter();
+        Ok(future.as_mut().poll(&mut Context::from_waker(Waker::noop())))
+    }
+
+    /// Sleeps on the client's clock.
+    pub(crate) async fn sleep_until(&self, at: Moment) {
+        const LONGEST: Duration = Duration::from_secs(3600);
+        loop {
+            let mut jumped = std::pin::pin!(self.jumped.notified());
+            jumped.as_mut().enable();
+            let left = at.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            let _ = tokio::time::timeout(left.min(LONGEST), jumped).await;
+        }
+    }
+
+    /// Pauses a user's future. The timer is the client's: the user's runtime may have none.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point.
+    pub(crate) async fn pause(self: &Arc<Self>, span: Duration) -> Result<()> {
+        let (core, at) = (Arc::clone(self), self.now() + span);
+        self.call(async move {
+            core.sleep_until(at).await;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until nothing runs in the background.
+    pub(crate) async fn drain(&self) {
+        self.background.wait().await;
+    }
+
+    fn count_unsent_release(&self) {
+        self.unsent_releases.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unsent_releases(&self) -> u64 {
+        self.unsent_releases.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.ledger.close();
+    }
+}
+
+/// A task on the client's thread ended without an answer: the store panicked.
+pub(crate) fn broken_off() -> Error {
+    Error::protocol("the store broke off in the middle of a request; this is a bug in the store")
+}

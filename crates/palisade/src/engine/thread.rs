@@ -1,0 +1,28 @@
+//! The client's own thread: one small runtime for connections, keeper, waiting claims and releases.
+//!
+//! It is never joined and never blocks a drop. It ends by itself when the last guard is gone and the last release is sent.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Handle};
+use tokio_util::task::TaskTracker;
+
+use crate::lease::keeper::Keeper;
+use crate::lease::warden;
+
+/// Starts the client's thread and the warden.
+pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<Handle> {
+    warden::start(Arc::clone(&keeper.ledger))?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let keeper = Arc::new(keeper);
+    std::thread::Builder::new().name("palisade".into()).spawn(move || {
+        runtime.block_on(async move {
+            tokio::spawn(Arc::clone(&keeper).listen());
+            keeper.keep().await;
+            background.wait().await;
+        });
+    })?;
+    Ok(handle)
+}

@@ -1,0 +1,307 @@
+//! What a user holds: the guard is the owner, never a thread, a task or a connection.
+
+mod detached;
+mod mode;
+mod refused;
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Core;
+use crate::engine::give_back::GivingBack;
+use crate::engine::grip::Grip;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::kept::Kept;
+use crate::lease::{LossReason, Status};
+use crate::store::{Detach, Ending, Kind, Mode, Released, Standing};
+
+pub use detached::DetachedGrant;
+pub use mode::{AnyMode, Exclusive, GuardMode, Permits, Shared};
+pub use refused::Refused;
+
+/// A lock that is held. Dropping it gives it back; [`release`](Guard::release) does so and says what became of it.
+///
+/// It can be moved to any task or thread. What it says about itself is computed from the clock at that moment.
+///
+/// # Drop
+///
+/// The release is sent by the client's own thread: dropping never blocks and needs no runtime. If the store cannot be reached,
+/// the release is tried until the lease has ended. [`Client::shutdown`](crate::Client::shutdown) waits for it.
+#[must_use = "a guard that is dropped at once protects nothing"]
+pub struct Guard<M: GuardMode = Exclusive> {
+    grip: Arc<Grip>,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<M: GuardMode> Guard<M> {
+    pub(crate) fn new(grip: Arc<Grip>) -> Guard<M> {
+        Guard { grip, mode: PhantomData }
+    }
+
+    pub(crate) fn grip(&self) -> &Arc<Grip> {
+        &self.grip
+    }
+
+    pub(crate) fn status_now(&self) -> Status {
+        self.grip.kept.status(self.grip.core.now())
+    }
+
+    /// The name that is held.
+    pub fn name(&self) -> &str {
+        self.grip.kept.claim.name.as_str()
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.grip.kept.mode()
+    }
+
+    /// The number of this grant: higher than that of every earlier grant of this name.
+    ///
+    /// Hand an exclusive guard's fence to the resource with every write: a resource that has seen a higher one refuses it.
+    pub fn fence(&self) -> M::Fence {
+        self.grip.fence().into()
+    }
+
+    /// How it stands now: held, at risk, or lost and why.
+    pub fn status(&self) -> Status {
+        self.status_now()
+    }
+
+    /// Whether it is held now. Reads the clock; asks nobody.
+    pub fn is_held(&self) -> bool {
+        !matches!(self.status_now(), Status::Lost(_))
+    }
+
+    /// How long it is certainly held without another renewal.
+    pub fn remaining(&self) -> Duration {
+        self.grip.kept.remaining(self.grip.core.now())
+    }
+
+    /// The length of the lease, as the store granted it.
+    pub fn lease(&self) -> Duration {
+        self.grip.kept.lease()
+    }
+
+    /// Completes when the lock is lost, with the reason. It fires by the clock, before the store may admit somebody else, even
+    /// when the network is cut and this runtime was blocked.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again; a loss is never missed.
+    pub async fn lost(&self) -> LossReason {
+        loop {
+            let mut changed = pin!(self.grip.kept.changed());
+            changed.as_mut().enable();
+            if let Status::Lost(reason) = self.status_now() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+
+    /// A token that is cancelled `stop_margin` before the lock would be lost, so that there is time to stop, or at once when
+    /// the store says that it is gone.
+    pub fn on_lost(&self) -> CancellationToken {
+        self.grip.kept.stop_token(self.grip.core.now())
+    }
+
+    /// The unique value of this claim, as it stands in the store. A secret: who knows it can release the lock.
+    pub fn value(&self) -> String {
+        self.grip.kept.claim.id.reveal()
+    }
+
+    /// Gives the lock back, and says whether it was held until now.
+    ///
+    /// If the store cannot be asked, the answer is [`Released::Unknown`] and the client goes on trying. For a re-entered lock
+    /// this gives back one of its holds; the last one asks the store.
+    ///
+    /// # Errors
+    ///
+    /// What trying again cannot mend: rights taken away, or an answer that we do not understand. The lease ends the grant.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the lock is given back all the same.
+    pub async fn release(self) -> Result<Released> {
+        self.end(Ending::Release).await
+    }
+
+    /// Gives the lock back as if it had never been granted: its `once_per` mark and its `min_hold` are taken back.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Guard::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before the first poll, the lock is released but the marks stay; later, as [`release`](Guard::release).
+    pub async fn undo(self) -> Result<Released> {
+        self.end(Ending::Undo).await
+    }
+
+    async fn end(self, ending: Ending) -> Result<Released> {
+        // Only one of several holds of a re-entered lock is the last.
+        let Some(grip) = Arc::into_inner(self.grip) else { return Ok(Released::Done) };
+        grip.give_back(ending).outcome().await
+    }
+
+    /// Begins to give the lock back.
+    pub(crate) fn give_back(self) -> GivingBack {
+        match Arc::into_inner(self.grip) {
+            Some(grip) => grip.give_back(Ending::Release),
+            None => GivingBack::shared(),
+        }
+    }
+
+    /// Lets the grant live on without this client: nobody renews it until somebody [adopts](crate::Client::adopt) it, and it
+    /// ends with its lease.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or the lock was re-entered; the guard comes back.
+    pub fn detach(self) -> Result<DetachedGrant, Refused<Guard<M>>> {
+        if self.grip.core.capability().detach == Detach::Never {
+            let store = self.grip.core.capability().store;
+            let error = Error::unsupported(format!("on {store} a grant cannot outlive the client that holds it"));
+            return Err(Refused { guard: self, error });
+        }
+        if let Status::Lost(reason) = self.status_now() {
+            return Err(Refused { guard: self, error: Error::lost(reason) });
+        }
+        let detached = DetachedGrant::of(&self.grip);
+        match Arc::try_unwrap(self.grip) {
+            Ok(grip) => {
+                grip.let_be();
+                Ok(detached)
+            }
+            Err(grip) => {
+                let error = Error::unsupported("the lock is held more than once by its owner; release the inner holds first");
+                Err(Refused { guard: Guard::new(grip), error })
+            }
+        }
+    }
+
+    /// The same guard, with its mode known only at run time.
+    pub fn into_any_mode(self) -> Guard<AnyMode> {
+        Guard::new(self.grip)
+    }
+
+    /// Runs a body while the lock is held, then gives the lock back. The body is dropped at the stop margin before a loss.
+    pub(crate) async fn run<T, F, Fut>(self, body: F) -> Result<T>
+    where
+        F: FnOnce(Arc<Guard<M>>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let stop = self.on_lost();
+        let guard = Arc::new(self);
+        let (core, kept) = (Arc::clone(&guard.grip.core), Arc::clone(&guard.grip.kept));
+        // Whatever happens to this future or to the body, the claim is given back, also if the body has kept the guard.
+        let ends = Ends { core: &core, kept: &kept, armed: true };
+        let body = body(guard);
+        let done = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            done = body => Some(done),
+        };
+        let status = kept.status(core.now());
+        let released = ends.now().outcome().await;
+        match (done, status) {
+            (Some(done), _) => released.map(|_| done),
+            (None, Status::Lost(reason)) => Err(Error::lost(reason)),
+            (None, _) => Err(Error::new(
+                ErrorKind::Lost(LossReason::Expired),
+                "the work was stopped: the lease was about to end and could not be renewed",
+            )),
+        }
+    }
+}
+
+/// Gives a claim back when `run` ends, however it ends.
+struct Ends<'a> {
+    core: &'a Arc<Core>,
+    kept: &'a Arc<Kept>,
+    armed: bool,
+}
+
+impl Ends<'_> {
+    fn now(mut self) -> GivingBack {
+        self.armed = false;
+        self.core.give_back(self.kept, Ending::Release)
+    }
+}
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.core.give_back(self.kept, Ending::Release).in_background();
+        }
+    }
+}
+
+impl Guard<Exclusive> {
+    /// Turns the writer into a reader in one step: no other writer comes between.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or for a mutex; [`Lost`](ErrorKind::Lost) when it is
+    /// lost before the store has confirmed. The guard comes back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the lock is given back.
+    pub async fn downgrade(self) -> Result<Guard<Shared>, Refused<Guard>> {
+        match self.downgraded().await {
+            Ok(()) => {
+                self.grip.kept.downgraded();
+                Ok(Guard::new(self.grip))
+            }
+            Err(error) => Err(Refused { guard: self, error }),
+        }
+    }
+
+    async fn downgraded(&self) -> Result<()> {
+        let (core, kept) = (&self.grip.core, &self.grip.kept);
+        let capability = core.capability();
+        if kept.claim.kind != Kind::RwLock {
+            return Err(Error::unsupported("a mutex has no read side; take the write side of an rwlock instead"));
+        }
+        if !capability.downgrade {
+            return Err(Error::unsupported(format!("{} cannot turn a writer into a reader in one step", capability.store)));
+        }
+        if Arc::strong_count(&self.grip) > 1 {
+            return Err(Error::unsupported("the lock is held more than once by its owner; release the inner holds first"));
+        }
+        // Asked until it is certain: a guard that may already share must not say that it is alone.
+        loop {
+            if let Status::Lost(reason) = self.status_now() {
+                return Err(Error::lost(reason));
+            }
+            let (store, claim) = (Arc::clone(&core.store), kept.to_ref());
+            match core.call(async move { store.downgrade(&claim).await }).await {
+                Ok(Standing::Held(_)) => return Ok(()),
+                Ok(Standing::Gone(why)) => kept.ended(why),
+                Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a holder waits")),
+                Err(error) if error.retry_may_help() => core.pause(Duration::from_millis(50)).await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl<M: GuardMode> fmt::Debug for Guard<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.name())
+            .field("mode", &self.mode())
+            .field("fence", &self.grip.fence().get())
+            .field("status", &self.status_now())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,325 @@
+//! Several locks as one: all or nothing.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::options::Options;
+use super::{Mutex, RwLock, Semaphore};
+use crate::engine::acquire::{Outcome, Wait};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::guard::{AnyMode, Guard};
+use crate::lease::kept::Kept;
+use crate::lease::{LossReason, Moment, Status};
+use crate::store::{Mode, Released};
+
+/// One lock of a [`Multi`]: a [`Mutex`], one side of an [`RwLock`], or permits of a [`Semaphore`].
+#[derive(Clone)]
+pub struct Member {
+    options: Options,
+    mode: Mode,
+}
+
+impl Member {
+    /// The read side.
+    pub fn read(lock: &RwLock) -> Member {
+        Member { options: lock.options.clone(), mode: Mode::Shared }
+    }
+
+    /// The write side.
+    pub fn write(lock: &RwLock) -> Member {
+        Member { options: lock.options.clone(), mode: Mode::Exclusive }
+    }
+
+    /// So many permits.
+    pub fn permits(semaphore: &Semaphore, permits: u32) -> Member {
+        Member { options: semaphore.options.clone(), mode: Mode::Permits(permits) }
+    }
+
+    /// Where this member stands in the order in which everybody acquires: by store, then by name.
+    fn rank(&self) -> (&'static str, usize, &str) {
+        let core = &self.options.core;
+        // Clients of one store have the same word; two servers of one kind are told apart by the client, which is the best that
+        // can be known here. Programs that lock over several servers of one kind must give them in one order.
+        (core.capability().store, Arc::as_ptr(core) as usize, &self.options.name)
+    }
+}
+
+impl From<Mutex> for Member {
+    fn from(mutex: Mutex) -> Member {
+        Member { options: mutex.options, mode: Mode::Exclusive }
+    }
+}
+
+/// Several locks that are held together. Made by [`Client::multi`](crate::Client::multi) or [`Multi::of`].
+///
+/// They are acquired one after the other, in one order that every process shares: two of them never wait for each other in a
+/// circle. If one cannot be had, those before it are given back. If one is lost, all are.
+#[derive(Clone)]
+pub struct Multi {
+    members: Vec<Member>,
+}
+
+impl Multi {
+    /// Several locks, of one client or of several.
+    pub fn of(members: impl IntoIterator<Item = Member>) -> Multi {
+        let mut members: Vec<Member> = members.into_iter().collect();
+        members.sort_by(|one, other| one.rank().cmp(&other.rank()));
+        Multi { members }
+    }
+
+    /// The lease of every member, as [`Mutex::lease`].
+    #[must_use]
+    pub fn lease_all(mut self, lease: Duration) -> Multi {
+        self.members.iter_mut().for_each(|member| member.options.lease = Some(lease));
+        self
+    }
+
+    /// Checks names and options without asking the store.
+    ///
+    /// # Errors
+    ///
+    /// What `acquire` would refuse before it asks: no member, the same name twice, or what a member refuses.
+    pub fn check(&self) -> Result<()> {
+        if self.members.is_empty() {
+            return Err(Error::config("a multi-lock of nothing; give it at least one name"));
+        }
+        let mut seen = HashSet::new();
+        for member in &self.members {
+            member.options.plan(member.mode)?;
+            if !seen.insert(member.rank()) {
+                let name = &member.options.name;
+                return Err(Error::config(format!("{name} is in the multi-lock twice: it would wait for itself; name it once")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all are held.
+    ///
+    /// # Errors
+    ///
+    /// As each member's own verb.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, everything is given back.
+    pub async fn acquire(&self) -> Result<MultiGuard> {
+        self.within(Wait::Forever).await?.ok_or_else(lost_on_the_way)
+    }
+
+    /// Takes all if all are free now; `None` when one is not.
+    ///
+    /// # Errors
+    ///
+    /// As each member's own verb; busy is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, everything is given back.
+    pub async fn try_acquire(&self) -> Result<Option<MultiGuard>> {
+        self.within(Wait::Try).await
+    }
+
+    /// Waits until all are held, for at most so long in all; zero is one attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder of the one that could not be had.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, everything is given back.
+    pub async fn acquire_timeout(&self, longest: Duration) -> Result<MultiGuard> {
+        self.within(Wait::For(longest)).await?.ok_or_else(lost_on_the_way)
+    }
+
+    /// Acquires all, runs the body, and releases however it ends. The body is dropped when a member is about to be lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](crate::ErrorKind::Lost) when the body was stopped; what `acquire` answers otherwise.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the body is dropped and everything given back.
+    pub async fn run<T, F, Fut>(&self, body: F) -> Result<T>
+    where
+        F: FnOnce(Arc<MultiGuard>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let guard = Arc::new(self.acquire().await?);
+        let stop = guard.on_lost();
+        let body = body(Arc::clone(&guard));
+        let done = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            done = body => Some(done),
+        };
+        match done {
+            Some(done) => {
+                if let Some(guard) = Arc::into_inner(guard) {
+                    let _ = guard.release().await;
+                }
+                Ok(done)
+            }
+            None => Err(Error::lost(guard.loss().unwrap_or(LossReason::Expired))),
+        }
+    }
+
+    async fn within(&self, wait: Wait) -> Result<Option<MultiGuard>> {
+        self.check()?;
+        let deadlines = self.members.first().map(|member| member.options.core.now());
+        let mut guards: Vec<Guard<AnyMode>> = Vec::with_capacity(self.members.len());
+        for member in &self.members {
+            let left = match (wait, deadlines) {
+                (Wait::For(longest), Some(begun)) => Wait::For(longest.saturating_sub(self.now().since(begun))),
+                (wait, _) => wait,
+            };
+            match member.options.acquire(member.mode, left).await? {
+                Outcome::Granted(grip) => guards.push(Guard::new(Arc::new(grip))),
+                Outcome::Busy(_) if wait == Wait::Try => return Ok(None),
+                Outcome::Busy(busy) => return Err(member.options.busy(busy)),
+                Outcome::Sealed => return Err(member.options.sealed()),
+            }
+        }
+        // The first may have been lost while we waited for the last.
+        let guard = MultiGuard::bind(guards, self.now());
+        Ok(guard.is_held().then_some(guard))
+    }
+
+    fn now(&self) -> Moment {
+        self.members.first().map_or(Moment::default(), |member| member.options.core.now())
+    }
+}
+
+/// One was lost while the others were still waited for.
+fn lost_on_the_way() -> Error {
+    Error::lost(LossReason::MemberLost)
+}
+
+/// Several locks that are held. Dropping it gives all of them back.
+#[must_use = "a guard that is dropped at once protects nothing"]
+pub struct MultiGuard {
+    members: Vec<Guard<AnyMode>>,
+    stop: OnceLock<CancellationToken>,
+}
+
+impl MultiGuard {
+    fn bind(members: Vec<Guard<AnyMode>>, now: Moment) -> MultiGuard {
+        let kept: Vec<&Arc<Kept>> = members.iter().map(|member| &member.grip().kept).collect();
+        Kept::bind(&kept, now);
+        MultiGuard { members, stop: OnceLock::new() }
+    }
+
+    /// The members, in the order in which they were acquired.
+    pub fn members(&self) -> &[Guard<AnyMode>] {
+        &self.members
+    }
+
+    /// The fence of an exclusive member; `None` for another name, or for one that is not held exclusively.
+    pub fn fence(&self, name: &str) -> Option<Fence> {
+        let member = self.members.iter().find(|member| member.name() == name)?;
+        (member.mode() == Mode::Exclusive).then(|| member.grip().fence())
+    }
+
+    /// Whether all are held now. Reads the clock; asks nobody.
+    pub fn is_held(&self) -> bool {
+        self.members.iter().all(Guard::is_held)
+    }
+
+    /// How long all are certainly held without another renewal.
+    pub fn remaining(&self) -> Duration {
+        self.members.iter().map(Guard::remaining).min().unwrap_or_default()
+    }
+
+    /// Why it is lost, if it is: the reason of the member that was lost first.
+    pub fn loss(&self) -> Option<LossReason> {
+        let mut losses: Vec<LossReason> = self.members.iter().filter_map(|member| lost_as(member.status())).collect();
+        // The others were lost with it.
+        losses.sort_by_key(|reason| *reason == LossReason::MemberLost);
+        losses.first().copied()
+    }
+
+    /// Completes when one is lost, with its reason: then all are.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again; a loss is never missed.
+    pub async fn lost(&self) -> LossReason {
+        // One lost, all lost: the first member tells of every one.
+        if let Some(first) = self.members.first() {
+            let waiting = pin!(first.lost());
+            waiting.await;
+        }
+        self.loss().unwrap_or(LossReason::MemberLost)
+    }
+
+    /// A token that is cancelled when the work should stop: the stop margin of the first member to end, or a loss.
+    pub fn on_lost(&self) -> CancellationToken {
+        let token = self.stop.get_or_init(CancellationToken::new);
+        for member in &self.members {
+            member.grip().kept.stop_group(token, member.grip().core.now());
+        }
+        token.clone()
+    }
+
+    /// Gives all back: every one is tried, whatever became of the others.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, all are given back all the same.
+    pub async fn release(self) -> MultiReleased {
+        let mut members = Vec::with_capacity(self.members.len());
+        // All are sent before the first answer is waited for. The last acquired goes first.
+        let releases: Vec<_> =
+            self.members.into_iter().rev().map(|member| (member.name().to_owned(), member.give_back())).collect();
+        for (name, release) in releases {
+            let released = release.outcome().await;
+            members.push((name, released));
+        }
+        MultiReleased { members }
+    }
+}
+
+fn lost_as(status: Status) -> Option<LossReason> {
+    match status {
+        Status::Lost(reason) => Some(reason),
+        Status::Held | Status::AtRisk => None,
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.members).finish()
+    }
+}
+
+/// What became of each member of a release.
+#[derive(Debug)]
+#[must_use = "a member that was already lost may mean that the work was not protected"]
+pub struct MultiReleased {
+    /// Each member's name, and what became of it.
+    pub members: Vec<(String, Result<Released>)>,
+}
+
+impl MultiReleased {
+    /// Whether every member was held until now, and is given back.
+    pub fn all_done(&self) -> bool {
+        self.failures().next().is_none()
+    }
+
+    /// The members that were not given back as they should.
+    pub fn failures(&self) -> impl Iterator<Item = (&str, &Result<Released>)> {
+        self.members
+            .iter()
+            .filter(|(_, released)| !matches!(released, Ok(Released::Done)))
+            .map(|(name, released)| (name.as_str(), released))
+    }
+}

@@ -1,0 +1,132 @@
+//! One holder at a time.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::options::{Options, option_methods};
+use super::{OncePer, Owner};
+use crate::engine::acquire::Wait;
+use crate::error::Result;
+use crate::guard::{Exclusive, Guard};
+use crate::store::Mode;
+
+/// A lock with one holder. Made by [`Client::mutex`](crate::Client::mutex).
+///
+/// It is not reentrant: a second `acquire` waits for the first. For nested code that cannot know whether the lock is held, see
+/// [`acquire_as`](Mutex::acquire_as).
+#[derive(Clone)]
+pub struct Mutex {
+    pub(crate) options: Options,
+}
+
+impl Mutex {
+    pub(crate) fn new(options: Options) -> Mutex {
+        Mutex { options }
+    }
+
+    option_methods!();
+
+    /// Checks name and options without asking the store.
+    ///
+    /// # Errors
+    ///
+    /// What `acquire` would refuse before it asks.
+    pub fn check(&self) -> Result<()> {
+        self.options.plan(Mode::Exclusive).map(drop)
+    }
+
+    /// Waits in line, for ever if need be.
+    ///
+    /// # Errors
+    ///
+    /// Never because somebody else holds it. See [`ErrorKind`](crate::ErrorKind).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn, and with it the place in line.
+    pub async fn acquire(&self) -> Result<Guard> {
+        self.acquire_within(Wait::Forever).await
+    }
+
+    /// Takes it if it is free now; `None` when somebody else holds it or waits for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind); busy is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn try_acquire(&self) -> Result<Option<Guard>> {
+        Ok(self.options.try_acquire(Mode::Exclusive).await?.map(|grip| Guard::new(Arc::new(grip))))
+    }
+
+    /// Waits in line for at most so long; zero is one attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when the wait ran out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn acquire_timeout(&self, longest: Duration) -> Result<Guard> {
+        self.acquire_within(Wait::For(longest)).await
+    }
+
+    async fn acquire_within(&self, wait: Wait) -> Result<Guard> {
+        Ok(Guard::new(Arc::new(self.options.acquire_or_fail(Mode::Exclusive, wait).await?)))
+    }
+
+    /// Waits in line unless this owner holds it already: then it is entered again, with the same fence, and given back when the
+    /// last of its guards is.
+    ///
+    /// # Errors
+    ///
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) when the owner holds the name in another mode.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn; guards that the owner has already are not touched.
+    pub async fn acquire_as(&self, owner: &Owner) -> Result<Guard> {
+        owner.enter(&self.options, Mode::Exclusive, Wait::Forever).await
+    }
+
+    /// As [`acquire_as`](Mutex::acquire_as), for at most so long.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) when the wait ran out; [`Deadlock`](crate::ErrorKind::Deadlock) when the owner
+    /// holds the name in another mode.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_as`](Mutex::acquire_as).
+    pub async fn acquire_timeout_as(&self, owner: &Owner, longest: Duration) -> Result<Guard> {
+        owner.enter(&self.options, Mode::Exclusive, Wait::For(longest)).await
+    }
+
+    /// Acquires, runs the body, and releases however it ends. The body is dropped at the stop margin before a loss.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](crate::ErrorKind::Lost) when the body was stopped; what `acquire` and `release` answer otherwise.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the body is dropped and the lock given back.
+    pub async fn run<T, F, Fut>(&self, body: F) -> Result<T>
+    where
+        F: FnOnce(Arc<Guard<Exclusive>>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.acquire().await?.run(body).await
+    }
+
+    /// The same lock, refused while less than `period` has passed since such a grant: for work that is to run once per tick on
+    /// many hosts.
+    pub fn once_per(self, period: Duration) -> OncePer {
+        OncePer::new(self.options, period)
+    }
+}

@@ -1,0 +1,88 @@
+//! Reentrancy, for those who ask for it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, Weak};
+
+use super::options::Options;
+use crate::engine::acquire::Wait;
+use crate::engine::grip::Grip;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, GuardMode};
+use crate::store::Mode;
+
+/// Somebody who may enter a lock that he already holds. Made by [`Client::owner`](crate::Client::owner).
+///
+/// Clones are the same owner; two owners with one label are not, and contend. An owner never leaves its process.
+#[derive(Clone)]
+pub struct Owner {
+    label: Arc<str>,
+    holds: Arc<std::sync::Mutex<HashMap<Arc<str>, Hold>>>,
+}
+
+/// What an owner has of one name. Whoever enters holds the lock while it asks the store, so that two tasks of one owner do not
+/// contend with each other.
+type Hold = Arc<tokio::sync::Mutex<Weak<Grip>>>;
+
+impl Owner {
+    pub(crate) fn new(label: &str) -> Owner {
+        Owner { label: label.into(), holds: Arc::default() }
+    }
+
+    /// The label, shown to others.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Enters a lock: again if this owner holds it, else by a claim.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, a claim of its own is withdrawn.
+    pub(crate) async fn enter<M: GuardMode>(&self, options: &Options, mode: Mode, wait: Wait) -> Result<Guard<M>> {
+        let hold = self.hold(&options.name);
+        let mut current = hold.lock().await;
+        if let Some(grip) = current.upgrade() {
+            let guard = Guard::<M>::new(grip);
+            if guard.is_held() {
+                check_same(options, mode, &guard)?;
+                return Ok(guard);
+            }
+            // Lost, but not yet given back: whoever holds it is told. This is a new hold.
+        }
+        let options = Options { owner: Arc::clone(&self.label), ..options.clone() };
+        let grip = Arc::new(options.acquire_or_fail(mode, wait).await?);
+        *current = Arc::downgrade(&grip);
+        Ok(Guard::new(grip))
+    }
+
+    fn hold(&self, name: &Arc<str>) -> Hold {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        // What nobody holds and nobody is about to enter is forgotten, so that an owner of many names does not grow.
+        if holds.len() >= 32 && !holds.contains_key(name) {
+            holds.retain(|_, hold| Arc::strong_count(hold) > 1 || hold.try_lock().is_ok_and(|grip| grip.strong_count() > 0));
+        }
+        Arc::clone(holds.entry(Arc::clone(name)).or_default())
+    }
+}
+
+/// Refuses what would wait for itself.
+fn check_same<M: GuardMode>(options: &Options, mode: Mode, held: &Guard<M>) -> Result<()> {
+    let kind = held.grip().kept.claim.kind;
+    if held.mode() == mode && kind == options.kind {
+        return Ok(());
+    }
+    let message = format!(
+        "this owner holds {} already as {} ({kind}) and asks for it as {mode} ({}): it would wait for itself; release it first",
+        options.name,
+        held.mode(),
+        options.kind,
+    );
+    Err(Error::new(ErrorKind::Deadlock, message))
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner").field("label", &self.label).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,185 @@
+//! Many readers, or one writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Owner;
+use super::options::{Options, option_methods};
+use crate::engine::acquire::Wait;
+use crate::error::Result;
+use crate::guard::{Exclusive, Guard, GuardMode, Shared};
+use crate::store::Mode;
+
+/// A lock with many readers or one writer, first come, first served: a waiting writer is not overtaken by new readers. Made by
+/// [`Client::rwlock`](crate::Client::rwlock).
+///
+/// A writer can become a reader ([`Guard::downgrade`]). A reader cannot become a writer: two readers that both wanted to would
+/// wait for each other for ever. Release, then acquire. An [`Owner`] that reads and asks to write gets
+/// [`Deadlock`](crate::ErrorKind::Deadlock) at once.
+#[derive(Clone)]
+pub struct RwLock {
+    pub(crate) options: Options,
+}
+
+impl RwLock {
+    pub(crate) fn new(options: Options) -> RwLock {
+        RwLock { options }
+    }
+
+    option_methods!();
+
+    /// Checks name and options without asking the store.
+    ///
+    /// # Errors
+    ///
+    /// What `read` and `write` would refuse before they ask.
+    pub fn check(&self) -> Result<()> {
+        self.options.plan(Mode::Shared).map(drop)
+    }
+
+    /// Waits in line to read.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn, and with it the place in line.
+    pub async fn read(&self) -> Result<Guard<Shared>> {
+        self.within(Mode::Shared, Wait::Forever).await
+    }
+
+    /// Reads if that is possible now; `None` when a writer holds it or anybody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind); busy is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn try_read(&self) -> Result<Option<Guard<Shared>>> {
+        self.attempt(Mode::Shared).await
+    }
+
+    /// Waits in line to read for at most so long; zero is one attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when the wait ran out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn read_timeout(&self, longest: Duration) -> Result<Guard<Shared>> {
+        self.within(Mode::Shared, Wait::For(longest)).await
+    }
+
+    /// Waits in line to write.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn, and with it the place in line.
+    pub async fn write(&self) -> Result<Guard> {
+        self.within(Mode::Exclusive, Wait::Forever).await
+    }
+
+    /// Writes if that is possible now; `None` when anybody holds it or waits for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind); busy is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn try_write(&self) -> Result<Option<Guard>> {
+        self.attempt(Mode::Exclusive).await
+    }
+
+    /// Waits in line to write for at most so long; zero is one attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when the wait ran out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn write_timeout(&self, longest: Duration) -> Result<Guard> {
+        self.within(Mode::Exclusive, Wait::For(longest)).await
+    }
+
+    /// Reads as this owner, who may read already; see [`Mutex::acquire_as`](super::Mutex::acquire_as).
+    ///
+    /// # Errors
+    ///
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) when the owner writes.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn; guards that the owner has already are not touched.
+    pub async fn read_as(&self, owner: &Owner) -> Result<Guard<Shared>> {
+        owner.enter(&self.options, Mode::Shared, Wait::Forever).await
+    }
+
+    /// Writes as this owner, who may write already; see [`Mutex::acquire_as`](super::Mutex::acquire_as).
+    ///
+    /// # Errors
+    ///
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) when the owner reads: it would wait for itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`read_as`](RwLock::read_as).
+    pub async fn write_as(&self, owner: &Owner) -> Result<Guard> {
+        owner.enter(&self.options, Mode::Exclusive, Wait::Forever).await
+    }
+
+    /// Acquires to write, runs the body, and releases however it ends; see [`Mutex::run`](super::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](super::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the body is dropped and the lock given back.
+    pub async fn run_writing<T, F, Fut>(&self, body: F) -> Result<T>
+    where
+        F: FnOnce(Arc<Guard<Exclusive>>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.write().await?.run(body).await
+    }
+
+    /// Acquires to read, runs the body, and releases however it ends; see [`Mutex::run`](super::Mutex::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mutex::run`](super::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the body is dropped and the lock given back.
+    pub async fn run_reading<T, F, Fut>(&self, body: F) -> Result<T>
+    where
+        F: FnOnce(Arc<Guard<Shared>>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.read().await?.run(body).await
+    }
+
+    async fn within<M: GuardMode>(&self, mode: Mode, wait: Wait) -> Result<Guard<M>> {
+        Ok(Guard::new(Arc::new(self.options.acquire_or_fail(mode, wait).await?)))
+    }
+
+    async fn attempt<M: GuardMode>(&self, mode: Mode) -> Result<Option<Guard<M>>> {
+        Ok(self.options.try_acquire(mode).await?.map(|grip| Guard::new(Arc::new(grip))))
+    }
+}

@@ -1,0 +1,61 @@
+//! How the lines tell clients what they did not ask for: a mailbox per waiting claim, an inbox per client.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::store::{Event, Woken};
+
+/// What is pushed to one waiting claim.
+#[derive(Default)]
+pub(super) struct Mailbox {
+    pushed: Mutex<Option<Woken>>,
+    arrived: Notify,
+}
+
+impl Mailbox {
+    pub(super) fn push(&self, woken: Woken) {
+        *self.pushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(woken);
+        self.arrived.notify_waiters();
+    }
+
+    /// Waits for a push. Dropped half-way, the push stays for the next call.
+    pub(super) async fn next(&self) -> Woken {
+        loop {
+            let mut arrived = pin!(self.arrived.notified());
+            arrived.as_mut().enable();
+            if let Some(woken) = self.pushed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return woken;
+            }
+            arrived.await;
+        }
+    }
+}
+
+/// What one client must hear of.
+#[derive(Default)]
+pub(super) struct Inbox {
+    events: Mutex<VecDeque<Event>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    pub(super) fn push(&self, event: Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        self.arrived.notify_waiters();
+    }
+
+    /// Waits for an event. Dropped half-way, the event stays for the next call.
+    pub(super) async fn next(&self) -> Event {
+        loop {
+            let mut arrived = pin!(self.arrived.notified());
+            arrived.as_mut().enable();
+            if let Some(event) = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+                return event;
+            }
+            arrived.await;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! All lines of one hall, behind one lock: every verb is one event on one line, and then the telling.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::inbox::{Inbox, Mailbox};
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::line::{Line, StoreTime, Told};
+use crate::name::Name;
+use crate::store::{
+    Answer, Claim, ClaimId, ClaimRef, Ending, Event, Gone, LineView, Page, Query, Released, Revoked, Standing, Woken,
+};
+
+/// How many lines a page of a list has.
+const PAGE: usize = 256;
+
+#[derive(Default)]
+pub(super) struct Lines {
+    lines: HashMap<Name, Line>,
+    routes: HashMap<ClaimId, Route>,
+    /// The highest fence of all lines: an idle line is forgotten, its fence is not.
+    last_fence: Option<Fence>,
+    /// Verbs since the last sweep.
+    verbs: usize,
+}
+
+/// How to reach the client of a claim.
+struct Route {
+    name: Name,
+    inbox: Arc<Inbox>,
+    /// For a claim that waits, or was handed the name while it waited.
+    mailbox: Option<Arc<Mailbox>>,
+}
+
+impl Lines {
+    pub(super) fn claim(&mut self, now: StoreTime, claim: &Claim, inbox: &Arc<Inbox>) -> Result<Answer> {
+        let answer = self.event(now, &claim.name, |line, told| line.claim(now, claim, told))?;
+        if let Answer::Granted(_) | Answer::Queued(_) = answer {
+            let mailbox = matches!(answer, Answer::Queued(_)).then(Arc::default);
+            let route = Route { name: claim.name.clone(), inbox: Arc::clone(inbox), mailbox };
+            self.routes.entry(claim.id).or_insert(route);
+        }
+        Ok(answer)
+    }
+
+    pub(super) fn renew(&mut self, now: StoreTime, claim: &ClaimRef, inbox: &Arc<Inbox>) -> Standing {
+        let ClaimRef { claim, fence } = claim;
+        let standing = self.event(now, &claim.name, |line, told| line.renew(now, claim.id, *fence, told));
+        match &standing {
+            Standing::Gone(_) => drop(self.routes.remove(&claim.id)),
+            // A grant that was adopted is its new client's from now on.
+            _ => {
+                if let Some(route) = self.routes.get_mut(&claim.id) {
+                    route.inbox = Arc::clone(inbox);
+                }
+            }
+        }
+        standing
+    }
+
+    pub(super) fn release(&mut self, now: StoreTime, claim: &ClaimRef, ending: Ending) -> Released {
+        let ClaimRef { claim, fence } = claim;
+        let released = self.event(now, &claim.name, |line, told| line.release(now, claim.id, *fence, ending, told));
+        if released == Released::Done {
+            self.routes.remove(&claim.id);
+        }
+        released
+    }
+
+    pub(super) fn downgrade(&mut self, now: StoreTime, claim: &ClaimRef) -> Standing {
+        let ClaimRef { claim, fence } = claim;
+        match fence {
+            Some(fence) => self.event(now, &claim.name, |line, told| line.downgrade(now, claim.id, *fence, told)),
+            None => Standing::Gone(Gone::Expired),
+        }
+    }
+
+    pub(super) fn revoke(&mut self, now: StoreTime, name: &Name, fence: Fence) -> Revoked {
+        self.event(now, name, |line, told| line.revoke(now, fence, told))
+    }
+
+    pub(super) fn inspect(&self, now: StoreTime, query: &Query) -> Page {
+        match query {
+            Query::Show(name) => Page { lines: self.view(now, name).into_iter().collect(), next: None },
+            Query::List { prefix, after } => {
+                let after = after.as_deref().unwrap_or("");
+                let mut names: Vec<&Name> =
+                    self.lines.keys().filter(|name| name.as_str().starts_with(prefix) && name.as_str() > after).collect();
+                names.sort();
+                let more = names.len() > PAGE;
+                names.truncate(PAGE);
+                let next = names.last().filter(|_| more).map(|name| name.as_str().to_owned());
+                Page { lines: names.into_iter().filter_map(|name| self.view(now, name)).collect(), next }
+            }
+        }
+    }
+
+    fn view(&self, now: StoreTime, name: &Name) -> Option<LineView> {
+        let view = self.lines.get(name)?.view(now, name);
+        (!view.holders.is_empty() || !view.waiters.is_empty()).then_some(view)
+    }
+
+    pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
+        self.routes.get(&claim)?.mailbox.clone()
+    }
+
+    pub(super) fn names(&mut self, now: StoreTime) -> usize {
+        self.sweep(now);
+        self.lines.len()
+    }
+
+    /// One event on one line, then whoever must hear of it.
+    fn event<T>(&mut self, now: StoreTime, name: &Name, act: impl FnOnce(&mut Line, &mut Vec<Told>) -> T) -> T {
+        let line = match self.lines.get_mut(name) {
+            Some(line) => line,
+            None => self.lines.entry(name.clone()).or_default(),
+        };
+        if let Some(fence) = self.last_fence {
+            line.raise_fence(fence);
+        }
+        let mut told = Vec::new();
+        let answer = act(line, &mut told);
+        self.last_fence = self.last_fence.max(Some(line.last_fence));
+        if line.is_idle(now) {
+            self.lines.remove(name);
+        }
+        told.into_iter().for_each(|told| self.tell(told));
+        self.verbs += 1;
+        if self.verbs > self.lines.len().max(1024) {
+            self.sweep(now);
+        }
+        answer
+    }
+
+    fn tell(&self, told: Told) {
+        match told {
+            Told::Granted { claim, fence } => {
+                if let Some(mailbox) = self.mailbox(claim) {
+                    mailbox.push(Woken::Granted(fence));
+                }
+            }
+            Told::Gone { claim, why } => {
+                let Some(route) = self.routes.get(&claim) else { return };
+                if let Some(mailbox) = &route.mailbox {
+                    mailbox.push(Woken::Ask);
+                }
+                route.inbox.push(Event::Gone { claim, why });
+            }
+        }
+    }
+
+    /// Forgets what nobody asks for any more: grants that were abandoned and have expired. As often as it is cheap.
+    fn sweep(&mut self, now: StoreTime) {
+        self.verbs = 0;
+        self.lines.retain(|_, line| !line.is_idle(now));
+        let lines = &self.lines;
+        self.routes.retain(|claim, route| lines.get(&route.name).is_some_and(|line| line.knows(*claim)));
+    }
+}
