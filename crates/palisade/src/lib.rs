@@ -55,7 +55,7 @@
 //!           guard ◄── lease (keeper, warden) ◄── grant
 //! ```
 //!
-//! Stores implement [`store::Store`]; [`line`] is what they all must do, as a pure state machine.
+//! Stores implement [`store::Store`]; [`line`](mod@line) is what they all must do, as a pure state machine.
 
 pub mod blocking;
 mod capability;
@@ -83,3 +83,8 @@ pub use lock::{Member, Multi, MultiGuard, MultiReleased, Mutex, Once, OnceGuard,
 pub use name::Name;
 pub use store::Released;
 pub use url::StoreUrl;
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -55,7 +55,7 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
     /// In line, and when it is worth asking again without being woken.
-    Waiting { place: Place, ask_at: Option<Moment> },
+    Waiting { place: Box<Place>, ask_at: Option<Moment> },
     /// It holds.
     Held(Fence),
     /// It was in line, and the store does not have it any more.
@@ -96,7 +96,7 @@ impl Kept {
         // than what the claim would have as a holder.
         let deadline = Deadline::of(sent, claim.lease, place.lease, terms.drift);
         let ask_at = ask_at(&place, now);
-        Arc::new(Kept::new(claim, terms, Stage::Waiting { place, ask_at }, deadline))
+        Arc::new(Kept::new(claim, terms, Stage::Waiting { place: Box::new(place), ask_at }, deadline))
     }
 
     fn new(claim: Arc<Claim>, terms: Terms, stage: Stage, deadline: Deadline) -> Kept {
@@ -175,7 +175,7 @@ impl Kept {
                 let confirmed = Deadline::of(sent, self.claim.lease, place.lease, self.terms.drift);
                 state.deadline = state.deadline.or_later(confirmed);
                 let ask_at = ask_at(&place, now);
-                state.stage = Stage::Waiting { place, ask_at };
+                state.stage = Stage::Waiting { place: Box::new(place), ask_at };
             }
             (Stage::Waiting { .. }, Standing::Held(grant)) => {
                 let confirmed = Deadline::of(sent, self.claim.lease, grant.lease, self.terms.drift);

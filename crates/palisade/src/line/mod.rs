@@ -348,6 +348,10 @@ impl Line {
         let span = entry.once_per.filter(|span| !span.is_zero());
         let mark = span.map(|span| Mark { at: now, span, fence });
         let mark_before = if mark.is_some() { mem::replace(&mut self.mark, mark) } else { None };
+        // Most lines have one holder: room for four, which is what a Vec begins with, would be most of their memory.
+        if self.holders.is_empty() {
+            self.holders.reserve_exact(1);
+        }
         self.holders.push(entry.granted(now, fence, mark_before));
     }
 

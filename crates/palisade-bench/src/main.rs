@@ -1,0 +1,31 @@
+//! Palisade beside the raw limit, in one run. One figure per line: what, value, unit.
+//!
+//! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the public API.
+//! `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one client: losses, CPU and memory.
+
+mod hold;
+mod overhead;
+mod usage;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let number = |text: &str, default| text.parse().unwrap_or(default);
+    match words.as_slice() {
+        ["overhead"] => overhead::run(),
+        ["hold"] => hold::run(10_000, 60),
+        ["hold", guards] => hold::run(number(guards, 10_000), 60),
+        ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
+        _ => {
+            eprintln!("usage: palisade-bench overhead | hold [GUARDS] [SECONDS]");
+            ExitCode::from(64)
+        }
+    }
+}
+
+/// Prints one figure.
+fn figure(what: &str, value: f64, unit: &str) {
+    println!("{what:<52} {value:>12.3} {unit}");
+}
