@@ -51,10 +51,8 @@ impl Line {
     /// After how long a claim in this mode is admitted if nobody renews or releases; `None` when never.
     fn ask_in(&self, now: StoreTime, mode: Mode) -> Option<Duration> {
         let frees_at = match mode {
-            Mode::Exclusive => self.holders.iter().map(HolderEntry::occupies_until).max(),
-            Mode::Shared => {
-                self.holders.iter().filter(|holder| holder.mode != Mode::Shared).map(HolderEntry::occupies_until).max()
-            }
+            // Only a writer keeps a reader out, and a writer holds alone.
+            Mode::Exclusive | Mode::Shared => self.holders.iter().map(HolderEntry::occupies_until).max(),
             Mode::Permits(count) => self.permits_free_at(count),
         };
         frees_at.filter(|time| *time < StoreTime::NEVER).map(|time| time.since(now))

@@ -228,6 +228,7 @@ fn a_seal_turns_everyone_away_for_its_time() {
     assert_eq!(scene.told(), [gone(2, Gone::Sealed)]);
     assert_eq!(scene.renew(2, 2), Standing::Gone(Gone::Sealed));
     assert_eq!(scene.claim(9, &mutex(4)), Answer::Sealed);
+    assert!(scene.line.is_idle(at(10)));
     assert!(matches!(scene.claim(10, &mutex(4)), Answer::Granted(_)));
 }
 
@@ -315,4 +316,5 @@ fn a_view_shows_what_stands_and_grants_nothing() {
     assert_eq!((view.waiters[0].owner.as_str(), view.waiters[0].waited), ("owner 2", Some(secs(1))));
     let view = scene.line.view(at(30), &mutex(1).name);
     assert_eq!((view.holders.len(), view.waiters.len()), (0, 1), "the next event hands it on");
+    assert!(!scene.line.is_idle(at(30)));
 }

@@ -208,7 +208,7 @@ fn ops(asks: BoxedStrategy<(Kind, Mode)>) -> impl Strategy<Value = Op> {
     let ending = prop_oneof![
         10 => Just(Ending::Release),
         3 => Just(Ending::Undo),
-        1 => (0..4_u64).prop_map(|keep| Ending::Seal(secs(keep))),
+        2 => (0..4_u64).prop_map(|keep| Ending::Seal(secs(keep))),
     ];
     let ask = (asks, 1..9_u64, prop::bool::weighted(0.85), rarely(1..8), rarely(0..8));
     let ask =
