@@ -259,7 +259,7 @@ proptest! {
                 prop_assert!(step.after.waiters.is_empty(), "at {step:#?}");
             } else {
                 prop_assert_eq!(after.sealed_until, before.sealed_until);
-                prop_assert_eq!(step.after.sealed_until, step.before.sealed_until, "at {:#?}", step);
+                prop_assert_eq!(step.after.seal, step.before.seal, "at {:#?}", step);
             }
             Ok(())
         })?;
