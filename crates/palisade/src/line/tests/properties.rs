@@ -390,14 +390,15 @@ proptest! {
 
     #[test]
     fn dead_waiters_together_cost_one_wait_lease(
-        came in proptest::collection::vec((0..5_000_u64, 1..9_u64), 1..8),
-        released_at in 5_000..9_000_u64,
+        dead in proptest::collection::vec((0..5_000_u64, 0..5_000_u64, 1..9_u64), 1..8),
+        live_came in 5_000..8_000_u64,
+        released_after in 0..5_000_u64,
         swept in any::<bool>(),
     ) {
-        let waited = dead_waiters_cost(&came, released_at, swept);
+        let waited = dead_waiters_cost(&dead, live_came, live_came + released_after, swept);
         // A store that lets the expired go when they expire keeps the bound to the moment. One that looks only when it is asked
-        // may add a heartbeat: behind two dead waiters nobody knows when to ask.
-        let heartbeat = if swept { Duration::ZERO } else { WAIT_LEASE / 3 };
+        // may add a heartbeat: who stands behind a dead waiter that stands behind a dead holder is not told when to ask.
+        let heartbeat = if swept { Duration::ZERO } else { HEARTBEAT };
         prop_assert!(waited <= WAIT_LEASE + heartbeat, "{waited:?}");
     }
 
@@ -463,43 +464,55 @@ fn room_in(picture: &Picture, mode: Mode, second: u64) -> Option<Duration> {
 }
 
 const WAIT_LEASE: Duration = Claim::LONGEST_WAIT_LEASE;
+const HEARTBEAT: Duration = Duration::from_millis(1_666);
 
-/// How long after the release a live waiter is granted that stands behind dead ones, which came at these milliseconds with these
-/// leases. `swept` says whether the store lets the expired go by itself when it is time.
-fn dead_waiters_cost(came: &[(u64, u64)], released_at: u64, swept: bool) -> Duration {
+/// How long after the release a live waiter is granted that stands behind dead ones. Of each dead one: the millisecond it came,
+/// how long after that it renewed for the last time, its lease. `swept` says whether the store lets the expired go by itself
+/// when it is time.
+fn dead_waiters_cost(dead: &[(u64, u64, u64)], live_came: u64, released_at: u64, swept: bool) -> Duration {
     let millis = |count| StoreTime::at(Duration::from_millis(count));
-    let mut came = came.to_vec();
-    came.sort_unstable();
+    let waiter = |number, lease| some_claim(number, Kind::Mutex, Mode::Exclusive, lease);
+    let (holder, live) = (waiter(1_000, 3_600), waiter(2_000, 30));
     let (mut line, mut told) = (Line::default(), Vec::new());
-    line.claim(millis(0), &some_claim(1_000, Kind::Mutex, Mode::Exclusive, 3_600), &mut told).unwrap();
-    // All come within one wait lease before the release, else they are gone before it matters.
-    let first = released_at - 4_999;
-    for (number, (offset, lease)) in (1_u128..).zip(&came) {
-        let arrival = first + offset.min(&4_999);
-        line.claim(millis(arrival), &some_claim(number, Kind::Mutex, Mode::Exclusive, *lease), &mut told).unwrap();
-    }
-    let live = some_claim(2_000, Kind::Mutex, Mode::Exclusive, 30);
-    line.claim(millis(released_at), &live, &mut told).unwrap();
-    told.clear();
-    assert_eq!(line.release(millis(released_at), id(1_000), None, Ending::Release, &mut told), Released::Done);
+    line.claim(millis(0), &holder, &mut told).unwrap();
 
+    // To claim again is to renew, so the story up to the release is told in claims.
+    let mut story = vec![];
+    for (number, &(came, renewed_after, lease)) in (1_u128..).zip(dead) {
+        story.push((millis(came), waiter(number, lease)));
+        // A renewal that comes too late would be a new claim.
+        let renewed_after = renewed_after.min(lease.min(5) * 1_000 - 1);
+        story.push((millis((came + renewed_after).min(released_at)), waiter(number, lease)));
+    }
     let released = millis(released_at);
-    let mut now = released;
+    let mut beat = millis(live_came);
+    while beat <= released {
+        story.push((beat, live.clone()));
+        beat = beat + HEARTBEAT;
+    }
+    story.sort_by_key(|(time, _)| *time);
+    for (time, claim) in &story {
+        line.claim(*time, claim, &mut told).unwrap();
+    }
+    assert_eq!(line.release(released, holder.id, None, Ending::Release, &mut told), Released::Done);
+
+    let mut next = beat;
     // Far more turns than it can take: a broken line must not hang the test.
     for _ in 0..1_000 {
-        if told.iter().any(|told| matches!(told, Told::Granted { claim, .. } if *claim == live.id)) {
-            return now.since(released);
+        let pushed = |told: &Told| matches!(told, Told::Granted { claim, .. } if *claim == live.id);
+        let sweep = line.next_change(released).filter(|change| swept && *change < next);
+        if told.iter().any(pushed) {
+            return line.holders.first().map_or(Duration::MAX, |holder| holder.granted_at.since(released));
+        } else if let Some(sweep) = sweep {
+            line.expire(sweep, &mut told);
+            continue;
         }
-        let mut next = match line.renew(now, live.id, None, &mut told) {
+        let now = next;
+        next = match line.renew(now, live.id, None, &mut told) {
             Standing::Held(_) => return now.since(released),
-            Standing::Waiting(place) => now + place.ask_in.unwrap_or(Duration::MAX).min(WAIT_LEASE / 3),
+            Standing::Waiting(place) => now + place.ask_in.unwrap_or(Duration::MAX).min(HEARTBEAT),
             Standing::Gone(why) => panic!("the live waiter is gone: {why:?}"),
         };
-        if swept && let Some(change) = line.next_change(now).filter(|change| *change < next) {
-            line.expire(change, &mut told);
-            next = change;
-        }
-        now = next;
     }
     Duration::MAX
 }
