@@ -257,7 +257,8 @@ pub struct Grant {
 pub struct Place {
     /// How many claims stand before it, holders not counted, where the store knows.
     pub ahead: Option<u32>,
-    /// For the first in line: after how long the passing of time alone may free the name. Nothing wakes the waiter then.
+    /// After how long the passing of time alone admits this claim, if nobody before it renews: nothing wakes it then. So the
+    /// first in line asks when a lease has run out, and who stands behind dead waiters asks when they are gone.
     pub ask_in: Option<Duration>,
     /// How long it keeps its place without renewal.
     pub lease: Lease,

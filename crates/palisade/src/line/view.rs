@@ -26,7 +26,7 @@ impl Line {
     pub(super) fn place(&self, now: StoreTime, ahead: usize, mode: Mode, wait_lease: Duration) -> Place {
         Place {
             ahead: u32::try_from(ahead).ok(),
-            ask_in: if ahead == 0 { self.ask_in(now, mode) } else { None },
+            ask_in: self.ask_in(now, mode, ahead),
             lease: Lease::of(wait_lease),
             holder: self.first_holder(now),
         }
@@ -34,9 +34,7 @@ impl Line {
 
     /// What a claim in this mode is told that may not stand in line.
     pub(super) fn busy(&self, now: StoreTime, mode: Mode) -> Busy {
-        // Behind waiters the passing of time alone frees nothing for it.
-        let ask_in = if self.waiters.is_empty() { self.ask_in(now, mode) } else { None };
-        Busy { holder: self.first_holder(now), ask_in, too_soon: false }
+        Busy { holder: self.first_holder(now), ask_in: self.ask_in(now, mode, self.waiters.len()), too_soon: false }
     }
 
     /// What a claim is told that comes too soon after the last once-per grant.
@@ -48,14 +46,20 @@ impl Line {
         self.holders.iter().find(|holder| !holder.ghost).map(|holder| holder.view(now))
     }
 
-    /// After how long a claim in this mode is admitted if nobody renews or releases; `None` when never.
-    fn ask_in(&self, now: StoreTime, mode: Mode) -> Option<Duration> {
-        let frees_at = match mode {
+    /// After how long a claim in this mode, with so many before it, is admitted if nobody renews or releases; `None` when never.
+    ///
+    /// Who stands behind live waiters never comes to ask by it: they renew every third of their wait lease, and so does he,
+    /// and hears a later time. Behind dead ones it is what keeps their cost to one wait lease in all.
+    fn ask_in(&self, now: StoreTime, mode: Mode, ahead: usize) -> Option<Duration> {
+        let way_is_clear = match mode {
+            _ if self.admits(mode) => Some(now),
             // Only a writer keeps a reader out, and a writer holds alone.
             Mode::Exclusive | Mode::Shared => self.holders.iter().map(HolderEntry::occupies_until).max(),
             Mode::Permits(count) => self.permits_free_at(count),
         };
-        frees_at.filter(|time| *time < StoreTime::NEVER).map(|time| time.since(now))
+        let line_is_clear = self.waiters.iter().take(ahead).map(|waiter| waiter.expiry).max();
+        let admitted = way_is_clear?.max(line_is_clear.unwrap_or(now));
+        (admitted < StoreTime::NEVER).then(|| admitted.since(now))
     }
 
     fn permits_free_at(&self, wanted: u32) -> Option<StoreTime> {

@@ -66,7 +66,7 @@ fn a_release_hands_the_lock_to_the_next_in_line() {
     assert_eq!((place.ahead, place.ask_in), (Some(0), Some(secs(29))));
     assert_eq!(place.holder.map(|holder| holder.owner).as_deref(), Some("owner 1"));
     let Answer::Queued(place) = scene.claim(1, &mutex(3)) else { panic!("granted twice") };
-    assert_eq!((place.ahead, place.ask_in), (Some(1), None));
+    assert_eq!((place.ahead, place.ask_in), (Some(1), Some(secs(29))));
 
     assert_eq!(scene.release(2, 1, Ending::Release), Released::Done);
     assert_eq!(scene.told(), [granted(2, 2)]);
@@ -106,7 +106,7 @@ fn a_big_permit_claim_blocks_the_small_ones_behind_it() {
     assert!(matches!(scene.claim(0, &permits(3, 1)), Answer::Queued(_)));
     let impatient = Claim { queue: false, ..permits(4, 1) };
     let Answer::Busy(busy) = scene.claim(0, &impatient) else { panic!("overtook") };
-    assert_eq!((busy.ask_in, busy.too_soon), (None, false));
+    assert_eq!((busy.ask_in, busy.too_soon), (Some(secs(5)), false), "when the waiters before it would be gone");
     assert_eq!(busy.holder.map(|holder| holder.fence), Some(fence(1)));
     assert_eq!(scene.release(1, 1, Ending::Release), Released::Done);
     assert_eq!(scene.told(), [granted(2, 2)]);
