@@ -43,6 +43,7 @@ fn bare_line() -> Duration {
         queue: true,
         min_hold: None,
         once_per: None,
+        detachable: false,
     };
     let mut told = Vec::new();
     let begun = Instant::now();

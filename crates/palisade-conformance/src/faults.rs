@@ -160,6 +160,10 @@ impl Store for Faulty {
         self.faults.pass(self.store.downgrade(claim)).await
     }
 
+    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
+        self.faults.pass(self.store.detach(claim)).await
+    }
+
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         self.faults.pass(self.store.revoke(name, fence)).await
     }

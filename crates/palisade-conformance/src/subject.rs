@@ -57,6 +57,7 @@ impl Subject {
             queue: true,
             min_hold: None,
             once_per: None,
+            detachable: false,
         }
     }
 }

@@ -134,6 +134,7 @@ impl Client {
             queue: false,
             min_hold: None,
             once_per: None,
+            detachable: false,
         });
         let terms = Terms {
             auto_renew: true,

@@ -57,6 +57,14 @@ pub trait Store: Send + Sync + 'static {
         Err(Error::unsupported(format!("the store {} cannot turn a write lock into a read lock", self.capability().store)))
     }
 
+    /// Makes a grant outlive this client: from now on nothing but its lease ends it. Renews it. Idempotent.
+    ///
+    /// Called for claims that were made [detachable](Claim::detachable), and for all where each claim has a lease of its own.
+    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
+        let mut standings = self.renew(std::slice::from_ref(claim)).await?;
+        standings.pop().ok_or_else(|| Error::protocol("the store does not say where the grant stands"))
+    }
+
     /// Ends somebody else's grant, named by its fence ([`Fence::NONE`] for a peer's grant without one).
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked>;
 
@@ -201,6 +209,8 @@ pub struct Claim {
     pub min_hold: Option<Duration>,
     /// Refused as busy while less than this has passed since the last grant of such a claim.
     pub once_per: Option<Duration>,
+    /// Whether the grant must be able to outlive this client: it hangs on no session that other claims share.
+    pub detachable: bool,
 }
 
 impl Claim {

@@ -88,7 +88,7 @@ fn a_secret_is_not_shown() {
     let value = guard.value();
     let shown = format!("{guard:?} {:?} {:?} {:?}", locks, locks.show("a").wait(), locks.list("").wait());
     assert!(value.len() == 32 && !shown.contains(&value), "{shown}");
-    let detached = guard.detach().map_err(palisade::Error::from).expect("detached");
+    let detached = guard.detach().wait().map_err(palisade::Error::from).expect("detached");
     assert!(!format!("{detached:?}").contains(&value));
     let json = serde_json::to_string(&detached).expect("json");
     assert!(json.contains(&value), "it is what the next process needs");

@@ -234,9 +234,9 @@ pub async fn a_grant_can_be_handed_over(subject: &Subject) -> Verdict {
     needs!(subject.capability().detach != Detach::Never, "detached grants");
     let name = subject.name("detached");
     let (first, second) = (subject.client(), subject.client());
-    let guard = first.mutex(&name).acquire().await.expect("acquired");
+    let guard = first.mutex(&name).detachable().acquire().await.expect("acquired");
     let fence = guard.fence();
-    let detached = guard.detach().map_err(Error::from).expect("detached");
+    let detached = guard.detach().await.map_err(Error::from).expect("detached");
     assert!(second.mutex(&name).try_acquire().await.expect("an answer").is_none(), "the grant ended with its guard");
     let adopted = second.adopt::<Exclusive>(&detached).await.expect("adopted");
     assert_eq!(adopted.fence(), fence);

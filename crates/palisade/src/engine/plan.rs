@@ -18,6 +18,7 @@ pub(crate) struct Plan {
     pub(crate) lease: Duration,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) once_per: Option<Duration>,
+    pub(crate) detachable: bool,
     pub(crate) terms: Terms,
     /// Between two attempts on a store that cannot wake.
     pub(crate) spin: Spin,
@@ -56,6 +57,7 @@ impl Plan {
             queue,
             min_hold: self.min_hold,
             once_per: self.once_per,
+            detachable: self.detachable,
         }))
     }
 }

@@ -19,7 +19,7 @@ use crate::engine::grip::Grip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::kept::Kept;
 use crate::lease::{LossReason, Status};
-use crate::store::{Detach, Ending, Kind, Mode, Released, Standing};
+use crate::store::{Capability, ClaimRef, Detach, Ending, Kind, LeaseUnit, Mode, Released, Standing, Store};
 
 pub use detached::DetachedGrant;
 pub use mode::{AnyMode, Exclusive, GuardMode, Permits, Shared};
@@ -161,19 +161,19 @@ impl<M: GuardMode> Guard<M> {
     }
 
     /// Lets the grant live on without this client: nobody renews it until somebody [adopts](crate::Client::adopt) it, and it
-    /// ends with its lease.
+    /// ends with its lease, which begins anew.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or the lock was re-entered; the guard comes back.
-    pub fn detach(self) -> Result<DetachedGrant, Refused<Guard<M>>> {
-        if self.grip.core.capability().detach == Detach::Never {
-            let store = self.grip.core.capability().store;
-            let error = Error::unsupported(format!("on {store} a grant cannot outlive the client that holds it"));
+    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or the lock was re-entered; [`Lost`](ErrorKind::Lost)
+    /// when it is gone. The guard comes back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the lock is given back.
+    pub async fn detach(self) -> Result<DetachedGrant, Refused<Guard<M>>> {
+        if let Err(error) = self.detached().await {
             return Err(Refused { guard: self, error });
-        }
-        if let Status::Lost(reason) = self.status_now() {
-            return Err(Refused { guard: self, error: Error::lost(reason) });
         }
         let detached = DetachedGrant::of(&self.grip);
         match Arc::try_unwrap(self.grip) {
@@ -181,9 +181,42 @@ impl<M: GuardMode> Guard<M> {
                 grip.let_be();
                 Ok(detached)
             }
-            Err(grip) => {
-                let error = Error::unsupported("the lock is held more than once by its owner; release the inner holds first");
-                Err(Refused { guard: Guard::new(grip), error })
+            Err(grip) => Err(Refused { guard: Guard::new(grip), error: held_more_than_once() }),
+        }
+    }
+
+    async fn detached(&self) -> Result<()> {
+        let (core, kept) = (&self.grip.core, &self.grip.kept);
+        let Capability { store, detach, lease_unit, .. } = *core.capability();
+        if detach == Detach::Never {
+            return Err(Error::unsupported(format!("on {store} a grant cannot outlive the client that holds it")));
+        }
+        if lease_unit == LeaseUnit::Session && !kept.claim.detachable {
+            return Err(Error::unsupported(format!("on {store} only a lock that was made detachable() can be detached")));
+        }
+        if Arc::strong_count(&self.grip) > 1 {
+            return Err(held_more_than_once());
+        }
+        self.certainly(|store, claim| async move { store.detach(&claim).await }).await
+    }
+
+    /// Asks the store until its answer is certain, or the lock is lost.
+    async fn certainly<F, Fut>(&self, ask: F) -> Result<()>
+    where
+        F: Fn(Arc<dyn Store>, ClaimRef) -> Fut,
+        Fut: Future<Output = Result<Standing>> + Send + 'static,
+    {
+        let (core, kept) = (&self.grip.core, &self.grip.kept);
+        loop {
+            if let Status::Lost(reason) = self.status_now() {
+                return Err(Error::lost(reason));
+            }
+            match core.call(ask(Arc::clone(&core.store), kept.to_ref())).await {
+                Ok(Standing::Held(_)) => return Ok(()),
+                Ok(Standing::Gone(why)) => kept.ended(why),
+                Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a holder waits")),
+                Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -267,32 +300,26 @@ impl Guard<Exclusive> {
     }
 
     async fn downgraded(&self) -> Result<()> {
-        let (core, kept) = (&self.grip.core, &self.grip.kept);
-        let capability = core.capability();
-        if kept.claim.kind != Kind::RwLock {
+        let capability = self.grip.core.capability();
+        if self.grip.kept.claim.kind != Kind::RwLock {
             return Err(Error::unsupported("a mutex has no read side; take the write side of an rwlock instead"));
         }
         if !capability.downgrade {
             return Err(Error::unsupported(format!("{} cannot turn a writer into a reader in one step", capability.store)));
         }
         if Arc::strong_count(&self.grip) > 1 {
-            return Err(Error::unsupported("the lock is held more than once by its owner; release the inner holds first"));
+            return Err(held_more_than_once());
         }
-        // Asked until it is certain: a guard that may already share must not say that it is alone.
-        loop {
-            if let Status::Lost(reason) = self.status_now() {
-                return Err(Error::lost(reason));
-            }
-            let (store, claim) = (Arc::clone(&core.store), kept.to_ref());
-            match core.call(async move { store.downgrade(&claim).await }).await {
-                Ok(Standing::Held(_)) => return Ok(()),
-                Ok(Standing::Gone(why)) => kept.ended(why),
-                Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a holder waits")),
-                Err(error) if error.retry_may_help() => core.pause(Duration::from_millis(50)).await?,
-                Err(error) => return Err(error),
-            }
-        }
+        // A guard that may already share must not say that it is alone.
+        self.certainly(|store, claim| async move { store.downgrade(&claim).await }).await
     }
+}
+
+/// Between two attempts to get a certain answer.
+const RETRY: Duration = Duration::from_millis(50);
+
+fn held_more_than_once() -> Error {
+    Error::unsupported("the lock is held more than once by its owner; release the inner holds first")
 }
 
 impl<M: GuardMode> fmt::Debug for Guard<M> {

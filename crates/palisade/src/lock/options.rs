@@ -29,6 +29,7 @@ pub(crate) struct Options {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) once_per: Option<Duration>,
+    pub(crate) detachable: bool,
     pub(crate) auto_renew: bool,
     pub(crate) stop_margin: Option<Duration>,
     pub(crate) spin: Option<(Duration, Duration)>,
@@ -47,6 +48,7 @@ impl Options {
             max_hold: None,
             min_hold: None,
             once_per: None,
+            detachable: false,
             auto_renew: true,
             stop_margin: None,
             spin: None,
@@ -69,6 +71,7 @@ impl Options {
             lease,
             min_hold: self.min_hold.filter(|span| !span.is_zero()),
             once_per: self.once_per,
+            detachable: self.detachable,
             terms: Terms {
                 auto_renew: self.auto_renew,
                 max_hold: self.max_hold,
@@ -239,6 +242,14 @@ macro_rules! option_methods {
         #[must_use]
         pub fn owner_label(mut self, owner: impl AsRef<str>) -> Self {
             self.options.owner = owner.as_ref().into();
+            self
+        }
+
+        /// Asks for a grant that can be [detached](crate::Guard::detach), on stores where many grants share one session.
+        /// Defaults to one that cannot, there.
+        #[must_use]
+        pub fn detachable(mut self) -> Self {
+            self.options.detachable = true;
             self
         }
 

@@ -41,5 +41,6 @@ fn some_claim(number: u128, kind: Kind, mode: Mode, lease: u64) -> Claim {
         queue: true,
         min_hold: None,
         once_per: None,
+        detachable: false,
     }
 }
