@@ -146,10 +146,11 @@ impl Store for Faulty {
         }
     }
 
-    async fn renew(&self, claims: &[ClaimRef]) -> Result<Vec<Standing>> {
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         self.faults.renewals.fetch_add(claims.len(), Ordering::SeqCst);
         self.faults.renewal_requests.fetch_add(1, Ordering::SeqCst);
-        self.faults.pass(self.store.renew(claims)).await
+        let answers = self.faults.pass(async { Ok(self.store.renew(claims).await) }).await;
+        answers.unwrap_or_else(|error| vec![Err(error); claims.len()])
     }
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
@@ -170,6 +171,10 @@ impl Store for Faulty {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.faults.pass(self.store.inspect(query)).await
+    }
+
+    fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.store.liveness()
     }
 
     async fn event(&self) -> Event {

@@ -54,7 +54,7 @@ pub struct Capability {
     pub name_limit: usize,
     /// How many claims one renewal request carries at most.
     pub renew_batch: usize,
-    /// Whether `claim` may wait inside the engine; a concurrent `release` ends it.
+    /// Whether `claim` may wait inside the engine; a concurrent `release` of its id ends it, also one that is still on its way.
     pub claim_blocks: bool,
     /// Whether the store's futures are ready at once, so that the core runs them in the caller's thread and saves two thread
     /// switches. One that is not ready after all goes on in the client's thread.

@@ -139,19 +139,21 @@ impl Client {
         let terms = Terms {
             auto_renew: true,
             max_hold: None,
-            stop_margin: deadline::default_stop_margin(claim.lease),
+            stop_margin: deadline::default_stop_margin(claim.lease, None),
             drift: self.core.drift,
         };
         let (store, asked) = (Arc::clone(&self.core.store), [claim.to_ref(Some(grant.fence))]);
         let sent = self.core.now();
-        let standings = self.core.call(async move { store.renew(&asked).await }).await?;
-        match standings.into_iter().next() {
-            Some(Standing::Held(held)) if held.fence == grant.fence => {
+        let answers = self.core.call(async move { Ok(store.renew(&asked).await) }).await?;
+        match answers.into_iter().next().unwrap_or_else(|| Err(unclear()))? {
+            Standing::Held(held) if held.fence == grant.fence => {
                 let kept = Kept::granted(claim, terms, sent, held, self.core.now());
-                Ok(Guard::new(Arc::new(Grip::new(Arc::clone(&self.core), kept))))
+                let grip = Grip::adopted(Arc::clone(&self.core), kept);
+                grip.map(|grip| Guard::new(Arc::new(grip)))
+                    .ok_or_else(|| Error::config("this client has adopted the grant already"))
             }
-            Some(Standing::Gone(why)) => Err(Error::lost(why.as_loss())),
-            _ => Err(Error::protocol("the store does not say where the adopted grant stands")),
+            Standing::Gone(why) => Err(Error::lost(why.as_loss())),
+            Standing::Held(_) | Standing::Waiting(_) => Err(unclear()),
         }
     }
 
@@ -230,6 +232,12 @@ impl Client {
         self.core.call(async move { store.revoke(&name, fence).await }).await
     }
 
+    /// A descriptor for a child process to inherit, on a store that asks whether its clients are alive: while any process has
+    /// it open, the grants of this client are not taken for dead. There once something was acquired; `None` on other stores.
+    pub fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.core.store.liveness()
+    }
+
     /// Waits until every release that runs in the background is done: before a program ends, so that nobody waits for a lease.
     /// Guards that are still held stay held.
     ///
@@ -260,6 +268,10 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("store", &self.capability().store).field("label", &self.label).finish_non_exhaustive()
     }
+}
+
+fn unclear() -> Error {
+    Error::protocol("the store does not say where the adopted grant stands")
 }
 
 /// Host, process and program: enough to find who holds a lock.

@@ -10,6 +10,7 @@
 //!   other future must end by itself within the store's request time-out.
 //! - Release and renew are conditional on claim *and* fence, never on the name alone.
 //! - Expiry is the store's, by the store's clock. Deadlines are the core's, by ours. Neither compares with the other.
+//! - A store value serves one client: pushes and events go to whoever opened it.
 //! - A store knows nothing of guards, keepers or users' runtimes. It is called on the client's own thread, inside the client's
 //!   own tokio runtime; or in the caller's thread where [`Capability::in_caller`] says that its futures are ready at once.
 
@@ -36,17 +37,22 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns when it is worth asking again, or with the grant itself when the store pushed it.
     ///
-    /// The core keeps its own timers (time left, heartbeat, backoff): a store that cannot push waits here for ever.
+    /// The core keeps its own timers (time left, heartbeat, backoff): a store that cannot push waits here for ever. A claim
+    /// that is sent again begins a new life: a push to the one before is not for it. The core confirms such a push by a renewal.
     ///
     /// # Cancel safety
     ///
-    /// May be dropped at any time. A push that came between two calls must not be lost: the next call returns at once.
+    /// May be dropped at any time. For a claim that stands in line, a push that came since it was sent must not be lost: the
+    /// next call returns at once. What is kept for a busy claim lives in this future only: it is not released.
     async fn wake(&self, claim: &Claim) -> Woken;
 
     /// Extends the leases of all these claims, waiting and holding, and says where each stands, in the same order.
-    async fn renew(&self, claims: &[ClaimRef]) -> Result<Vec<Standing>>;
+    ///
+    /// Each has its own answer: what could not be asked about one server's claims changes nothing for another's.
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>>;
 
-    /// Ends a claim in whatever state it is: release, cancel, time-out and drop are this one verb.
+    /// Ends a claim in whatever state it is: release, cancel, time-out and drop are this one verb. A seal that is sent again
+    /// by the claim that set it is done, not lost.
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released>;
 
     /// Turns a writer into a reader in one step, keeping its fence; readers next in line come in with it. Idempotent.
@@ -61,8 +67,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Called for claims that were made [detachable](Claim::detachable), and for all where each claim has a lease of its own.
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        let mut standings = self.renew(std::slice::from_ref(claim)).await?;
-        standings.pop().ok_or_else(|| Error::protocol("the store does not say where the grant stands"))
+        let mut answers = self.renew(std::slice::from_ref(claim)).await;
+        answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
     }
 
     /// Ends somebody else's grant, named by its fence ([`Fence::NONE`] for a peer's grant without one).
@@ -71,7 +77,16 @@ pub trait Store: Send + Sync + 'static {
     /// Lists lines by prefix, or shows one.
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
+    /// A descriptor that a child process may inherit: while it is open anywhere, this client's claims are not taken for dead.
+    ///
+    /// Only a store that asks whether its clients are alive has one.
+    fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
     /// Returns the next thing that the core must hear of: contact lost or regained, a grant that ended early.
+    ///
+    /// The core always waits here while it uses the store: a store may take its pushes to waiters from here, too.
     ///
     /// # Cancel safety
     ///
@@ -242,7 +257,8 @@ pub struct ClaimRef {
 pub struct Lease {
     /// The length that the store granted. The core counts with the shorter of this and what was asked.
     pub length: Duration,
-    /// When the length began, if that was before this request was sent: a session that was renewed earlier.
+    /// When the length began on [`BootClock`](crate::lease::BootClock), if that was before this request was sent: a session
+    /// that was renewed earlier.
     pub counted_from: Option<Moment>,
 }
 

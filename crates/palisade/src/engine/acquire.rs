@@ -5,19 +5,20 @@
 //! the errand begins only if it has to wait.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::grip::Grip;
 use super::plan::{Plan, Spin};
 use super::{Boxed, Core, broken_off};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Moment;
 use crate::lease::kept::{Kept, Stage};
-use crate::lease::{Moment, Status};
-use crate::store::{Answer, Busy, Claim, Gone, Holder, Woken};
+use crate::store::{Answer, Busy, Claim, Gone, Holder, Wakes, Woken};
 
 /// Between two attempts to reach a store.
 const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::from_secs(1) };
@@ -52,33 +53,74 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result
         Wait::For(span) => core.now() + span,
         Wait::Try | Wait::Forever => Moment::NEVER,
     };
-    let claim = plan.claim(wait != Wait::Try)?;
-    let mut asked = Asked::of(core, claim);
+    let mut asked = Asked::of(core, plan.claim(wait != Wait::Try)?);
     let here = match core.poll_here(&mut asked.answer)? {
         Poll::Ready(Ok(Answer::Granted(grant))) => {
-            let now = core.now();
-            let kept = Kept::granted(Arc::clone(&asked.claim), plan.terms, asked.sent, grant, now);
+            let kept = Kept::granted(Arc::clone(&asked.claim), plan.terms, asked.sent, grant, core.now());
             let grip = Grip::new(Arc::clone(core), kept);
-            if !grip.kept.must_renew_to_begin(now) {
-                return Ok(Outcome::Granted(grip));
+            if let Stage::Held = grip.kept.stage() {
+                return Ok(Outcome::Granted(grip.arrived()));
             }
-            // So slow, for a store that answers at once, that the lease is nearly over: begin anew in the background.
-            drop(grip);
-            asked = Asked::of(core, plan.claim(wait != Wait::Try)?);
-            None
+            First::Taken(grip)
         }
         Poll::Ready(Ok(Answer::Busy(busy))) if wait == Wait::Try || busy.too_soon => return Ok(Outcome::Busy(busy)),
         Poll::Ready(Ok(Answer::Sealed)) => return Ok(Outcome::Sealed),
-        Poll::Ready(answer) => Some(answer),
-        Poll::Pending => None,
+        Poll::Ready(answer) => {
+            asked.answer = Box::pin(async { answer });
+            First::Asked(asked)
+        }
+        Poll::Pending => First::Asked(asked),
     };
-    if let Some(answer) = here {
-        asked.answer = Box::pin(async { answer });
-    }
     let (reply, brought) = oneshot::channel();
-    let errand = Errand { core: Arc::clone(core), plan: plan.clone(), once: wait == Wait::Try, deadline, reply, holder: None };
-    core.spawn(errand.run(asked))?;
-    brought.await.unwrap_or_else(|_| Err(broken_off()))
+    let stay = Arc::new(Stay { core: Arc::clone(core), left: Mutex::new(None) });
+    let errand = Errand {
+        core: Arc::clone(core),
+        plan: plan.clone(),
+        once: wait == Wait::Try,
+        deadline,
+        reply,
+        holder: None,
+        _stay: Arc::clone(&stay),
+    };
+    core.spawn_errand(errand.run(here))?;
+    let staying = Staying(Some(stay));
+    let brought = brought.await.unwrap_or_else(|_| Err(broken_off()));
+    staying.stayed();
+    match brought? {
+        Outcome::Granted(grip) => Ok(Outcome::Granted(grip.arrived())),
+        other => Ok(other),
+    }
+}
+
+/// What an errand begins with.
+enum First {
+    Asked(Asked),
+    /// A grant that must be renewed before anybody may begin.
+    Taken(Grip),
+}
+
+/// Shared by an errand and the user who waits for it. When the user leaves, the errand becomes background work, which
+/// [`Core::drain`] waits for: from the moment of leaving, and not only from when the errand notices.
+struct Stay {
+    core: Arc<Core>,
+    left: Mutex<Option<TaskTrackerToken>>,
+}
+
+/// The user's side of a [`Stay`].
+struct Staying(Option<Arc<Stay>>);
+
+impl Staying {
+    fn stayed(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        if let Some(stay) = self.0.take() {
+            *stay.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(stay.core.background_token());
+        }
+    }
 }
 
 /// A claim on its way to the store.
@@ -105,6 +147,7 @@ struct Errand {
     reply: oneshot::Sender<Result<Outcome>>,
     /// Who held the name when the store was last asked.
     holder: Option<Holder>,
+    _stay: Arc<Stay>,
 }
 
 /// Why an errand ends without bringing anything.
@@ -123,36 +166,33 @@ impl From<Error> for Exit {
 }
 
 impl Errand {
-    async fn run(mut self, asked: Asked) {
-        let brought = match self.pursue(asked).await {
+    async fn run(mut self, first: First) {
+        let brought = match self.pursue(first).await {
             Ok(outcome) => Ok(outcome),
             Err(Exit::Left) => return,
             Err(Exit::TimedOut) => Err(self.timed_out()),
             Err(Exit::Failed(error)) => Err(error),
         };
+        let Errand { reply, _stay, .. } = self;
         // A user who has left meanwhile: the grip comes back in the error and gives itself back.
-        drop(self.reply.send(brought));
+        drop(reply.send(brought));
     }
 
-    async fn pursue(&mut self, mut asked: Asked) -> Result<Outcome, Exit> {
+    async fn pursue(&mut self, first: First) -> Result<Outcome, Exit> {
         let mut attempts = 0;
+        let mut asked = match first {
+            First::Asked(asked) => asked,
+            First::Taken(grip) => match self.stand_in_line(grip, false).await? {
+                Turn::Settled(outcome) => return Ok(outcome),
+                Turn::Again => Asked::of(&self.core, self.plan.claim(!self.once)?),
+            },
+        };
         loop {
-            let (claim, sent, answer) = self.ask(asked).await?;
+            let (claim, sent, answer, sent_again) = self.ask(asked).await?;
             let now = self.core.now();
             let kept = match answer {
                 Answer::Granted(grant) => Kept::granted(Arc::clone(&claim), self.plan.terms, sent, grant, now),
-                Answer::Queued(place) => {
-                    let kept = Kept::queued(Arc::clone(&claim), self.plan.terms, sent, place, now);
-                    self.core.ledger.keep(&kept);
-                    match self.stand_in_line(&kept).await? {
-                        Turn::Ours => kept,
-                        Turn::Refused(outcome) => return Ok(outcome),
-                        Turn::Again => {
-                            asked = Asked::of(&self.core, self.plan.claim(true)?);
-                            continue;
-                        }
-                    }
-                }
+                Answer::Queued(place) => Kept::queued(Arc::clone(&claim), self.plan.terms, sent, place, now),
                 Answer::Busy(busy) if self.once || busy.too_soon => return Ok(Outcome::Busy(busy)),
                 Answer::Busy(busy) => {
                     self.pause(&claim, busy, attempts).await?;
@@ -163,10 +203,11 @@ impl Errand {
                 }
                 Answer::Sealed => return Ok(Outcome::Sealed),
             };
-            if let Some(grip) = self.begin(kept).await? {
-                return Ok(Outcome::Granted(grip));
+            let grip = Grip::new(Arc::clone(&self.core), kept);
+            match self.stand_in_line(grip, sent_again).await? {
+                Turn::Settled(outcome) => return Ok(outcome),
+                Turn::Again => asked = Asked::of(&self.core, self.plan.claim(!self.once)?),
             }
-            asked = Asked::of(&self.core, self.plan.claim(!self.once)?);
         }
     }
 
@@ -180,8 +221,9 @@ impl Errand {
         }
     }
 
-    /// Takes a claim to the store, again and again while the store cannot be reached.
-    async fn ask(&mut self, mut asked: Asked) -> Result<(Arc<Claim>, Moment, Answer), Exit> {
+    /// Takes a claim to the store, again and again while the store cannot be reached. The last part of the answer says whether
+    /// it was sent more than once.
+    async fn ask(&mut self, mut asked: Asked) -> Result<(Arc<Claim>, Moment, Answer, bool), Exit> {
         let mut unreached_since = None;
         let mut attempts = 0;
         loop {
@@ -194,7 +236,7 @@ impl Errand {
                 }
             };
             let error = match answer {
-                Ok(answer) => return Ok((asked.claim, asked.sent, answer)),
+                Ok(answer) => return Ok((asked.claim, asked.sent, answer, attempts > 0)),
                 Err(error) => error,
             };
             let since = *unreached_since.get_or_insert(asked.sent);
@@ -244,9 +286,12 @@ impl Errand {
         drop(self.core.spawn(task));
     }
 
-    /// Waits in line. The keeper renews the place; what it learns, and what the store pushes, comes in here.
-    async fn stand_in_line(&mut self, kept: &Arc<Kept>) -> Result<Turn, Exit> {
-        let core = Arc::clone(&self.core);
+    /// Waits in line until it is our turn. The keeper renews the place; what it learns, and what the store pushes, comes in
+    /// here. Whoever leaves drops the grip, and with it the place.
+    ///
+    /// A claim that was sent twice may find a push that was meant for its first life: then the store is asked.
+    async fn stand_in_line(&mut self, grip: Grip, sent_again: bool) -> Result<Turn, Exit> {
+        let (core, kept) = (Arc::clone(&self.core), Arc::clone(&grip.kept));
         let store = Arc::clone(&core.store);
         let mut wake = store.wake(&kept.claim);
         // Set while the keeper has been asked to ask: the answer is a change.
@@ -259,72 +304,49 @@ impl Errand {
                     self.holder = place.holder.or_else(|| self.holder.take());
                     ask_at
                 }
-                Stage::Held(_) => return Ok(Turn::Ours),
+                Stage::Held => {
+                    // Its end must be watched from now on.
+                    core.ledger.keep(&kept);
+                    drop(wake);
+                    return Ok(Turn::Settled(Outcome::Granted(grip)));
+                }
                 Stage::TurnedAway(why) => return Ok(Turn::turned_away(why)),
-                // Granted and lost before we looked, or given back by nobody: begin anew.
-                Stage::Lost { .. } | Stage::GivenBack => return Ok(Turn::Again),
+                // Granted and lost before we looked: begin anew.
+                Stage::Lost(_) | Stage::GivenBack => return Ok(Turn::Again),
             };
             let trouble = kept.trouble();
             let give_up_at = trouble.as_ref().map_or(Moment::NEVER, |trouble| trouble.since + self.plan.store_wait);
             if let Some(trouble) = &trouble
                 && (!trouble.error.retry_may_help() || core.now() >= give_up_at)
             {
-                self.step_out(kept);
                 return Err(Exit::Failed(trouble.error.clone()));
             }
-            // While the store cannot be reached the keeper asks by itself.
+            // While the store cannot be reached the keeper asks by itself, at its own pace.
             let ask_at = if trouble.is_some() || asking { Moment::NEVER } else { ask_at.unwrap_or(Moment::NEVER) };
+            let ask = |kept| {
+                if trouble.is_none() {
+                    core.ledger.renew_now(kept);
+                }
+            };
             tokio::select! {
                 biased;
                 () = changed => asking = false,
                 woken = &mut wake, if !asking => {
                     wake = store.wake(&kept.claim);
-                    match woken {
-                        Woken::Granted(fence) => kept.pushed(fence, core.now()),
-                        Woken::Ask => {
-                            asking = true;
-                            core.ledger.renew_now(kept);
-                        }
+                    let taken = match woken {
+                        Woken::Granted(fence) => !sent_again && kept.pushed(fence, core.now()),
+                        Woken::Ask => false,
+                    };
+                    if !taken {
+                        asking = true;
+                        ask(&kept);
                     }
                 }
                 () = core.sleep_until(ask_at) => {
                     asking = true;
-                    core.ledger.renew_now(kept);
+                    ask(&kept);
                 }
                 () = core.sleep_until(give_up_at) => {}
-                exit = self.left() => {
-                    self.step_out(kept);
-                    return Err(exit);
-                }
-            }
-        }
-    }
-
-    /// Gives the place in line back.
-    fn step_out(&self, kept: &Arc<Kept>) {
-        self.core.give_back(kept, crate::store::Ending::Release).in_background();
-    }
-
-    /// Takes up a grant; renews it first if little is left of it. `None` when it is gone again.
-    async fn begin(&mut self, kept: Arc<Kept>) -> Result<Option<Grip>, Exit> {
-        let core = Arc::clone(&self.core);
-        let grip = Grip::new(Arc::clone(&core), Arc::clone(&kept));
-        if !kept.must_renew_to_begin(core.now()) {
-            return Ok(Some(grip));
-        }
-        let before = kept.valid_until();
-        core.ledger.renew_now(&kept);
-        loop {
-            let mut changed = pin!(kept.changed());
-            changed.as_mut().enable();
-            match kept.status(core.now()) {
-                Status::Lost(_) => return Ok(None),
-                Status::Held | Status::AtRisk if kept.valid_until() > before => return Ok(Some(grip)),
-                Status::Held | Status::AtRisk => {}
-            }
-            tokio::select! {
-                biased;
-                () = changed => {}
                 exit = self.left() => return Err(exit),
             }
         }
@@ -335,8 +357,12 @@ impl Errand {
         let core = Arc::clone(&self.core);
         let store = Arc::clone(&core.store);
         self.holder = busy.holder.or_else(|| self.holder.take());
-        let spin = self.plan.spin.pause(attempts);
-        let resume = core.now() + busy.ask_in.map_or(spin, |left| left.min(spin));
+        // Where the store wakes us, asking by the clock is only the net below.
+        let pause = match core.capability().wakes {
+            Wakes::Poll => self.plan.spin.pause(attempts),
+            Wakes::Push | Wakes::Watch | Wakes::Engine => claim.wait_lease() / 3,
+        };
+        let resume = core.now() + busy.ask_in.map_or(pause, |left| left.clamp(Duration::from_millis(1), pause));
         tokio::select! {
             biased;
             exit = self.left() => Err(exit),
@@ -349,7 +375,7 @@ impl Errand {
         let name = &self.plan.name;
         let message = match &self.holder {
             Some(holder) => format!("not acquired in time: {name} is held by {}", holder.owner),
-            None => format!("not acquired in time: {name} is held by somebody else"),
+            None => format!("not acquired in time: {name} is busy"),
         };
         Error::new(ErrorKind::Timeout { holder: self.holder.take() }, message)
     }
@@ -357,17 +383,16 @@ impl Errand {
 
 /// What standing in line came to.
 enum Turn {
-    Ours,
+    Settled(Outcome),
+    /// The store does not have the claim any more: claim again, at the end of the line.
     Again,
-    Refused(Outcome),
 }
 
 impl Turn {
     fn turned_away(why: Gone) -> Turn {
         match why {
-            Gone::Sealed => Turn::Refused(Outcome::Sealed),
-            Gone::TooSoon => Turn::Refused(Outcome::Busy(Busy { too_soon: true, ..Busy::default() })),
-            // The store forgot us: to the end of the line.
+            Gone::Sealed => Turn::Settled(Outcome::Sealed),
+            Gone::TooSoon => Turn::Settled(Outcome::Busy(Busy { too_soon: true, ..Busy::default() })),
             Gone::Expired | Gone::Taken | Gone::SessionEnded | Gone::Revoked => Turn::Again,
         }
     }

@@ -29,8 +29,8 @@ enum Answer {
 }
 
 impl GivingBack {
-    /// One of several holds of a re-entered lock: nothing to ask the store.
-    pub(crate) fn shared() -> GivingBack {
+    /// Nothing to ask the store: it was given back already, or this was one of several holds of a re-entered lock.
+    pub(crate) fn nothing() -> GivingBack {
         GivingBack { answer: Answer::Here(Ok(Released::Done)), lost: None }
     }
 
@@ -60,15 +60,15 @@ impl Core {
     /// Gives a kept claim back. Never blocks.
     pub(crate) fn give_back(self: &Arc<Self>, kept: &Arc<Kept>, ending: Ending) -> GivingBack {
         let Some((claim, lost)) = kept.give_back(self.now()) else {
-            return GivingBack::shared();
+            return GivingBack::nothing();
         };
         self.ledger.forget(kept);
         GivingBack { answer: self.release(claim, ending), lost }
     }
 
-    /// Withdraws a claim that nobody waits for any more.
+    /// Withdraws a claim that nobody waits for any more, as if it had never been made.
     pub(crate) fn withdraw(self: &Arc<Self>, claim: ClaimRef) {
-        drop(self.release(claim, Ending::Release));
+        drop(self.release(claim, Ending::Undo));
     }
 
     fn release(self: &Arc<Self>, claim: ClaimRef, ending: Ending) -> Answer {
@@ -83,9 +83,10 @@ impl Core {
                 self.not_released(&claim, &error);
                 Answer::Here(Err(error))
             }
+            // The store panicked, or this thread is just ending and has no place for a runtime any more.
             Err(_) => {
-                self.not_released(&claim, &super::broken_off());
-                Answer::Here(Ok(Released::Unknown))
+                let again = self.send_release(&claim, ending);
+                self.release_later(claim, ending, again)
             }
         }
     }

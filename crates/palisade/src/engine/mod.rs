@@ -23,6 +23,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
@@ -38,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) drift: Drift,
-    /// What still runs for users who do not wait for it: releases, withdrawals, claims on their way.
+    /// What still runs for users who do not wait for it: releases and withdrawals.
     background: TaskTracker,
     /// Set when the thread has started, at first use.
     handle: OnceLock<Handle>,
@@ -91,6 +92,17 @@ impl Core {
         Ok(self.handle.get_or_init(|| handle))
     }
 
+    /// Runs a task on the client's thread that somebody waits for.
+    pub(crate) fn spawn_errand(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.handle()?.spawn(task);
+        Ok(())
+    }
+
+    /// Keeps [`drain`](Core::drain) waiting for as long as it lives.
+    pub(crate) fn background_token(&self) -> TaskTrackerToken {
+        self.background.token()
+    }
+
     /// Runs a task on the client's thread; [`drain`](Core::drain) waits for it.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         self.background.spawn_on(task, self.handle()?);
@@ -127,6 +139,9 @@ impl Core {
     /// Sleeps on the client's clock.
     pub(crate) async fn sleep_until(&self, at: Moment) {
         const LONGEST: Duration = Duration::from_secs(3600);
+        if at == Moment::NEVER {
+            return std::future::pending().await;
+        }
         loop {
             let mut jumped = std::pin::pin!(self.jumped.notified());
             jumped.as_mut().enable();

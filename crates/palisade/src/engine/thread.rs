@@ -13,16 +13,20 @@ use crate::lease::warden;
 
 /// Starts the client's thread and the warden.
 pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<Handle> {
-    warden::start(Arc::clone(&keeper.ledger))?;
+    let ledger = Arc::clone(&keeper.ledger);
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let keeper = Arc::new(keeper);
     std::thread::Builder::new().name("palisade".into()).spawn(move || {
         runtime.block_on(async move {
+            let renewals = keeper.renewals.clone();
             tokio::spawn(Arc::clone(&keeper).listen());
             keeper.keep().await;
             background.wait().await;
+            renewals.wait().await;
         });
     })?;
+    // Last: if anything above fails, nothing is left running.
+    warden::start(ledger)?;
     Ok(handle)
 }

@@ -19,7 +19,7 @@ use crate::engine::grip::Grip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::kept::Kept;
 use crate::lease::{LossReason, Status};
-use crate::store::{Capability, ClaimRef, Detach, Ending, Kind, LeaseUnit, Mode, Released, Standing, Store};
+use crate::store::{Capability, ClaimRef, Detach, Ending, Gone, Kind, LeaseUnit, Mode, Released, Standing, Store};
 
 pub use detached::DetachedGrant;
 pub use mode::{AnyMode, Exclusive, GuardMode, Permits, Shared};
@@ -48,10 +48,6 @@ impl<M: GuardMode> Guard<M> {
         &self.grip
     }
 
-    pub(crate) fn status_now(&self) -> Status {
-        self.grip.kept.status(self.grip.core.now())
-    }
-
     /// The name that is held.
     pub fn name(&self) -> &str {
         self.grip.kept.claim.name.as_str()
@@ -71,12 +67,12 @@ impl<M: GuardMode> Guard<M> {
 
     /// How it stands now: held, at risk, or lost and why.
     pub fn status(&self) -> Status {
-        self.status_now()
+        self.grip.kept.status(self.grip.core.now())
     }
 
     /// Whether it is held now. Reads the clock; asks nobody.
     pub fn is_held(&self) -> bool {
-        !matches!(self.status_now(), Status::Lost(_))
+        !matches!(self.status(), Status::Lost(_))
     }
 
     /// How long it is certainly held without another renewal.
@@ -84,7 +80,8 @@ impl<M: GuardMode> Guard<M> {
         self.grip.kept.remaining(self.grip.core.now())
     }
 
-    /// The length of the lease, as the store granted it.
+    /// The length of the lease that the store has confirmed last. After a hand-off that is the waiter's, until the first
+    /// renewal.
     pub fn lease(&self) -> Duration {
         self.grip.kept.lease()
     }
@@ -99,7 +96,7 @@ impl<M: GuardMode> Guard<M> {
         loop {
             let mut changed = pin!(self.grip.kept.changed());
             changed.as_mut().enable();
-            if let Status::Lost(reason) = self.status_now() {
+            if let Status::Lost(reason) = self.status() {
                 return reason;
             }
             changed.await;
@@ -109,7 +106,12 @@ impl<M: GuardMode> Guard<M> {
     /// A token that is cancelled `stop_margin` before the lock would be lost, so that there is time to stop, or at once when
     /// the store says that it is gone.
     pub fn on_lost(&self) -> CancellationToken {
-        self.grip.kept.stop_token(self.grip.core.now())
+        let token = self.grip.kept.stop_token();
+        // After the token is there: what was due before has been fired without it.
+        if self.grip.kept.watch(self.grip.core.now()).is_none() {
+            token.cancel();
+        }
+        token
     }
 
     /// The unique value of this claim, as it stands in the store. A secret: who knows it can release the lock.
@@ -152,14 +154,6 @@ impl<M: GuardMode> Guard<M> {
         grip.give_back(ending).outcome().await
     }
 
-    /// Begins to give the lock back.
-    pub(crate) fn give_back(self) -> GivingBack {
-        match Arc::into_inner(self.grip) {
-            Some(grip) => grip.give_back(Ending::Release),
-            None => GivingBack::shared(),
-        }
-    }
-
     /// Lets the grant live on without this client: nobody renews it until somebody [adopts](crate::Client::adopt) it, and it
     /// ends with its lease, which begins anew.
     ///
@@ -181,7 +175,10 @@ impl<M: GuardMode> Guard<M> {
                 grip.let_be();
                 Ok(detached)
             }
-            Err(grip) => Err(Refused { guard: Guard::new(grip), error: held_more_than_once() }),
+            // Nobody can enter a grant that leaves.
+            Err(grip) => {
+                Err(Refused { guard: Guard::new(grip), error: Error::protocol("somebody entered a detached lock; a bug") })
+            }
         }
     }
 
@@ -194,29 +191,32 @@ impl<M: GuardMode> Guard<M> {
         if lease_unit == LeaseUnit::Session && !kept.claim.detachable {
             return Err(Error::unsupported(format!("on {store} only a lock that was made detachable() can be detached")));
         }
-        if Arc::strong_count(&self.grip) > 1 {
-            return Err(held_more_than_once());
-        }
         self.certainly(|store, claim| async move { store.detach(&claim).await }).await
     }
 
-    /// Asks the store until its answer is certain, or the lock is lost.
+    /// Turns the grant into something else: asks the store until its answer is certain, or the lock is lost. A guard that may
+    /// have been turned already, and nobody knows, is lost: it must not say that it is what it was.
     async fn certainly<F, Fut>(&self, ask: F) -> Result<()>
     where
         F: Fn(Arc<dyn Store>, ClaimRef) -> Fut,
         Fut: Future<Output = Result<Standing>> + Send + 'static,
     {
         let (core, kept) = (&self.grip.core, &self.grip.kept);
+        // First closed, then counted: nobody enters between.
+        kept.leave(true);
+        if Arc::strong_count(&self.grip) > 1 {
+            kept.leave(false);
+            return Err(Error::unsupported("the lock is held more than once by its owner; release the inner holds first"));
+        }
         loop {
-            if let Status::Lost(reason) = self.status_now() {
+            if let Status::Lost(reason) = self.status() {
                 return Err(Error::lost(reason));
             }
             match core.call(ask(Arc::clone(&core.store), kept.to_ref())).await {
                 Ok(Standing::Held(_)) => return Ok(()),
                 Ok(Standing::Gone(why)) => kept.ended(why),
-                Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a holder waits")),
                 Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
-                Err(error) => return Err(error),
+                Ok(Standing::Waiting(_)) | Err(_) => kept.ended(Gone::Expired),
             }
         }
     }
@@ -233,27 +233,35 @@ impl<M: GuardMode> Guard<M> {
         Fut: Future<Output = T>,
     {
         let stop = self.on_lost();
-        let guard = Arc::new(self);
-        let (core, kept) = (Arc::clone(&guard.grip.core), Arc::clone(&guard.grip.kept));
+        let (core, kept) = (Arc::clone(&self.grip.core), Arc::clone(&self.grip.kept));
         // Whatever happens to this future or to the body, the claim is given back, also if the body has kept the guard.
         let ends = Ends { core: &core, kept: &kept, armed: true };
-        let body = body(guard);
-        let done = tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            done = body => Some(done),
-        };
+        let guard = Arc::new(self);
+        // Our own clone: the release is ours to wait for, and must not begin with the end of the body.
+        let done = until_stopped(&stop, body(Arc::clone(&guard))).await;
         let status = kept.status(core.now());
         let released = ends.now().outcome().await;
         match (done, status) {
             (Some(done), _) => released.map(|_| done),
             (None, Status::Lost(reason)) => Err(Error::lost(reason)),
-            (None, _) => Err(Error::new(
-                ErrorKind::Lost(LossReason::Expired),
-                "the work was stopped: the lease was about to end and could not be renewed",
-            )),
+            (None, Status::Held | Status::AtRisk) => Err(about_to_be_lost()),
         }
     }
+}
+
+/// Runs a body until it ends or must stop; then it is dropped, and the answer is `None`.
+pub(crate) async fn until_stopped<T>(stop: &CancellationToken, body: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        done = body => Some(done),
+    }
+}
+
+/// The work was stopped at the stop margin: nothing is lost yet, but it would have been.
+pub(crate) fn about_to_be_lost() -> Error {
+    let message = "the work was stopped: the lease was about to end and could not be renewed";
+    Error::new(ErrorKind::Lost(LossReason::Expired), message)
 }
 
 /// Gives a claim back when `run` ends, however it ends.
@@ -307,10 +315,6 @@ impl Guard<Exclusive> {
         if !capability.downgrade {
             return Err(Error::unsupported(format!("{} cannot turn a writer into a reader in one step", capability.store)));
         }
-        if Arc::strong_count(&self.grip) > 1 {
-            return Err(held_more_than_once());
-        }
-        // A guard that may already share must not say that it is alone.
         self.certainly(|store, claim| async move { store.downgrade(&claim).await }).await
     }
 }
@@ -318,17 +322,13 @@ impl Guard<Exclusive> {
 /// Between two attempts to get a certain answer.
 const RETRY: Duration = Duration::from_millis(50);
 
-fn held_more_than_once() -> Error {
-    Error::unsupported("the lock is held more than once by its owner; release the inner holds first")
-}
-
 impl<M: GuardMode> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("name", &self.name())
             .field("mode", &self.mode())
             .field("fence", &self.grip.fence().get())
-            .field("status", &self.status_now())
+            .field("status", &self.status())
             .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ use crate::error::Error;
 
 /// A refusal that gives the guard back.
 pub struct Refused<G> {
-    /// The guard, unchanged.
+    /// The guard. It says whether it still holds.
     pub guard: G,
     /// Why.
     pub error: Error,

@@ -16,11 +16,11 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_millis(5);
 
 /// By how much the store's clock may run faster than ours, as a part of the lease.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drift(f64);
+pub(crate) struct Drift(f64);
 
 impl Drift {
     /// The share of a lease that is given up for the difference between two clocks' rates; kept within 0 to 0.5.
-    pub fn new(share: f64) -> Drift {
+    pub(crate) fn new(share: f64) -> Drift {
         Drift(if share.is_finite() { share.clamp(0.0, 0.5) } else { Self::default().0 })
     }
 
@@ -41,6 +41,8 @@ impl Default for Drift {
 /// What the latest confirmation is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
+    /// When it was asked for.
+    sent: Moment,
     /// From when the confirmed length counts.
     counted_from: Moment,
     /// The confirmed length: the shorter of what was asked and what was granted.
@@ -54,13 +56,17 @@ impl Deadline {
     pub(crate) fn of(sent: Moment, asked: Duration, lease: Lease, drift: Drift) -> Deadline {
         let counted_from = lease.counted_from.map_or(sent, |from| from.min(sent));
         let length = lease.length.min(asked);
-        Deadline { counted_from, length, valid_until: (counted_from + drift.shorten(length)).before(SLACK) }
+        Deadline { sent, counted_from, length, valid_until: (counted_from + drift.shorten(length)).before(SLACK) }
     }
 
     /// The better of two confirmations: a late answer to an early request never shortens what is known.
     #[must_use]
     pub(crate) fn or_later(self, other: Deadline) -> Deadline {
         if other.valid_until > self.valid_until { other } else { self }
+    }
+
+    pub(crate) fn sent(&self) -> Moment {
+        self.sent
     }
 
     pub(crate) fn length(&self) -> Duration {
@@ -81,14 +87,17 @@ impl Deadline {
         self.remaining(now) < self.length / 2
     }
 
-    /// When to renew: every third of the length, so that two attempts may fail.
+    /// When to renew: every third of the length, so that two attempts may fail. A lease that counts from long before it was
+    /// asked for is overdue at once; it is not asked for again at once.
     pub(crate) fn renew_at(&self) -> Moment {
-        self.counted_from + self.length / 3
+        (self.counted_from + self.length / 3).max(self.sent + self.length / 9)
     }
 
-    /// How long to wait for the answer to a renewal before the next is sent.
+    /// How long to wait for the answer to a renewal before the next is sent. A waiter whose time is over has none to save.
     pub(crate) fn attempt(&self, now: Moment) -> Duration {
-        (self.length / 3).min(self.remaining(now) / 2).max(SHORTEST_ATTEMPT)
+        let third = self.length / 3;
+        let half = self.remaining(now) / 2;
+        if half.is_zero() { third } else { third.min(half).max(SHORTEST_ATTEMPT) }
     }
 
     /// Whether so little is left that a new holder must renew before it begins.
@@ -116,8 +125,8 @@ pub(crate) fn end(valid_until: Moment, held_until: Moment, stop_margin: Duration
 }
 
 /// The margin a user gets who asked for none.
-pub(crate) fn default_stop_margin(lease: Duration) -> Duration {
-    (lease / 10).min(Duration::from_secs(1))
+pub(crate) fn default_stop_margin(lease: Duration, max_hold: Option<Duration>) -> Duration {
+    (lease.min(max_hold.unwrap_or(lease)) / 10).min(Duration::from_secs(1))
 }
 
 #[cfg(test)]
@@ -210,6 +219,15 @@ mod tests {
             prop_assert!(first < second && second < third && third < deadline.valid_until());
             prop_assert!(deadline.attempt(first) <= length / 3);
             prop_assert!(deadline.attempt(second) <= (deadline.remaining(second) / 2).max(SHORTEST_ATTEMPT));
+        }
+
+        /// However old a session's last renewal is, a claim is not asked about in a circle.
+        #[test]
+        fn an_old_session_does_not_make_the_keeper_spin(sent in 100_000u64..200_000, age in 0u64..100_000, length in 1_000u64..60_000) {
+            let lease = Lease { length: Duration::from_millis(length), counted_from: Some(ms(sent - age)) };
+            let deadline = Deadline::of(ms(sent), lease.length, lease, Drift::default());
+            prop_assert!(deadline.renew_at() >= ms(sent) + lease.length / 9);
+            prop_assert!(deadline.attempt(ms(sent)) >= SHORTEST_ATTEMPT);
         }
 
         /// Whichever comes first, lease or longest hold, ends the hold and gives its reason; the stop is never after the end.

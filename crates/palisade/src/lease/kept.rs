@@ -3,7 +3,6 @@
 //! Everything a guard says is computed here, from the clock and the latest confirmation. Nothing is revived: what is over once
 //! is over for good, whatever answer comes late.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -14,7 +13,10 @@ use super::deadline::{self, Deadline, Drift};
 use super::{LossReason, Moment, Status};
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::store::{Claim, ClaimRef, Gone, Grant, Mode, Place, Standing};
+use crate::store::{Claim, ClaimRef, Gone, Grant, Lease, Mode, Place, Standing};
+
+/// How many renewals of one claim may be on their way: one that hangs, and one that follows it.
+const ATTEMPTS_AT_ONCE: u8 = 2;
 
 /// What the user asked of the keeper.
 #[derive(Clone, Copy, Debug)]
@@ -32,23 +34,25 @@ pub(crate) struct Kept {
     changed: Notify,
     /// Fires with the stop margin; made when somebody asks for it.
     stop: OnceLock<CancellationToken>,
-    /// The same for a multi-lock that this belongs to.
-    group_stop: OnceLock<CancellationToken>,
-    /// Set when a writer has become a reader.
-    reader: AtomicBool,
-    /// The other members of a multi-lock.
-    fellows: OnceLock<Vec<Weak<Kept>>>,
+    /// The multi-lock that it belongs to.
+    group: OnceLock<Arc<Group>>,
 }
 
 struct State {
     stage: Stage,
+    /// The grant's, once there is one; it outlives the grant.
+    fence: Option<Fence>,
+    /// How it holds; a downgrade changes it.
+    mode: Mode,
     deadline: Deadline,
     /// The end of the longest hold.
     held_until: Moment,
-    /// Whether `deadline` was confirmed for a holder, and not for the waiter it was before.
-    as_holder: bool,
     /// Since when, and why, the store could not be asked.
     trouble: Option<Trouble>,
+    /// Renewals that are on their way.
+    attempts: u8,
+    /// Set while the grant is turned into something else: nobody may enter it then.
+    leaving: bool,
 }
 
 /// Where a claim stands, as far as we know.
@@ -57,11 +61,11 @@ pub(crate) enum Stage {
     /// In line, and when it is worth asking again without being woken.
     Waiting { place: Box<Place>, ask_at: Option<Moment> },
     /// It holds.
-    Held(Fence),
+    Held,
     /// It was in line, and the store does not have it any more.
     TurnedAway(Gone),
     /// It held, and does not any more.
-    Lost { reason: LossReason, fence: Fence },
+    Lost(LossReason),
     /// Its owner gave it back.
     GivenBack,
 }
@@ -73,44 +77,47 @@ pub(crate) struct Trouble {
     pub(crate) error: Error,
 }
 
-/// When the first in line asks without being woken. Never at once: a store that is wrong about it must not be flooded.
+/// Several claims that are lost together.
+pub(crate) struct Group {
+    members: Vec<Weak<Kept>>,
+    /// Fires with the stop margin of the first member to end.
+    pub(crate) stop: CancellationToken,
+}
+
+/// When a waiter asks without being woken. Never at once: a store that is wrong about it must not be flooded.
 fn ask_at(place: &Place, now: Moment) -> Option<Moment> {
     place.ask_in.map(|left| now + left.max(Duration::from_millis(1)))
 }
 
 impl Kept {
-    /// A claim that the store granted at once.
+    /// A claim that the store granted at once. If little is left of the lease, because the answer took long, it stays a waiter
+    /// that asks at once: its renewal dates the grant anew.
     pub(crate) fn granted(claim: Arc<Claim>, terms: Terms, sent: Moment, grant: Grant, now: Moment) -> Arc<Kept> {
         let deadline = Deadline::of(sent, claim.lease, grant.lease, terms.drift);
-        let kept = Kept::new(claim, terms, Stage::Held(grant.fence), deadline);
+        if is_too_short(&claim, &terms, &deadline, now) {
+            let place = Place { ahead: Some(0), ask_in: Some(Duration::ZERO), lease: grant.lease, holder: None };
+            return Kept::queued(claim, terms, sent, place, now);
+        }
+        let kept = Kept::new(claim, terms, Stage::Held, deadline);
         let mut state = kept.lock();
+        state.fence = Some(grant.fence);
         state.held_until = kept.longest_hold(now);
-        state.as_holder = true;
         drop(state);
         Arc::new(kept)
     }
 
     /// A claim that the store put in line.
     pub(crate) fn queued(claim: Arc<Claim>, terms: Terms, sent: Moment, place: Place, now: Moment) -> Arc<Kept> {
-        // The length that a session store grants to a waiter may be longer than the wait lease; it is never counted longer
-        // than what the claim would have as a holder.
         let deadline = Deadline::of(sent, claim.lease, place.lease, terms.drift);
         let ask_at = ask_at(&place, now);
         Arc::new(Kept::new(claim, terms, Stage::Waiting { place: Box::new(place), ask_at }, deadline))
     }
 
     fn new(claim: Arc<Claim>, terms: Terms, stage: Stage, deadline: Deadline) -> Kept {
-        let state = State { stage, deadline, held_until: Moment::NEVER, as_holder: false, trouble: None };
-        Kept {
-            claim,
-            terms,
-            state: Mutex::new(state),
-            changed: Notify::new(),
-            stop: OnceLock::new(),
-            group_stop: OnceLock::new(),
-            reader: AtomicBool::new(false),
-            fellows: OnceLock::new(),
-        }
+        let mode = claim.mode;
+        let state =
+            State { stage, fence: None, mode, deadline, held_until: Moment::NEVER, trouble: None, attempts: 0, leaving: false };
+        Kept { claim, terms, state: Mutex::new(state), changed: Notify::new(), stop: OnceLock::new(), group: OnceLock::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -121,13 +128,23 @@ impl Kept {
         self.terms.max_hold.map_or(Moment::NEVER, |longest| now + longest)
     }
 
+    fn confirmation(&self, sent: Moment, lease: Lease) -> Deadline {
+        Deadline::of(sent, self.claim.lease, lease, self.terms.drift)
+    }
+
     /// The claim as the store is to be asked about it now.
     pub(crate) fn to_ref(&self) -> ClaimRef {
-        let fence = match self.lock().stage {
-            Stage::Held(fence) | Stage::Lost { fence, .. } => Some(fence),
-            _ => None,
-        };
-        self.claim.to_ref(fence)
+        self.claim.to_ref(self.lock().fence)
+    }
+
+    /// The fence of its grant; none while it waits.
+    pub(crate) fn fence(&self) -> Fence {
+        self.lock().fence.unwrap_or(Fence::NONE)
+    }
+
+    /// How it holds, or wants to.
+    pub(crate) fn mode(&self) -> Mode {
+        self.lock().mode
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -138,9 +155,14 @@ impl Kept {
         self.lock().trouble.clone()
     }
 
-    /// Whether there is nothing left to keep.
-    pub(crate) fn is_over(&self) -> bool {
-        !matches!(self.lock().stage, Stage::Waiting { .. } | Stage::Held(_))
+    /// Whether there is nothing left to keep, by the clock too.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        let state = self.lock();
+        match state.stage {
+            Stage::Waiting { .. } => false,
+            Stage::Held => now >= self.end(&state).lost_at,
+            Stage::TurnedAway(_) | Stage::Lost(_) | Stage::GivenBack => true,
+        }
     }
 
     /// When the keeper is to renew it next; `None` when there is nothing to renew any more.
@@ -148,16 +170,19 @@ impl Kept {
         let state = self.lock();
         match state.stage {
             Stage::Waiting { .. } => Some(state.deadline.renew_at()),
-            Stage::Held(_) if self.terms.auto_renew => Some(state.deadline.renew_at()),
-            // One renewal is still wanted: it raises a handed-over grant to its full lease.
-            Stage::Held(_) if !state.as_holder => Some(state.deadline.renew_at()),
+            Stage::Held if self.terms.auto_renew => Some(state.deadline.renew_at()),
             _ => None,
         }
     }
 
-    /// How long to wait for the answer to a renewal that is sent now.
+    /// How long to wait for the answer to a renewal before the next is sent.
     pub(crate) fn attempt(&self, now: Moment) -> Duration {
         self.lock().deadline.attempt(now)
+    }
+
+    /// When what is known was asked for.
+    pub(crate) fn confirmed_at(&self) -> Moment {
+        self.lock().deadline.sent()
     }
 
     /// How long a renewal may be brought forward to share a request with others.
@@ -165,68 +190,89 @@ impl Kept {
         self.lock().deadline.length() / 10
     }
 
+    /// Begins a renewal, unless it is over or enough are on their way. One that should have been answered by now is trouble.
+    pub(crate) fn begin_attempt(&self, now: Moment) -> bool {
+        self.expire(now);
+        let mut state = self.lock();
+        if !matches!(state.stage, Stage::Waiting { .. } | Stage::Held) {
+            return false;
+        }
+        let begun = state.attempts < ATTEMPTS_AT_ONCE;
+        let unanswered = state.attempts > 0 && state.trouble.is_none();
+        state.attempts += u8::from(begun);
+        if unanswered {
+            let error = Error::unavailable("the store has not answered a renewal in time");
+            state.trouble = Some(Trouble { since: now, error });
+            self.announce(state);
+        }
+        begun
+    }
+
+    /// A renewal was answered, or failed.
+    pub(crate) fn end_attempt(&self) {
+        let mut state = self.lock();
+        state.attempts = state.attempts.saturating_sub(1);
+    }
+
     /// Takes the answer to a renewal that was sent at `sent`.
-    pub(crate) fn confirm(self: &Arc<Self>, sent: Moment, standing: Standing, now: Moment) {
+    pub(crate) fn confirm(&self, sent: Moment, standing: Standing, now: Moment) {
         self.expire(now);
         let mut state = self.lock();
         state.trouble = None;
         match (&state.stage, standing) {
             (Stage::Waiting { .. }, Standing::Waiting(place)) => {
-                let confirmed = Deadline::of(sent, self.claim.lease, place.lease, self.terms.drift);
-                state.deadline = state.deadline.or_later(confirmed);
+                state.deadline = state.deadline.or_later(self.confirmation(sent, place.lease));
                 let ask_at = ask_at(&place, now);
                 state.stage = Stage::Waiting { place: Box::new(place), ask_at };
             }
             (Stage::Waiting { .. }, Standing::Held(grant)) => {
-                let confirmed = Deadline::of(sent, self.claim.lease, grant.lease, self.terms.drift);
-                state.deadline = state.deadline.or_later(confirmed);
+                state.deadline = state.deadline.or_later(self.confirmation(sent, grant.lease));
                 state.held_until = self.longest_hold(now);
-                state.as_holder = true;
-                state.stage = Stage::Held(grant.fence);
+                state.fence = Some(grant.fence);
+                state.stage = Stage::Held;
             }
             (Stage::Waiting { .. }, Standing::Gone(why)) => state.stage = Stage::TurnedAway(why),
-            (Stage::Held(fence), Standing::Held(grant)) if grant.fence == *fence => {
-                let confirmed = Deadline::of(sent, self.claim.lease, grant.lease, self.terms.drift);
-                state.deadline = state.deadline.or_later(confirmed);
-                state.as_holder = true;
+            (Stage::Held, Standing::Held(grant)) if state.fence == Some(grant.fence) => {
+                state.deadline = state.deadline.or_later(self.confirmation(sent, grant.lease));
             }
             // Another fence under our claim: the store forgot our grant and gave a new one. Ours is gone.
-            (Stage::Held(fence), Standing::Held(_)) => {
-                state.stage = Stage::Lost { reason: LossReason::Expired, fence: *fence };
-            }
+            (Stage::Held, Standing::Held(_)) => state.stage = Stage::Lost(LossReason::Expired),
             // The answer to a request that the store took before it handed the lock over.
-            (Stage::Held(_), Standing::Waiting(_)) => {}
-            (Stage::Held(fence), Standing::Gone(why)) => {
-                state.stage = Stage::Lost { reason: why.as_loss(), fence: *fence };
-            }
-            (Stage::TurnedAway(_) | Stage::Lost { .. } | Stage::GivenBack, _) => {}
+            (Stage::Held, Standing::Waiting(_)) => {}
+            (Stage::Held, Standing::Gone(why)) => state.stage = Stage::Lost(why.as_loss()),
+            (Stage::TurnedAway(_) | Stage::Lost(_) | Stage::GivenBack, _) => {}
         }
         self.announce(state);
     }
 
     /// Takes a grant that the store pushed: it keeps the deadline of the waiter, since it was given while the claim waited.
-    pub(crate) fn pushed(self: &Arc<Self>, fence: Fence, now: Moment) {
+    /// `false` when too little is left of that, or nothing would raise it: then a renewal must date it anew.
+    pub(crate) fn pushed(&self, fence: Fence, now: Moment) -> bool {
         let mut state = self.lock();
-        if let Stage::Waiting { .. } = state.stage {
-            state.held_until = self.longest_hold(now);
-            state.stage = Stage::Held(fence);
+        let Stage::Waiting { .. } = state.stage else { return true };
+        if !self.terms.auto_renew || is_too_short(&self.claim, &self.terms, &state.deadline, now) {
+            return false;
         }
+        state.held_until = self.longest_hold(now);
+        state.fence = Some(fence);
+        state.stage = Stage::Held;
         self.announce(state);
+        true
     }
 
     /// The store told that it ended this claim.
-    pub(crate) fn ended(self: &Arc<Self>, why: Gone) {
+    pub(crate) fn ended(&self, why: Gone) {
         let mut state = self.lock();
         match state.stage {
             Stage::Waiting { .. } => state.stage = Stage::TurnedAway(why),
-            Stage::Held(fence) => state.stage = Stage::Lost { reason: why.as_loss(), fence },
+            Stage::Held => state.stage = Stage::Lost(why.as_loss()),
             _ => {}
         }
         self.announce(state);
     }
 
     /// The store could not be asked. Nothing else changes: the lease runs on.
-    pub(crate) fn troubled(self: &Arc<Self>, error: &Error, now: Moment) {
+    pub(crate) fn troubled(&self, error: &Error, now: Moment) {
         let mut state = self.lock();
         match &mut state.trouble {
             Some(trouble) => trouble.error = error.clone(),
@@ -235,11 +281,21 @@ impl Kept {
         self.announce(state);
     }
 
-    /// Whether so little is left, or so little was granted, that it must be renewed before its holder begins.
-    pub(crate) fn must_renew_to_begin(&self, now: Moment) -> bool {
-        let state = self.lock();
-        let never_raised = !self.terms.auto_renew && !state.as_holder;
-        never_raised || state.deadline.is_too_short_to_begin(now, self.terms.stop_margin, self.claim.wait_lease())
+    /// Closes the grant to whoever would enter it, while it is turned into something else.
+    pub(crate) fn leave(&self, leaving: bool) {
+        self.lock().leaving = leaving;
+    }
+
+    /// Whether the grant is just being turned into something else.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.lock().leaving
+    }
+
+    /// The store has made a reader of the writer.
+    pub(crate) fn downgraded(&self) {
+        let mut state = self.lock();
+        state.mode = Mode::Shared;
+        state.leaving = false;
     }
 
     /// Marks it as given back; nothing that comes later counts. The answer is what to release, and why it was lost before, if
@@ -247,24 +303,14 @@ impl Kept {
     pub(crate) fn give_back(&self, now: Moment) -> Option<(ClaimRef, Option<LossReason>)> {
         self.expire(now);
         let mut state = self.lock();
-        let (fence, lost) = match std::mem::replace(&mut state.stage, Stage::GivenBack) {
+        let lost = match std::mem::replace(&mut state.stage, Stage::GivenBack) {
             Stage::GivenBack => return None,
-            Stage::Lost { reason, fence } => (Some(fence), Some(reason)),
-            Stage::Held(fence) => (Some(fence), None),
-            Stage::Waiting { .. } | Stage::TurnedAway(_) => (None, None),
+            Stage::Lost(reason) => Some(reason),
+            Stage::Held | Stage::Waiting { .. } | Stage::TurnedAway(_) => None,
         };
+        let claim = self.claim.to_ref(state.fence);
         self.announce(state);
-        Some((self.claim.to_ref(fence), lost))
-    }
-
-    /// The store has made a reader of the writer.
-    pub(crate) fn downgraded(&self) {
-        self.reader.store(true, Ordering::Relaxed);
-    }
-
-    /// How it holds, or wants to.
-    pub(crate) fn mode(&self) -> Mode {
-        if self.reader.load(Ordering::Relaxed) { Mode::Shared } else { self.claim.mode }
+        Some((claim, lost))
     }
 
     /// What a guard says.
@@ -272,9 +318,9 @@ impl Kept {
         self.expire(now);
         let state = self.lock();
         match state.stage {
-            Stage::Held(_) if state.trouble.is_some() || state.deadline.is_at_risk(now) => Status::AtRisk,
-            Stage::Held(_) => Status::Held,
-            Stage::Lost { reason, .. } => Status::Lost(reason),
+            Stage::Held if state.trouble.is_some() || state.deadline.is_at_risk(now) => Status::AtRisk,
+            Stage::Held => Status::Held,
+            Stage::Lost(reason) => Status::Lost(reason),
             // A guard outlives its own release only inside `run`; it holds nothing then.
             Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => Status::Lost(LossReason::Expired),
         }
@@ -284,7 +330,7 @@ impl Kept {
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         let state = self.lock();
         match state.stage {
-            Stage::Held(_) => self.end(&state).lost_at.since(now),
+            Stage::Held => self.end(&state).lost_at.since(now),
             _ => Duration::ZERO,
         }
     }
@@ -294,20 +340,15 @@ impl Kept {
         self.lock().deadline.length()
     }
 
-    /// Until when the latest confirmation is good.
-    pub(crate) fn valid_until(&self) -> Moment {
-        self.lock().deadline.valid_until()
-    }
-
     fn end(&self, state: &State) -> deadline::End {
         deadline::end(state.deadline.valid_until(), state.held_until, self.terms.stop_margin)
     }
 
-    /// Fires what is due, and says when to look again; `None` when there is nothing to watch any more.
+    /// Fires what is due, and says when to look again; `None` when there is nothing to watch.
     pub(crate) fn watch(&self, now: Moment) -> Option<Moment> {
         self.expire(now);
         let state = self.lock();
-        let Stage::Held(_) = state.stage else { return None };
+        let Stage::Held = state.stage else { return None };
         let end = self.end(&state);
         drop(state);
         if now < end.stop_at {
@@ -320,54 +361,37 @@ impl Kept {
     /// Lets the clock end it.
     fn expire(&self, now: Moment) {
         let mut state = self.lock();
-        let Stage::Held(fence) = state.stage else { return };
+        let Stage::Held = state.stage else { return };
         let end = self.end(&state);
-        if now < end.lost_at {
-            return;
+        if now >= end.lost_at {
+            state.stage = Stage::Lost(end.reason);
+            self.announce(state);
         }
-        state.stage = Stage::Lost { reason: end.reason, fence };
-        self.announce(state);
     }
 
     /// Tells everyone who waits for a change. Called with the state that was changed, and gives its lock back first: a waker
-    /// or a callback may look at this claim.
+    /// may look at this claim.
     fn announce(&self, state: MutexGuard<'_, State>) {
-        let lost = matches!(state.stage, Stage::Lost { .. });
+        let lost = matches!(state.stage, Stage::Lost(_));
         drop(state);
         self.changed.notify_waiters();
-        if !lost {
-            return;
-        }
-        self.stop();
-        for fellow in self.fellows.get().into_iter().flatten().filter_map(Weak::upgrade) {
-            fellow.member_lost();
-        }
-    }
-
-    /// Another member of the same multi-lock was lost.
-    fn member_lost(&self) {
-        let mut state = self.lock();
-        // A member that is over already has told the others itself: this is where the telling ends.
-        let Stage::Held(fence) = state.stage else { return };
-        state.stage = Stage::Lost { reason: LossReason::MemberLost, fence };
-        self.announce(state);
-    }
-
-    /// Binds the members of a multi-lock: one lost, all lost.
-    pub(crate) fn bind(members: &[&Arc<Kept>], now: Moment) {
-        for member in members {
-            let fellows = members.iter().filter(|other| !Arc::ptr_eq(other, member)).map(|other| Arc::downgrade(other)).collect();
-            // Set once: a claim belongs to one group.
-            let _ = member.fellows.set(fellows);
-        }
-        // One may have been lost before it was bound.
-        for member in members {
-            if let Status::Lost(_) = member.status(now) {
-                for other in members {
-                    other.member_lost();
-                }
+        if lost {
+            self.stop();
+            if let Some(group) = self.group.get() {
+                group.lost();
             }
         }
+    }
+
+    /// Another member of the same multi-lock was lost. `true` when this one held until then.
+    fn member_lost(&self) -> bool {
+        let mut state = self.lock();
+        let Stage::Held = state.stage else { return false };
+        state.stage = Stage::Lost(LossReason::MemberLost);
+        drop(state);
+        self.changed.notify_waiters();
+        self.stop();
+        true
     }
 
     /// Completes at the next change after the call; check the stage after calling and before awaiting.
@@ -375,30 +399,49 @@ impl Kept {
         self.changed.notified()
     }
 
-    /// The token that fires with the stop margin, or at once if that has passed.
-    pub(crate) fn stop_token(&self, now: Moment) -> CancellationToken {
-        let token = self.stop.get_or_init(CancellationToken::new).clone();
-        self.stop_if_due(now);
-        token
+    /// The token that fires with the stop margin. Look at the clock after this, with [`watch`](Kept::watch): it may be due.
+    pub(crate) fn stop_token(&self) -> CancellationToken {
+        self.stop.get_or_init(CancellationToken::new).clone()
     }
 
-    /// Fires the token of a multi-lock too.
-    pub(crate) fn stop_group(&self, token: &CancellationToken, now: Moment) {
-        // Set once: a claim belongs to one group, and a group has one token.
-        let _ = self.group_stop.set(token.clone());
-        self.stop_if_due(now);
-    }
-
-    fn stop_if_due(&self, now: Moment) {
-        // `watch` fires the tokens itself while there is something to watch.
-        if self.watch(now).is_none() {
-            self.stop();
+    /// Fires the stop tokens.
+    pub(crate) fn stop(&self) {
+        if let Some(stop) = self.stop.get() {
+            stop.cancel();
+        }
+        if let Some(group) = self.group.get() {
+            group.stop.cancel();
         }
     }
+}
 
-    fn stop(&self) {
-        for token in [&self.stop, &self.group_stop].into_iter().filter_map(OnceLock::get) {
-            token.cancel();
+fn is_too_short(claim: &Claim, terms: &Terms, deadline: &Deadline, now: Moment) -> bool {
+    deadline.is_too_short_to_begin(now, terms.stop_margin, claim.wait_lease())
+}
+
+impl Group {
+    /// Binds the members of a multi-lock: one lost, all lost.
+    pub(crate) fn bind(members: &[&Arc<Kept>], now: Moment) -> Arc<Group> {
+        let weak = members.iter().map(|member| Arc::downgrade(member)).collect();
+        let group = Arc::new(Group { members: weak, stop: CancellationToken::new() });
+        for member in members {
+            // Set once: a claim belongs to one group.
+            let _ = member.group.set(Arc::clone(&group));
+        }
+        // One may have been lost, or come near it, before it was bound.
+        for member in members {
+            if member.watch(now).is_none() {
+                group.lost();
+            }
+        }
+        group
+    }
+
+    /// One was lost. Flat: those who are lost with it do not tell again.
+    fn lost(&self) {
+        self.stop.cancel();
+        for member in self.members.iter().filter_map(Weak::upgrade) {
+            member.member_lost();
         }
     }
 }

@@ -4,6 +4,7 @@
 //! uncontended acquire and release wakes nobody.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -82,9 +83,18 @@ impl Ledger {
         self.wake_for(&rows, renew_at, look_at);
     }
 
+    /// Begins to keep a claim that this client does not have yet; `false` when it has.
+    pub(crate) fn keep_new(&self, kept: &Arc<Kept>) -> bool {
+        if self.find(kept.claim.id).is_some() {
+            return false;
+        }
+        self.keep(kept);
+        true
+    }
+
     /// Stops keeping a claim.
     pub(crate) fn forget(&self, kept: &Kept) {
-        self.lock().remove(kept.claim.id);
+        self.lock().remove_this(kept);
     }
 
     /// How many claims are kept.
@@ -103,33 +113,38 @@ impl Ledger {
     /// Takes up what a renewal has changed: when to renew next, or that there is nothing to keep any more.
     pub(crate) fn settle(&self, kept: &Arc<Kept>) {
         let renew_at = kept.renew_at();
+        let now = self.clock.now();
         let mut rows = self.lock();
-        if kept.is_over() {
-            rows.remove(kept.claim.id);
-        } else if rows.reschedule(kept.claim.id, renew_at) {
+        if kept.is_over(now) {
+            rows.remove_this(kept);
+        } else if !rows.is_due(kept.claim.id, now) && rows.reschedule(kept.claim.id, renew_at) {
             self.wake_for(&rows, renew_at, None);
         }
     }
 
     /// Asks the keeper to renew one claim as soon as it can.
     pub(crate) fn renew_now(&self, kept: &Kept) {
-        self.renew_within(kept, Duration::ZERO);
-    }
-
-    /// Asks the keeper to renew one claim after so long.
-    pub(crate) fn renew_within(&self, kept: &Kept, span: Duration) {
-        let at = self.clock.now() + span;
+        let now = self.clock.now();
         let mut rows = self.lock();
-        if rows.reschedule(kept.claim.id, Some(at)) {
-            self.wake_for(&rows, Some(at), None);
+        if rows.reschedule(kept.claim.id, Some(now)) {
+            self.wake_for(&rows, Some(now), None);
         }
     }
 
-    /// Asks the keeper to renew everything as soon as it can: the store has just come back, or is another one.
-    pub(crate) fn renew_everything_now(&self) {
+    /// Lets the keeper try again after so long, unless it was asked to since.
+    pub(crate) fn retry_within(&self, kept: &Kept, pause: Duration) {
         let now = self.clock.now();
         let mut rows = self.lock();
-        let renewed = rows.claims.values().filter(|row| row.renew_at.is_some());
+        if !rows.is_due(kept.claim.id, now) && rows.reschedule(kept.claim.id, Some(now + pause)) {
+            self.wake_for(&rows, Some(now + pause), None);
+        }
+    }
+
+    /// Asks the keeper to renew all these as soon as it can: the store has just come back, or is another one.
+    pub(crate) fn renew_now_if(&self, wanted: impl Fn(&Kept) -> bool) {
+        let now = self.clock.now();
+        let mut rows = self.lock();
+        let renewed = rows.claims.values().filter(|row| row.renew_at.is_some() && wanted(&row.kept));
         let claims: Vec<ClaimId> = renewed.map(|row| row.kept.claim.id).collect();
         for claim in claims {
             rows.reschedule(claim, Some(now));
@@ -160,17 +175,8 @@ impl Ledger {
                 due.push(Arc::clone(&row.kept));
             }
         }
-        // What is over is not renewed: that would keep others out for a holder that has already been told to stop.
-        due.retain(|kept| {
-            let over = kept.is_over();
-            if over {
-                rows.remove(kept.claim.id);
-            }
-            !over
-        });
         for kept in &due {
-            let again = kept.renew_at().map(|_| now + kept.attempt(now));
-            rows.reschedule(kept.claim.id, again);
+            rows.reschedule(kept.claim.id, Some(now + kept.attempt(now)));
         }
         due
     }
@@ -214,11 +220,12 @@ impl Ledger {
             }
             due
         };
-        // Without the lock: this runs wakers.
-        let next: Vec<Option<Moment>> = due.iter().map(|kept| kept.watch(now)).collect();
+        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched.
+        let watch = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or_else(|_| kept.watch(now));
+        let next: Vec<Option<Moment>> = due.iter().map(watch).collect();
         let mut rows = self.lock();
         for (kept, look_at) in due.iter().zip(next) {
-            rows.look_again(kept.claim.id, look_at);
+            rows.look_again(kept, look_at);
         }
         if rows.closed && rows.claims.is_empty() {
             return false;
@@ -269,10 +276,25 @@ impl Rows {
         true
     }
 
+    /// Whether the keeper was asked to renew it, and has not yet taken it up: whoever takes it up moves it ahead.
+    fn is_due(&self, id: ClaimId, now: Moment) -> bool {
+        self.claims.get(&id).and_then(|row| row.renew_at).is_some_and(|at| at <= now)
+    }
+
+    /// Removes the row of this very claim, and not of another that was kept under its id.
+    fn remove_this(&mut self, kept: &Kept) {
+        let id = kept.claim.id;
+        if self.claims.get(&id).is_some_and(|row| std::ptr::eq(Arc::as_ptr(&row.kept), kept)) {
+            self.remove(id);
+        }
+    }
+
     /// Takes up when the warden is to look next; a claim that is over leaves.
-    fn look_again(&mut self, id: ClaimId, at: Option<Moment>) {
-        let Some(at) = at else { return self.remove(id) };
+    fn look_again(&mut self, kept: &Arc<Kept>, at: Option<Moment>) {
+        let id = kept.claim.id;
+        let Some(at) = at else { return self.remove_this(kept) };
         if let Some(row) = self.claims.get_mut(&id)
+            && Arc::ptr_eq(&row.kept, kept)
             && row.look_at.is_none()
         {
             row.look_at = Some(at);

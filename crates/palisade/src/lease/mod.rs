@@ -12,7 +12,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use clock::{BootClock, Clock, ManualClock, Moment, OnJump};
-pub use deadline::Drift;
+pub(crate) use deadline::Drift;
 
 /// How a guard stands, computed from the clock at the moment of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,6 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> std::io::Result<()> {
 }
 
 fn watch(ledger: &Ledger) {
-    // Firing a loss runs wakers of the user's runtime. One that panics must not leave the other holders unwatched.
+    // Whatever panics in there, the other holders must not be left unwatched.
     while catch_unwind(AssertUnwindSafe(|| ledger.look())).unwrap_or(true) {}
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -12,12 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::options::Options;
 use super::{Mutex, RwLock, Semaphore};
 use crate::engine::acquire::{Outcome, Wait};
+use crate::engine::give_back::GivingBack;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::guard::{AnyMode, Guard};
-use crate::lease::kept::Kept;
+use crate::guard::{AnyMode, Guard, about_to_be_lost, until_stopped};
+use crate::lease::kept::{Group, Kept};
 use crate::lease::{LossReason, Moment, Status};
-use crate::store::{Mode, Released};
+use crate::store::{Ending, Mode, Released};
 
 /// One lock of a [`Multi`]: a [`Mutex`], one side of an [`RwLock`], or permits of a [`Semaphore`].
 #[derive(Clone)]
@@ -42,12 +43,10 @@ impl Member {
         Member { options: semaphore.options.clone(), mode: Mode::Permits(permits) }
     }
 
-    /// Where this member stands in the order in which everybody acquires: by store, then by name.
-    fn rank(&self) -> (&'static str, usize, &str) {
-        let core = &self.options.core;
-        // Clients of one store have the same word; two servers of one kind are told apart by the client, which is the best that
-        // can be known here. Programs that lock over several servers of one kind must give them in one order.
-        (core.capability().store, Arc::as_ptr(core) as usize, &self.options.name)
+    /// Where this member stands in the order in which everybody acquires: by store, then by name. Of two servers of one kind
+    /// the same name keeps the order in which it was given.
+    fn rank(&self) -> (&'static str, &str) {
+        (self.options.core.capability().store, &self.options.name)
     }
 }
 
@@ -59,8 +58,8 @@ impl From<Mutex> for Member {
 
 /// Several locks that are held together. Made by [`Client::multi`](crate::Client::multi) or [`Multi::of`].
 ///
-/// They are acquired one after the other, in one order that every process shares: two of them never wait for each other in a
-/// circle. If one cannot be had, those before it are given back. If one is lost, all are.
+/// They are acquired one after the other, in one order that every process shares, by store and name: two of them never wait for
+/// each other in a circle. (Who locks the same name on two servers of one kind must give the servers in one order.) If one cannot be had, those before it are given back. If one is lost, all are.
 #[derive(Clone)]
 pub struct Multi {
     members: Vec<Member>,
@@ -93,7 +92,7 @@ impl Multi {
         let mut seen = HashSet::new();
         for member in &self.members {
             member.options.plan(member.mode)?;
-            if !seen.insert(member.rank()) {
+            if !seen.insert((Arc::as_ptr(&member.options.core), &member.options.name)) {
                 let name = &member.options.name;
                 return Err(Error::config(format!("{name} is in the multi-lock twice: it would wait for itself; name it once")));
             }
@@ -155,32 +154,24 @@ impl Multi {
         Fut: Future<Output = T>,
     {
         let guard = Arc::new(self.acquire().await?);
-        let stop = guard.on_lost();
-        let body = body(Arc::clone(&guard));
-        let done = tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            done = body => Some(done),
-        };
+        let done = until_stopped(&guard.on_lost(), body(Arc::clone(&guard))).await;
+        let loss = guard.loss();
+        // Also if the body has kept the guard.
+        let released = guard.give_back().await;
         match done {
-            Some(done) => {
-                if let Some(guard) = Arc::into_inner(guard) {
-                    let _ = guard.release().await;
-                }
-                Ok(done)
-            }
-            None => Err(Error::lost(guard.loss().unwrap_or(LossReason::Expired))),
+            Some(done) => released.members.into_iter().try_for_each(|(_, released)| released.map(drop)).map(|()| done),
+            None => Err(loss.map_or_else(about_to_be_lost, Error::lost)),
         }
     }
 
     async fn within(&self, wait: Wait) -> Result<Option<MultiGuard>> {
         self.check()?;
-        let deadlines = self.members.first().map(|member| member.options.core.now());
+        let begun = self.now();
         let mut guards: Vec<Guard<AnyMode>> = Vec::with_capacity(self.members.len());
         for member in &self.members {
-            let left = match (wait, deadlines) {
-                (Wait::For(longest), Some(begun)) => Wait::For(longest.saturating_sub(self.now().since(begun))),
-                (wait, _) => wait,
+            let left = match wait {
+                Wait::For(longest) => Wait::For(longest.saturating_sub(self.now().since(begun))),
+                Wait::Try | Wait::Forever => wait,
             };
             match member.options.acquire(member.mode, left).await? {
                 Outcome::Granted(grip) => guards.push(Guard::new(Arc::new(grip))),
@@ -208,14 +199,14 @@ fn lost_on_the_way() -> Error {
 #[must_use = "a guard that is dropped at once protects nothing"]
 pub struct MultiGuard {
     members: Vec<Guard<AnyMode>>,
-    stop: OnceLock<CancellationToken>,
+    group: Arc<Group>,
 }
 
 impl MultiGuard {
     fn bind(members: Vec<Guard<AnyMode>>, now: Moment) -> MultiGuard {
         let kept: Vec<&Arc<Kept>> = members.iter().map(|member| &member.grip().kept).collect();
-        Kept::bind(&kept, now);
-        MultiGuard { members, stop: OnceLock::new() }
+        let group = Group::bind(&kept, now);
+        MultiGuard { members, group }
     }
 
     /// The members, in the order in which they were acquired.
@@ -263,11 +254,7 @@ impl MultiGuard {
 
     /// A token that is cancelled when the work should stop: the stop margin of the first member to end, or a loss.
     pub fn on_lost(&self) -> CancellationToken {
-        let token = self.stop.get_or_init(CancellationToken::new);
-        for member in &self.members {
-            member.grip().kept.stop_group(token, member.grip().core.now());
-        }
-        token.clone()
+        self.group.stop.clone()
     }
 
     /// Gives all back: every one is tried, whatever became of the others.
@@ -276,13 +263,19 @@ impl MultiGuard {
     ///
     /// Dropped at any point, all are given back all the same.
     pub async fn release(self) -> MultiReleased {
-        let mut members = Vec::with_capacity(self.members.len());
+        self.give_back().await
+    }
+
+    async fn give_back(&self) -> MultiReleased {
         // All are sent before the first answer is waited for. The last acquired goes first.
-        let releases: Vec<_> =
-            self.members.into_iter().rev().map(|member| (member.name().to_owned(), member.give_back())).collect();
-        for (name, release) in releases {
-            let released = release.outcome().await;
-            members.push((name, released));
+        let send = |member: &Guard<AnyMode>| {
+            let grip = member.grip();
+            (member.name().to_owned(), grip.core.give_back(&grip.kept, Ending::Release))
+        };
+        let sent: Vec<(String, GivingBack)> = self.members.iter().rev().map(send).collect();
+        let mut members = Vec::with_capacity(sent.len());
+        for (name, release) in sent {
+            members.push((name, release.outcome().await));
         }
         MultiReleased { members }
     }

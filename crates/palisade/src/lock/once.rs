@@ -9,7 +9,7 @@ use super::options::{Options, option_methods};
 use crate::engine::acquire::{Outcome, Wait};
 use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Guard};
-use crate::lease::Status;
+use crate::lease::{LossReason, Status};
 use crate::store::{Ending, Mode, Released};
 
 /// A mutex that is refused while less than a period has passed since its last grant, by the store's clock. Made by
@@ -179,21 +179,32 @@ impl OnceGuard {
     /// Dropped half-way, the work may or may not be recorded; the key is given back.
     pub async fn finish(self) -> Result<()> {
         let (core, kept) = (&self.guard.grip().core, &self.guard.grip().kept);
+        let mut may_be_sealed = false;
         loop {
-            if let Status::Lost(reason) = kept.status(core.now()) {
+            let lost = match kept.status(core.now()) {
+                Status::Lost(reason) => Some(reason),
+                Status::Held | Status::AtRisk => None,
+            };
+            if let Some(reason) = lost
+                && !may_be_sealed
+            {
                 return Err(Error::lost(reason));
             }
             let (store, claim, ending) = (Arc::clone(&core.store), kept.to_ref(), Ending::Seal(self.keep));
-            match core.call(async move { store.release(&claim, ending).await }).await {
-                Ok(Released::Done) => {
+            match (core.call(async move { store.release(&claim, ending).await }).await, lost) {
+                (Ok(Released::Done), _) => {
                     kept.give_back(core.now());
                     core.ledger.forget(kept);
                     return Ok(());
                 }
-                Ok(Released::AlreadyLost) => return Err(Error::lost(crate::LossReason::Taken)),
-                Ok(Released::Unknown) => core.pause(RETRY).await?,
-                Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
-                Err(error) => return Err(error),
+                // Asked once more after the loss, because an earlier answer was lost: it was not sealed.
+                (_, Some(reason)) => return Err(Error::lost(reason)),
+                (Ok(Released::AlreadyLost), None) => return Err(Error::lost(LossReason::Taken)),
+                (Err(error), None) if !error.retry_may_help() => return Err(error),
+                (Ok(Released::Unknown) | Err(_), None) => {
+                    may_be_sealed = true;
+                    core.pause(RETRY).await?;
+                }
             }
         }
     }

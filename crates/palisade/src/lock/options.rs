@@ -75,7 +75,7 @@ impl Options {
             terms: Terms {
                 auto_renew: self.auto_renew,
                 max_hold: self.max_hold,
-                stop_margin: self.stop_margin.unwrap_or_else(|| default_stop_margin(lease)),
+                stop_margin: self.stop_margin.unwrap_or_else(|| default_stop_margin(lease, self.max_hold)),
                 drift: self.core.drift,
             },
             spin: self.checked_spin()?,
@@ -195,7 +195,7 @@ impl Options {
     }
 
     pub(crate) fn busy(&self, busy: crate::store::Busy) -> Error {
-        let message = format!("not acquired in time: {} is held by somebody else", self.name);
+        let message = format!("not acquired in time: {} is busy", self.name);
         Error::new(crate::ErrorKind::Timeout { holder: busy.holder }, message)
     }
 

@@ -9,7 +9,7 @@ use crate::engine::acquire::Wait;
 use crate::engine::grip::Grip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, GuardMode};
-use crate::store::Mode;
+use crate::store::{Busy, Mode};
 
 /// Somebody who may enter a lock that he already holds. Made by [`Client::owner`](crate::Client::owner).
 ///
@@ -17,8 +17,11 @@ use crate::store::Mode;
 #[derive(Clone)]
 pub struct Owner {
     label: Arc<str>,
-    holds: Arc<std::sync::Mutex<HashMap<Arc<str>, Hold>>>,
+    holds: Arc<std::sync::Mutex<HashMap<Key, Hold>>>,
 }
+
+/// Client and name: the same name in another store is another lock.
+type Key = (usize, Arc<str>);
 
 /// What an owner has of one name. Whoever enters holds the lock while it asks the store, so that two tasks of one owner do not
 /// contend with each other.
@@ -40,8 +43,20 @@ impl Owner {
     ///
     /// Dropped at any point, a claim of its own is withdrawn.
     pub(crate) async fn enter<M: GuardMode>(&self, options: &Options, mode: Mode, wait: Wait) -> Result<Guard<M>> {
-        let hold = self.hold(&options.name);
-        let mut current = hold.lock().await;
+        let begun = options.core.now();
+        let hold = self.hold(options);
+        let mut current = match wait {
+            // Another task of this owner may be waiting in line with the lock of this hold.
+            Wait::For(longest) => tokio::select! {
+                biased;
+                current = hold.lock() => current,
+                paused = options.core.pause(longest) => {
+                    paused?;
+                    return Err(options.busy(Busy::default()));
+                }
+            },
+            Wait::Try | Wait::Forever => hold.lock().await,
+        };
         if let Some(grip) = current.upgrade() {
             let guard = Guard::<M>::new(grip);
             if guard.is_held() {
@@ -50,25 +65,35 @@ impl Owner {
             }
             // Lost, but not yet given back: whoever holds it is told. This is a new hold.
         }
+        let left = match wait {
+            Wait::For(longest) => Wait::For(longest.saturating_sub(options.core.now().since(begun))),
+            Wait::Try | Wait::Forever => wait,
+        };
         let options = Options { owner: Arc::clone(&self.label), ..options.clone() };
-        let grip = Arc::new(options.acquire_or_fail(mode, wait).await?);
+        let grip = Arc::new(options.acquire_or_fail(mode, left).await?);
         *current = Arc::downgrade(&grip);
         Ok(Guard::new(grip))
     }
 
-    fn hold(&self, name: &Arc<str>) -> Hold {
+    fn hold(&self, options: &Options) -> Hold {
+        let name = (Arc::as_ptr(&options.core) as usize, Arc::clone(&options.name));
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         // What nobody holds and nobody is about to enter is forgotten, so that an owner of many names does not grow.
-        if holds.len() >= 32 && !holds.contains_key(name) {
+        if holds.len() >= 32 && !holds.contains_key(&name) {
             holds.retain(|_, hold| Arc::strong_count(hold) > 1 || hold.try_lock().is_ok_and(|grip| grip.strong_count() > 0));
         }
-        Arc::clone(holds.entry(Arc::clone(name)).or_default())
+        Arc::clone(holds.entry(name).or_default())
     }
 }
 
 /// Refuses what would wait for itself.
 fn check_same<M: GuardMode>(options: &Options, mode: Mode, held: &Guard<M>) -> Result<()> {
-    let kind = held.grip().kept.claim.kind;
+    let kept = &held.grip().kept;
+    let kind = kept.claim.kind;
+    if kept.is_leaving() {
+        let message = format!("{} is just being downgraded or detached by its owner", options.name);
+        return Err(Error::new(ErrorKind::Deadlock, message));
+    }
     if held.mode() == mode && kind == options.kind {
         return Ok(());
     }

@@ -1,29 +1,61 @@
 //! The stores: one folder each, and the table of their URLs.
 
+mod mailbox;
 pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::store::{Capability, Store};
 use crate::url::StoreUrl;
 
-/// A store as the table knows it: its schemes, and how to open it.
+/// How a store is opened from its URL.
+type Open = fn(StoreUrl) -> Result<Arc<dyn Store>>;
+
+/// A store as the table knows it.
 struct Entry {
+    /// Its URL schemes.
     schemes: &'static [&'static str],
-    open: fn(StoreUrl) -> Result<Arc<dyn Store>>,
+    /// The cargo feature that it is behind.
+    feature: &'static str,
+    /// `None` when it is not compiled in.
+    open: Option<Open>,
+    /// What it can do, by format.
+    capabilities: &'static [Capability],
 }
 
-/// Adding a store is one line here, one folder, and one line in the conformance matrix.
-const STORES: &[Entry] = &[Entry { schemes: &["memory"], open: memory::open }];
+/// Adding a store is one entry here, one folder, and one line in the conformance matrix.
+const STORES: &[Entry] = &[
+    Entry { schemes: &["memory"], feature: "", open: Some(memory::open), capabilities: &[memory::CAPABILITY] },
+    Entry {
+        schemes: &["sqlite"],
+        feature: "sqlite",
+        #[cfg(feature = "sqlite")]
+        open: Some(sqlite::open),
+        #[cfg(not(feature = "sqlite"))]
+        open: None,
+        #[cfg(feature = "sqlite")]
+        capabilities: &[sqlite::CAPABILITY],
+        #[cfg(not(feature = "sqlite"))]
+        capabilities: &[],
+    },
+];
+
+/// What every store that is compiled in can do, in every format.
+pub fn capabilities() -> impl Iterator<Item = &'static Capability> {
+    STORES.iter().flat_map(|entry| entry.capabilities)
+}
 
 /// Opens the store of a URL. Parses and returns: the first use connects.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
-    match STORES.iter().find(|entry| entry.schemes.contains(&url.scheme())) {
-        Some(entry) => (entry.open)(url),
-        None => {
-            let known: Vec<&str> = STORES.iter().flat_map(|entry| entry.schemes).copied().collect();
-            Err(Error::config(format!("no store has the scheme {}:; known here: {}", url.scheme(), known.join(", "))))
-        }
+    let Some(entry) = STORES.iter().find(|entry| entry.schemes.contains(&url.scheme())) else {
+        let known: Vec<&str> = STORES.iter().flat_map(|entry| entry.schemes).copied().collect();
+        return Err(Error::config(format!("no store has the scheme {}:; known: {}", url.scheme(), known.join(", "))));
+    };
+    match entry.open {
+        Some(open) => open(url),
+        None => Err(Error::config(format!("{0}: is not compiled in; build with the feature {1}", url.scheme(), entry.feature))),
     }
 }

@@ -1,4 +1,4 @@
-//! How the lines tell clients what they did not ask for: a mailbox per waiting claim, an inbox per client.
+//! How the lines tell a client what it did not ask for.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -6,33 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::store::{Event, Woken};
-
-/// What is pushed to one waiting claim.
-#[derive(Default)]
-pub(super) struct Mailbox {
-    pushed: Mutex<Option<Woken>>,
-    arrived: Notify,
-}
-
-impl Mailbox {
-    pub(super) fn push(&self, woken: Woken) {
-        *self.pushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(woken);
-        self.arrived.notify_waiters();
-    }
-
-    /// Waits for a push. Dropped half-way, the push stays for the next call.
-    pub(super) async fn next(&self) -> Woken {
-        loop {
-            let mut arrived = pin!(self.arrived.notified());
-            arrived.as_mut().enable();
-            if let Some(woken) = self.pushed.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                return woken;
-            }
-            arrived.await;
-        }
-    }
-}
+use crate::store::Event;
 
 /// What one client must hear of.
 #[derive(Default)]

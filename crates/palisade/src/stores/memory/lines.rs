@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::inbox::{Inbox, Mailbox};
+use super::inbox::Inbox;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
@@ -11,6 +11,7 @@ use crate::name::Name;
 use crate::store::{
     Answer, Claim, ClaimId, ClaimRef, Ending, Event, Gone, LineView, Page, Query, Released, Revoked, Standing, Woken,
 };
+use crate::stores::mailbox::Mailbox;
 
 /// How many lines a page of a list has.
 const PAGE: usize = 256;
@@ -39,7 +40,8 @@ impl Lines {
         if let Answer::Granted(_) | Answer::Queued(_) = answer {
             let mailbox = matches!(answer, Answer::Queued(_)).then(Arc::default);
             let route = Route { name: claim.name.clone(), inbox: Arc::clone(inbox), mailbox };
-            self.routes.entry(claim.id).or_insert(route);
+            // A claim that is sent again and queued begins a new life, and must not find the pushes of the one before.
+            self.routes.insert(claim.id, route);
         }
         Ok(answer)
     }

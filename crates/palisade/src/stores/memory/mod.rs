@@ -84,7 +84,6 @@ impl Hall {
 }
 
 /// One client's door to the lines.
-#[derive(Clone)]
 pub struct MemoryStore {
     hall: Arc<Hall>,
     inbox: Arc<Inbox>,
@@ -143,8 +142,8 @@ impl Store for MemoryStore {
         }
     }
 
-    async fn renew(&self, claims: &[ClaimRef]) -> Result<Vec<Standing>> {
-        Ok(self.with_lines(|lines, now| claims.iter().map(|claim| lines.renew(now, claim, &self.inbox)).collect()))
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        self.with_lines(|lines, now| claims.iter().map(|claim| Ok(lines.renew(now, claim, &self.inbox))).collect())
     }
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {

@@ -1,0 +1,437 @@
+//! `sqlite:/path` — the line in a file, for the processes of one machine. No server.
+//!
+//! The file decides: every verb is one write transaction on it. Beside it, in the folder `<path>-clients`, each client has a
+//! named pipe that it keeps locked for as long as it lives, and a socket to be woken by. A grant lives while its lease runs
+//! *and* its client is alive: when a process is killed, the next in line has the lock a moment later, not a lease later.
+//!
+//! # What a verb costs
+//!
+//! | verb | transactions | messages |
+//! |---|---|---|
+//! | acquire, free | 1 | 0 |
+//! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 0 |
+//! | release | 1 | 1 to the next in line |
+//! | hand-off | 0 more | 0 more |
+//! | renewal | 1 for all claims of the client | 0 |
+//!
+//! # What may lose a grant
+//!
+//! Nothing but the loss of the file, or a restart of the machine, after which no holder is left. Commits are not synced
+//! (`synchronous=NORMAL`): a power cut may take the last ones along, and fences jump to the next multiple of 2^40 at the next
+//! boot, so that they never repeat.
+
+mod boot;
+mod busy;
+mod file;
+mod inbox;
+mod lines;
+mod liveness;
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use self::file::{Database, Refusal};
+use self::inbox::Inbox;
+use self::lines::{Letter, Loaded};
+use self::liveness::{Folder, Life};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::line::{Line, StoreTime, Told};
+use crate::name::Name;
+use crate::store::{
+    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Gone, Grant, Lease, LeaseUnit,
+    LineView, Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
+};
+use crate::url::StoreUrl;
+
+/// What the SQLite store can do.
+pub const CAPABILITY: Capability = Capability {
+    store: "sqlite",
+    format: "line",
+    durability: Durability::Machine,
+    order: Order::Fifo,
+    wakes: Wakes::Push,
+    fence: FenceSource::Counter,
+    lease_unit: LeaseUnit::Claim,
+    min_lease: Duration::from_millis(100),
+    max_lease: Duration::from_secs(24 * 3600),
+    rwlock: true,
+    semaphore: true,
+    mutex_is_write_side: true,
+    downgrade: true,
+    min_hold: true,
+    once_per: true,
+    once: true,
+    detach: Detach::Anywhere,
+    list: true,
+    waiters_known: true,
+    revoke: true,
+    revoke_pushed: true,
+    name_limit: Name::LONGEST,
+    renew_batch: 1024,
+    claim_blocks: false,
+    in_caller: true,
+};
+
+/// How many lines a page of a list has.
+const PAGE: i64 = 256;
+/// How often a client clears away what the dead have left.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How often a waiter looks anew at who stands before it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// One client's door to the file.
+pub struct SqliteStore(Arc<Shared>);
+
+struct Shared {
+    database: Database,
+    /// Begun with the first claim.
+    client: OnceLock<Client>,
+    starting: std::sync::Mutex<()>,
+    inbox: Inbox,
+    /// When the last sweep was, in ms of the file's time.
+    swept_ms: AtomicU64,
+}
+
+/// What this client is to others.
+struct Client {
+    id: String,
+    folder: Folder,
+    life: Life,
+}
+
+/// Opens `sqlite:/path`. The file is made at first use.
+pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
+    url.finish(&[])?;
+    match url.local_path()? {
+        "" => Err(Error::config("sqlite: needs a file; write sqlite:/path/to/locks.db")),
+        path => Ok(Arc::new(SqliteStore::new(path))),
+    }
+}
+
+impl SqliteStore {
+    /// The store in this file. The file is made at first use; its folder must be there.
+    pub fn new(path: impl Into<PathBuf>) -> SqliteStore {
+        let database = Database::new(path.into());
+        let starting = std::sync::Mutex::default();
+        SqliteStore(Arc::new(Shared {
+            database,
+            client: OnceLock::new(),
+            starting,
+            inbox: Inbox::default(),
+            swept_ms: AtomicU64::new(0),
+        }))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        self.0.database.path()
+    }
+
+    /// Runs a transaction in the caller's thread if it can have its turn at once, else where waiting hurts nobody.
+    async fn transact<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Shared, &Connection, StoreTime) -> Result<(T, Vec<Letter>)> + Send + 'static,
+    ) -> Result<T> {
+        let shared = Arc::clone(&self.0);
+        let (answer, letters) = match shared.database.attempt(|connection, now| work(&shared, connection, now)) {
+            Ok(done) => done,
+            Err(Refusal::Failed(error)) => return Err(error),
+            Err(Refusal::Busy) => {
+                let patient = move || shared.database.run(|connection, now| work(&shared, connection, now));
+                let waited = tokio::task::spawn_blocking(patient).await;
+                waited.map_err(|cause| Error::protocol("the transaction broke off; this is a bug").with_source(cause))??
+            }
+        };
+        if !letters.is_empty()
+            && let Ok(client) = self.0.client()
+        {
+            self.0.inbox.send(&client.folder, letters);
+        }
+        Ok(answer)
+    }
+
+    /// One event on one line.
+    async fn event<T: Send + 'static>(
+        &self,
+        name: &Name,
+        act: impl Fn(&mut Line, StoreTime, &mut Vec<Told>) -> T + Send + 'static,
+    ) -> Result<T> {
+        let name = name.clone();
+        self.transact(move |shared, connection, now| {
+            let mut loaded = shared.sql(Loaded::load(connection, now, &name))?;
+            let mut told = Vec::new();
+            let answer = act(&mut loaded.line, now, &mut told);
+            let client = shared.client()?;
+            Ok((answer, shared.sql(loaded.save(&client.folder, &client.id, told))?))
+        })
+        .await
+    }
+}
+
+impl Shared {
+    fn sql<T>(&self, result: rusqlite::Result<T>) -> Result<T> {
+        result.map_err(|error| file::failure(self.database.path(), error))
+    }
+
+    /// This client, alive from now on.
+    fn client(&self) -> Result<&Client> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let _starting = self.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let id = format!("{:016x}", ClaimId::random()?.bits() as u64);
+        let place = |cause: std::io::Error| {
+            let kind =
+                if cause.kind() == std::io::ErrorKind::PermissionDenied { ErrorKind::Denied } else { ErrorKind::Unavailable };
+            let path = self.database.path().display();
+            Error::new(kind, format!("{path}: its folder {path}-clients cannot be used: {cause}")).with_source(cause)
+        };
+        let folder = Folder::beside(self.database.path()).map_err(place)?;
+        let life = folder.live(&id).map_err(place)?;
+        self.inbox.bind(&folder, &id).map_err(place)?;
+        Ok(self.client.get_or_init(|| Client { id, folder, life }))
+    }
+
+    /// Clears away what nobody asks for any more, once in a while: expired entries of names that are not used, and dead
+    /// clients' files.
+    fn sweep(&self, connection: &Connection, now: StoreTime, folder: &Folder) -> Result<()> {
+        let now_ms = u64::try_from(now.since_zero().as_millis()).unwrap_or(u64::MAX);
+        let last = self.swept_ms.load(Ordering::Relaxed);
+        if now_ms < last.saturating_add(SWEEP_EVERY.as_millis() as u64) {
+            return Ok(());
+        }
+        self.swept_ms.store(now_ms, Ordering::Relaxed);
+        // A client's first claim must be quick: it only sets the time.
+        if last == 0 {
+            return Ok(());
+        }
+        let now = lines::time(now);
+        self.sql(connection.execute("DELETE FROM entries WHERE max(expiry_ns, keep_until_ns) <= ?1", [now]))?;
+        self.sql(connection.execute("DELETE FROM notes WHERE until_ns <= ?1", [now]))?;
+        folder.sweep();
+        Ok(())
+    }
+
+    /// Renews one claim inside a transaction. A holder needs one statement.
+    fn renew(&self, connection: &Connection, now: StoreTime, claim: &ClaimRef) -> Result<(Standing, Vec<Letter>)> {
+        let ClaimRef { claim, fence } = claim;
+        if let Some(fence) = fence
+            && let Some(grant) = self.sql(renew_holder(connection, now, claim, *fence))?
+        {
+            return Ok((Standing::Held(grant), Vec::new()));
+        }
+        let client = self.client()?;
+        let mut loaded = self.sql(Loaded::load(connection, now, &claim.name))?;
+        let mut told = Vec::new();
+        loaded.reap(&client.folder, &client.id, &mut told);
+        let standing = loaded.line.renew(now, claim.id, *fence, &mut told);
+        // What the reaping has granted to this very claim is in its answer.
+        told.retain(|news| news.claim() != claim.id);
+        if let Standing::Gone(_) = standing {
+            self.inbox.mailboxes.close(claim.id);
+        }
+        Ok((standing, self.sql(loaded.save(&client.folder, &client.id, told))?))
+    }
+
+    /// Who stands before a waiting claim: the waiter before it, or else the holders. `None` when that cannot be seen now.
+    fn before(&self, claim: &Claim) -> Option<Vec<String>> {
+        self.database.glance(|connection, _| {
+            let id = claim.id.bits().to_be_bytes();
+            let mut place =
+                connection.prepare_cached("SELECT place FROM entries WHERE name = ?1 AND claim = ?2 AND fence IS NULL")?;
+            let Some(place) = place.query_row(params![claim.name.as_str(), id], |row| row.get::<_, i64>(0)).optional()? else {
+                return Ok(Vec::new());
+            };
+            let mut ahead = connection.prepare_cached(
+                "SELECT client FROM entries WHERE name = ?1 AND place < ?2 AND fence IS NULL AND client IS NOT NULL \
+                 ORDER BY place DESC LIMIT 1",
+            )?;
+            if let Some(waiter) = ahead.query_row(params![claim.name.as_str(), place], |row| row.get(0)).optional()? {
+                return Ok(vec![waiter]);
+            }
+            let mut holders = connection.prepare_cached(
+                "SELECT DISTINCT client FROM entries WHERE name = ?1 AND fence IS NOT NULL AND ghost = 0 AND client IS NOT NULL",
+            )?;
+            holders.query_map([claim.name.as_str()], |row| row.get(0))?.collect()
+        })
+    }
+
+    fn view(&self, connection: &Connection, now: StoreTime, name: &Name) -> Result<Option<LineView>> {
+        let client = self.client()?;
+        let mut loaded = self.sql(Loaded::load(connection, now, name))?;
+        // The dead are not shown, and whoever asks next sees them off.
+        loaded.reap(&client.folder, &client.id, &mut Vec::new());
+        let view = loaded.line.view(now, name);
+        Ok((!view.holders.is_empty() || !view.waiters.is_empty()).then_some(view))
+    }
+
+    fn page(&self, connection: &Connection, now: StoreTime, prefix: &str, after: &str) -> Result<Page> {
+        let names = connection
+            .prepare_cached(
+                "SELECT DISTINCT name FROM entries WHERE name > ?1 AND substr(name, 1, length(?2)) = ?2 ORDER BY name LIMIT ?3",
+            )
+            .and_then(|mut select| select.query_map(params![after, prefix, PAGE], |row| row.get(0))?.collect());
+        let names: Vec<String> = self.sql(names)?;
+        let next = names.last().filter(|_| names.len() as i64 == PAGE).cloned();
+        let mut lines = Vec::with_capacity(names.len());
+        for name in &names {
+            lines.extend(self.view(connection, now, &Name::new(name)?)?);
+        }
+        Ok(Page { lines, next })
+    }
+}
+
+/// Renews a live holder without looking at the rest of its line; `None` when it is not one.
+fn renew_holder(connection: &Connection, now: StoreTime, claim: &Claim, fence: Fence) -> rusqlite::Result<Option<Grant>> {
+    let mut update = connection.prepare_cached(
+        "UPDATE entries SET expiry_ns = max(expiry_ns, ?1 + lease_ns) \
+         WHERE name = ?2 AND claim = ?3 AND fence = ?4 AND ghost = 0 AND expiry_ns > ?1 RETURNING lease_ns",
+    )?;
+    let fence_number = i64::try_from(fence.get()).unwrap_or(i64::MAX);
+    let key = params![lines::time(now), claim.name.as_str(), claim.id.bits().to_be_bytes(), fence_number];
+    let lease: Option<i64> = update.query_row(key, |row| row.get(0)).optional()?;
+    Ok(lease.map(|lease| Grant { fence, lease: Lease::of(Duration::from_nanos(lease.unsigned_abs())) }))
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn capability(&self) -> &Capability {
+        &CAPABILITY
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+        let asked = claim.clone();
+        if claim.queue {
+            self.0.inbox.mailboxes.open(claim.id);
+        }
+        let answer = self
+            .transact(move |shared, connection, now| {
+                let client = shared.client()?;
+                shared.sweep(connection, now, &client.folder)?;
+                let mut loaded = shared.sql(Loaded::load(connection, now, &asked.name))?.ours(asked.id, &client.id);
+                let mut told = Vec::new();
+                loaded.reap(&client.folder, &client.id, &mut told);
+                let answer = loaded.line.claim(now, &asked, &mut told)?;
+                Ok((answer, shared.sql(loaded.save(&client.folder, &client.id, told))?))
+            })
+            .await;
+        if !matches!(answer, Ok(Answer::Queued(_))) {
+            self.0.inbox.mailboxes.close(claim.id);
+        }
+        answer
+    }
+
+    async fn wake(&self, claim: &Claim) -> Woken {
+        let Some(mailbox) = self.0.inbox.mailboxes.get(claim.id) else { return Woken::Ask };
+        let Ok(client) = self.0.client() else { return mailbox.next().await };
+        loop {
+            // Of ourselves we would know.
+            let before: Vec<String> = self.0.before(claim).into_iter().flatten().filter(|other| *other != client.id).collect();
+            tokio::select! {
+                biased;
+                woken = mailbox.next() => return woken,
+                () = any_death(&client.folder, &before) => return Woken::Ask,
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        let count = claims.len();
+        let claims = claims.to_vec();
+        let renewed = self.transact(move |shared, connection, now| {
+            let mut letters = Vec::new();
+            let mut standings = Vec::with_capacity(claims.len());
+            for claim in &claims {
+                let (standing, more) = shared.renew(connection, now, claim)?;
+                standings.push(Ok(standing));
+                letters.extend(more);
+            }
+            Ok((standings, letters))
+        });
+        renewed.await.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+        let ClaimRef { claim, fence } = claim.clone();
+        let id = claim.id;
+        let released = self.event(&claim.name, move |line, now, told| line.release(now, id, fence, ending, told)).await;
+        if released.is_ok() {
+            self.0.inbox.mailboxes.close(id);
+        }
+        released
+    }
+
+    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
+        let ClaimRef { claim, fence } = claim.clone();
+        let Some(fence) = fence else { return Ok(Standing::Gone(Gone::Expired)) };
+        let id = claim.id;
+        self.event(&claim.name, move |line, now, told| line.downgrade(now, id, fence, told)).await
+    }
+
+    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
+        let claim = claim.clone();
+        self.transact(move |shared, connection, now| {
+            let (standing, letters) = shared.renew(connection, now, &claim)?;
+            if let Standing::Held(_) = standing {
+                let ClaimRef { claim, .. } = &claim;
+                let let_go = connection.execute(
+                    "UPDATE entries SET client = NULL WHERE name = ?1 AND claim = ?2",
+                    params![claim.name.as_str(), claim.id.bits().to_be_bytes()],
+                );
+                shared.sql(let_go)?;
+            }
+            Ok((standing, letters))
+        })
+        .await
+    }
+
+    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
+        self.event(name, move |line, now, told| line.revoke(now, fence, told)).await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let query = query.clone();
+        self.transact(move |shared, connection, now| {
+            let page = match &query {
+                Query::Show(name) => Page { lines: shared.view(connection, now, name)?.into_iter().collect(), next: None },
+                Query::List { prefix, after } => shared.page(connection, now, prefix, after.as_deref().unwrap_or(""))?,
+            };
+            Ok((page, Vec::new()))
+        })
+        .await
+    }
+
+    fn liveness(&self) -> Option<BorrowedFd<'_>> {
+        self.0.client.get()?.life.descriptor()
+    }
+
+    async fn event(&self) -> Event {
+        self.0.inbox.next().await
+    }
+}
+
+/// Completes when one of these clients has died.
+async fn any_death(folder: &Folder, clients: &[String]) {
+    match clients {
+        [] => std::future::pending().await,
+        [one] => folder.death(one).await,
+        [one, rest @ ..] => {
+            let (one, rest) = (Box::pin(folder.death(one)), Box::pin(any_death(folder, rest)));
+            tokio::select! {
+                () = one => {}
+                () = rest => {}
+            }
+        }
+    }
+}
