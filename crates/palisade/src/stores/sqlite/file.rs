@@ -219,6 +219,8 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_turn))?;
     // A checkpoint costs two syncs. It is due every thousand pages, not whenever a short command ends.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Otherwise the planner looks at bound values, and prepares statements anew for every name.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     // A power cut may take the last commits along. Everybody who held a lock is gone then, and fences jump at the next boot.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
