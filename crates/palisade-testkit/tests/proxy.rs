@@ -1,0 +1,227 @@
+//! Every fault of the proxy, in front of a real Redis.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use palisade_testkit::eventually;
+use palisade_testkit::proxy::{Protocol, Proxy, Way};
+use palisade_testkit::redis::Redis;
+use palisade_testkit::resp::Connection;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for an answer that comes at all; short enough to wait for one that does not.
+const SILENCE: Duration = Duration::from_millis(300);
+
+struct Scene {
+    proxy: Proxy,
+    redis: Redis,
+}
+
+fn scene() -> Scene {
+    let redis = Redis::start();
+    Scene { proxy: Proxy::speaking(Protocol::Redis, redis.address()), redis }
+}
+
+impl Scene {
+    fn connect(&self, limit: Duration) -> Connection {
+        Connection::open(self.proxy.address(), limit).expect("a connection")
+    }
+
+    fn stored(&self) -> String {
+        self.redis.call(&["GET", "name"]).text()
+    }
+}
+
+fn set(connection: &mut Connection) -> std::io::Result<String> {
+    Ok(connection.call(&["SET", "name", "value"])?.text())
+}
+
+fn is_silence(result: std::io::Result<impl Sized>) -> bool {
+    result.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually(what, PATIENCE, || if is_so() { Ok(()) } else { Err("not yet".into()) });
+}
+
+#[test]
+fn without_faults_it_is_not_there() {
+    let scene = scene();
+    let mut connection = scene.connect(PATIENCE);
+    assert_eq!(set(&mut connection).expect("an answer"), "OK");
+    let long = "x".repeat(3_000_000);
+    connection.call(&["SET", "long", &long]).expect("an answer");
+    assert_eq!(connection.call(&["GET", "long"]).expect("an answer").text(), long);
+    assert_eq!(scene.proxy.connections(), 1);
+    drop(connection);
+    wait_for("the end of the connection", || scene.proxy.connections() == 0);
+}
+
+#[test]
+fn the_end_of_the_server_reaches_the_client() {
+    let scene = scene();
+    let mut connection = scene.connect(PATIENCE);
+    set(&mut connection).expect("an answer");
+    scene.redis.kill();
+    assert!(connection.read().is_err_and(|error| error.kind() != ErrorKind::WouldBlock));
+    let late = Connection::open(scene.proxy.address(), PATIENCE).and_then(|mut late| set(&mut late));
+    assert!(late.is_err(), "nobody is there to answer");
+}
+
+#[test]
+fn delay_and_jitter() {
+    let scene = scene();
+    let mut connection = scene.connect(PATIENCE);
+    scene.proxy.delay(Way::Both, Duration::from_millis(100), Duration::from_millis(50));
+    let start = Instant::now();
+    for _ in 0..20 {
+        connection.send(&["INCR", "n"]).expect("room");
+    }
+    for n in 1..=20 {
+        assert_eq!(connection.read().expect("an answer").int(), Some(n), "the order is kept");
+    }
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(200), "{took:?} for a way there and a way back");
+    assert!(took < Duration::from_secs(4), "{took:?}: each waited for the one before");
+}
+
+#[test]
+fn slow() {
+    let scene = scene();
+    let mut connection = scene.connect(PATIENCE);
+    connection.call(&["SET", "name", &"x".repeat(2_000)]).expect("an answer");
+    scene.proxy.slow(Way::ToClient, 4_000);
+    let start = Instant::now();
+    connection.call(&["GET", "name"]).expect("an answer");
+    assert!(start.elapsed() >= Duration::from_millis(480), "{:?}", start.elapsed());
+}
+
+#[test]
+fn swallowed_requests_never_come() {
+    let scene = scene();
+    let mut connection = scene.connect(SILENCE);
+    scene.proxy.swallow(Way::ToServer);
+    assert!(is_silence(set(&mut connection)));
+    assert_eq!(scene.stored(), "");
+    let mut new = scene.connect(SILENCE);
+    assert!(is_silence(new.call(&["PING"])), "new connections are accepted and swallowed too");
+    scene.proxy.heal();
+    assert_eq!(set(&mut connection).expect("an answer"), "OK");
+}
+
+#[test]
+fn swallowed_replies_belong_to_requests_that_were_applied() {
+    let scene = scene();
+    let mut connection = scene.connect(SILENCE);
+    scene.proxy.swallow(Way::ToClient);
+    assert!(is_silence(set(&mut connection)));
+    assert_eq!(scene.stored(), "value");
+    scene.redis.kill();
+    assert!(is_silence(connection.read()), "the end of the server is swallowed too");
+}
+
+#[test]
+fn a_stall_keeps_everything_for_later() {
+    let scene = scene();
+    let mut connection = scene.connect(SILENCE);
+    scene.proxy.stall(Way::ToServer);
+    assert!(is_silence(set(&mut connection)));
+    assert_eq!(scene.stored(), "");
+    scene.proxy.stall(Way::ToClient);
+    scene.proxy.heal();
+    wait_for("the late answer", || connection.read().is_ok());
+    assert_eq!(scene.stored(), "value");
+}
+
+#[test]
+fn a_stalled_client_does_not_learn_of_the_end_of_the_server() {
+    let scene = scene();
+    let mut connection = scene.connect(SILENCE);
+    set(&mut connection).expect("an answer");
+    scene.proxy.stall(Way::ToClient);
+    scene.redis.kill();
+    assert!(is_silence(connection.read()));
+    scene.proxy.heal();
+    wait_for("the end", || !is_silence(connection.read()));
+}
+
+#[test]
+fn reset_ends_what_is_open_and_nothing_else() {
+    let scene = scene();
+    let mut connections = [scene.connect(PATIENCE), scene.connect(PATIENCE)];
+    for connection in &mut connections {
+        set(connection).expect("an answer");
+    }
+    scene.proxy.reset();
+    for connection in &mut connections {
+        assert_eq!(connection.read().expect_err("it is over").kind(), ErrorKind::ConnectionReset);
+    }
+    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("an answer"), "OK");
+}
+
+#[test]
+fn refused_connections_are_refused_by_the_kernel() {
+    let scene = scene();
+    let mut open = scene.connect(PATIENCE);
+    scene.proxy.refuse();
+    let refused = TcpStream::connect(scene.proxy.address()).expect_err("nobody listens");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(set(&mut open).expect("open ones stay"), "OK");
+    scene.proxy.heal();
+    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("an answer"), "OK");
+}
+
+#[test]
+fn a_lost_reply_is_that_of_a_request_that_was_applied() {
+    let scene = scene();
+    let mut connection = scene.connect(PATIENCE);
+    connection.call(&["PING"]).expect("an answer");
+    scene.proxy.lose_reply();
+    assert_eq!(set(&mut connection).expect_err("it is lost").kind(), ErrorKind::ConnectionReset);
+    assert_eq!(scene.stored(), "value");
+    assert_eq!(scene.proxy.lost(), 1);
+    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("only one is lost"), "OK");
+}
+
+#[test]
+fn a_lost_reply_can_be_chosen_by_its_request() {
+    let scene = scene();
+    let mut connection = scene.connect(PATIENCE);
+    scene.proxy.lose_reply_to(|request| request.windows(3).any(|word| word == b"SET"));
+    connection.call(&["GET", "name"]).expect("not this one");
+    assert!(set(&mut connection).is_err());
+    assert_eq!(scene.stored(), "value");
+}
+
+#[test]
+fn only_pushes_are_lost_also_between_answers() {
+    let scene = scene();
+    let mut subscriber = scene.connect(SILENCE);
+    subscriber.call(&["SUBSCRIBE", "news"]).expect("an answer");
+    let publish = |text: &str| scene.redis.call(&["PUBLISH", "news", text]).int();
+    scene.proxy.lose_pushes();
+    assert_eq!(publish("lost"), Some(1), "the server has a subscriber");
+    wait_for("the loss", || scene.proxy.lost() == 1);
+    // An answer on the same connection, sent by the server together with a message.
+    let together = "redis.call('publish', 'news', 'lost too')";
+    scene.redis.call(&["EVAL", together, "0"]);
+    assert_eq!(subscriber.call(&["PING"]).expect("answers come").list()[0].text(), "pong");
+    scene.proxy.heal();
+    publish("seen");
+    assert_eq!(subscriber.read().expect("a message").list()[2].text(), "seen");
+    assert_eq!(scene.proxy.lost(), 2);
+}
+
+#[test]
+fn messages_are_lost_by_choice() {
+    let scene = scene();
+    let mut subscriber = scene.connect(PATIENCE);
+    subscriber.call(&["SUBSCRIBE", "news"]).expect("an answer");
+    scene.proxy.lose_if(|message| message.ends_with(b"odd\r\n"));
+    for text in ["odd", "even"] {
+        scene.redis.call(&["PUBLISH", "news", text]);
+    }
+    assert_eq!(subscriber.read().expect("a message").list()[2].text(), "even");
+}
