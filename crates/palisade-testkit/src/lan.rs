@@ -113,6 +113,26 @@ impl Host {
         self.plug("up");
     }
 
+    /// Cuts it off from one other host, both ways. We still reach both: so a test sees two sides that each think the other dead.
+    /// Nobody is told: what is sent is lost.
+    pub fn cut_from(&self, other: &Host) {
+        // Each gets a wrong hardware address for the other, so frames leave and nobody takes them.
+        for (from, to) in [(self, other), (other, self)] {
+            from.neighbour(&format!("replace {} lladdr 02:00:00:00:00:00 nud permanent", to.ip()));
+        }
+    }
+
+    /// Ends [`Host::cut_from`].
+    pub fn heal_with(&self, other: &Host) {
+        for (from, to) in [(self, other), (other, self)] {
+            from.neighbour(&format!("del {}", to.ip()));
+        }
+    }
+
+    fn neighbour(&self, words: &str) {
+        ip(&format!("-n {} neigh {words} dev eth0", self.0.namespace.0)).or_panic();
+    }
+
     fn plug(&self, state: &str) {
         let hub = &self.0.lan.0.namespace.0;
         ip(&format!("-n {hub} link set host{} {state}", self.0.number)).or_panic();

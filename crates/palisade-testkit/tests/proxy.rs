@@ -174,6 +174,18 @@ fn refused_connections_are_refused_by_the_kernel() {
 }
 
 #[test]
+fn a_server_out_of_reach_is_a_reset_and_a_refusal_together() {
+    let scene = scene();
+    let mut open = scene.connect(PATIENCE);
+    scene.proxy.refuse();
+    scene.proxy.reset();
+    assert!(set(&mut open).is_err());
+    assert!(TcpStream::connect(scene.proxy.address()).is_err());
+    scene.proxy.heal();
+    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("an answer"), "OK");
+}
+
+#[test]
 fn a_lost_reply_is_that_of_a_request_that_was_applied() {
     let scene = scene();
     let mut connection = scene.connect(PATIENCE);

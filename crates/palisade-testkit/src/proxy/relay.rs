@@ -24,8 +24,9 @@ pub(super) fn start(address: SocketAddr, shared: Arc<Shared>) -> io::Result<Join
     thread::Builder::new().name("testkit-proxy".into()).spawn(move || runtime.block_on(listen(listener, shared)))
 }
 
-async fn listen(mut listener: TcpListener, shared: Arc<Shared>) {
+async fn listen(listener: TcpListener, shared: Arc<Shared>) {
     let address = listener.local_addr().expect("it is bound");
+    let mut listener = Some(listener);
     let mut plan = shared.plan.subscribe();
     let mut epoch = 0;
     loop {
@@ -37,23 +38,26 @@ async fn listen(mut listener: TcpListener, shared: Arc<Shared>) {
             return;
         }
         if refuse || now > epoch {
-            listener = settle(listener, epoch, &shared);
+            listener = listener.map(|listener| settle(listener, epoch, &shared)).filter(|_| !refuse);
             epoch = now;
-            shared.settled.store(epoch, Ordering::SeqCst);
         }
-        if refuse {
-            drop(listener);
-            shared.listening.store(false, Ordering::SeqCst);
-            plan.wait_for(|plan| !plan.refuse || plan.over).await.ok();
-            listener = bind(address).await;
-            shared.listening.store(true, Ordering::SeqCst);
-            continue;
+        if listener.is_none() && !refuse {
+            listener = Some(bind(address).await);
         }
+        shared.settled.store(epoch, Ordering::SeqCst);
+        shared.listening.store(listener.is_some(), Ordering::SeqCst);
         select! {
             biased;
             changed = plan.changed() => if changed.is_err() { return },
-            Ok((client, _)) = listener.accept() => carry(client, epoch, &shared),
+            Ok((client, _)) = accept(listener.as_ref()) => carry(client, epoch, &shared),
         }
+    }
+}
+
+async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
 use super::five::addresses;
-use super::single::Redis;
+use super::single::{Redis, Setup};
 use crate::error::{OrPanic, Result};
+use crate::lan::Host;
 use crate::ready::{PATIENCE, within};
 
 /// The name under which the sentinels know the pair.
@@ -23,20 +24,32 @@ impl Sentinel {
     /// When one does not start.
     #[must_use]
     pub fn start() -> Self {
-        Self::try_start().or_panic()
+        Self::try_start(std::array::from_fn(|_| Redis::with())).or_panic()
     }
 
-    fn try_start() -> Result<Self> {
-        let first = Redis::with().try_start()?;
+    /// As [`Sentinel::start`], each on a host of its own: the pair first, then the sentinels.
+    ///
+    /// # Panics
+    ///
+    /// When one does not start.
+    #[must_use]
+    pub fn start_on(hosts: &[Host; 5]) -> Self {
+        Self::try_start(hosts.each_ref().map(|host| Redis::with().on(host))).or_panic()
+    }
+
+    fn try_start([first, second, watchers @ ..]: [Setup; 5]) -> Result<Self> {
+        let first = first.try_start()?;
         let address = first.address();
-        let second = Redis::with().set("replicaof", &format!("{} {}", address.ip(), address.port())).try_start()?;
-        let watch = Redis::with()
-            .sentinel()
-            .set("sentinel", &format!("monitor {NAME} {} {} 2", address.ip(), address.port()))
-            .set("sentinel", &format!("down-after-milliseconds {NAME} 500"))
-            .set("sentinel", &format!("failover-timeout {NAME} 3000"))
-            .set("sentinel", &format!("parallel-syncs {NAME} 1"));
-        let sentinels = (0..3).map(|_| watch.try_start()).collect::<Result<Vec<_>>>()?;
+        let second = second.set("replicaof", &format!("{} {}", address.ip(), address.port())).try_start()?;
+        let watch = |setup: Setup| {
+            setup
+                .sentinel()
+                .set("sentinel", &format!("monitor {NAME} {} {} 2", address.ip(), address.port()))
+                .set("sentinel", &format!("down-after-milliseconds {NAME} 500"))
+                .set("sentinel", &format!("failover-timeout {NAME} 3000"))
+                .set("sentinel", &format!("parallel-syncs {NAME} 1"))
+        };
+        let sentinels = watchers.into_iter().map(|setup| watch(setup).try_start()).collect::<Result<Vec<_>>>()?;
         let pair = Self { nodes: [first, second], sentinels };
         within("redis with sentinels", PATIENCE, || pair.is_ready())?;
         Ok(pair)
@@ -72,8 +85,9 @@ impl Sentinel {
     /// When the first sentinel does not answer.
     #[must_use]
     pub fn primary(&self) -> &Redis {
-        let port = self.sentinels[0].call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).list()[1].int();
-        self.nodes.iter().find(|node| Some(node.address().port().into()) == port).expect("the primary is one of the two")
+        let named = self.sentinels[0].call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).list()[1].int();
+        let is_named = |node: &&Redis| Some(node.address().port().into()) == named;
+        self.nodes.iter().find(is_named).expect("the primary is one of the two")
     }
 
     /// The other one.

@@ -5,7 +5,7 @@ use palisade_testkit::etcd;
 use palisade_testkit::lan::Lan;
 use palisade_testkit::mariadb::MariaDb;
 use palisade_testkit::postgres::Postgres;
-use palisade_testkit::redis::Redis;
+use palisade_testkit::redis::{Redis, Sentinel};
 use palisade_testkit::resp::Connection;
 
 use crate::{Trace, wait_for};
@@ -42,6 +42,24 @@ fn a_leader_that_is_cut_off_is_replaced_without_its_knowledge() {
     wait_for("a write", || new.try_etcdctl(&["put", "name", "value"]).is_ok());
     host.heal();
     wait_for("the old one follows", || old.try_etcdctl(&["get", "name"]).is_ok_and(|said| said.contains("value")));
+}
+
+#[test]
+fn two_sides_that_think_each_other_dead_both_take_writes() {
+    let lan = Lan::new();
+    let hosts = std::array::from_fn(|_| lan.host());
+    let pair = Sentinel::start_on(&hosts);
+    let [old, new] = pair.nodes();
+    for other in &hosts[1..] {
+        hosts[0].cut_from(other);
+    }
+    pair.wait_for_primary(new);
+    assert_eq!(new.call(&["SET", "name", "new"]).text(), "OK");
+    assert_eq!(old.call(&["SET", "name", "old"]).text(), "OK", "the old primary does not know");
+    for other in &hosts[1..] {
+        hosts[0].heal_with(other);
+    }
+    wait_for("the old one follows", || old.call(&["GET", "name"]).text() == "new");
 }
 
 #[test]
