@@ -106,11 +106,12 @@ impl Server {
 
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let answered = within(self.recipe.program, PATIENCE, || {
-            // Asked before the probe: whoever answers in place of a server that has ended is not ours.
+            let answer = (self.ready)();
+            // Asked after the probe: whoever answers in place of a server that has ended is not ours.
             if !self.is_running() {
                 return Ok(Err(self.failure("it ended before it was ready")));
             }
-            (self.ready)().map(Ok)
+            answer.map(Ok)
         });
         match answered {
             Ok(result) => result,
@@ -148,18 +149,18 @@ impl Server {
 
     /// Whether its process is there, paused or not.
     pub fn is_running(&self) -> bool {
-        self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+        self.child().as_mut().is_some_and(is_running)
     }
 
     /// Stops the server and its children in the middle of whatever they do, and returns when all stand still. Connections
     /// stay, the kernel takes what is sent, and nothing answers.
     pub fn pause(&self) {
-        tree::pause(self.pid(), PATIENCE).or_panic();
+        self.while_running(|pid| tree::pause(pid, PATIENCE)).or_panic();
     }
 
     /// Lets it go on after [`Server::pause`].
     pub fn resume(&self) {
-        tree::signal(self.pid(), Signal::CONT);
+        self.while_running(|pid| tree::signal(pid, Signal::CONT));
     }
 
     /// Kills it at once, as a crash would. Data on disk stays, for [`Server::restart`].
@@ -170,7 +171,7 @@ impl Server {
     /// Ends it in order, as an operator would.
     pub fn stop(&self) {
         self.resume();
-        tree::send(self.pid(), self.recipe.stop);
+        self.while_running(|pid| tree::send(pid, self.recipe.stop));
         within(self.recipe.program, PATIENCE, || if self.is_running() { Err("it does not stop".into()) } else { Ok(()) })
             .or_panic();
         self.kill();
@@ -190,9 +191,22 @@ impl Server {
 
     fn end(&self) -> Result<()> {
         let Some(mut child) = self.child().take() else { return Ok(()) };
+        // Once its end was seen, its pid may be somebody else's.
+        if !is_running(&mut child) {
+            return Ok(());
+        }
         let family = tree::kill(child.id());
         child.wait()?;
         tree::gone(&family, PATIENCE)
+    }
+
+    /// Holds the lock meanwhile, so that nobody sees its end and frees its pid.
+    #[track_caller]
+    fn while_running<T>(&self, act: impl FnOnce(u32) -> T) -> T {
+        let mut child = self.child();
+        let running = child.as_mut().and_then(|child| is_running(child).then_some(child.id()));
+        let Some(pid) = running else { panic!("{} does not run; its log ends with:\n{}", self.recipe.program, self.log()) };
+        act(pid)
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -222,6 +236,10 @@ impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("program", &self.recipe.program).field("dir", &self.dir).finish_non_exhaustive()
     }
+}
+
+fn is_running(child: &mut Child) -> bool {
+    matches!(child.try_wait(), Ok(None))
 }
 
 /// Starts again with other ports when somebody was quicker.

@@ -96,6 +96,11 @@ fn slow() {
     let start = Instant::now();
     connection.call(&["GET", "name"]).expect("an answer");
     assert!(start.elapsed() >= Duration::from_millis(480), "{:?}", start.elapsed());
+    // An hour's worth, which healing ends.
+    scene.proxy.slow(Way::ToClient, 1);
+    connection.send(&["GET", "name"]).expect("room");
+    scene.proxy.heal();
+    connection.read().expect("the rest at once");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! One direction of one connection: a reader that stamps messages with the time of their delivery, and a writer that keeps it.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -109,11 +110,23 @@ impl Pump<'_> {
                 self.losing.store(true, Ordering::SeqCst);
             }
             // A receiver that is gone tells the sender in the other direction, which has faults of its own.
-            is_open = is_open && deliver(&message.bytes, plan.lane(self.way).rate, &mut to).await;
+            is_open = is_open && self.deliver(&message.bytes, &mut to).await.is_ok();
         }
         self.until(|flow| flow == Flow::Pass).await;
         to.shutdown().await.ok();
         Ok(())
+    }
+
+    async fn deliver(&self, mut bytes: &[u8], to: &mut WriteHalf<'_>) -> io::Result<()> {
+        // Asked for each piece, so that healing also ends a long message.
+        while let Some(rate) = self.plan().lane(self.way).rate.filter(|_| !bytes.is_empty()) {
+            // Twenty pieces in a second, so that it is slow rather than late.
+            let length = usize::try_from(rate / 20).unwrap_or(usize::MAX).clamp(1, bytes.len());
+            sleep(Duration::from_secs_f64(length as f64 / f64::from(rate))).await;
+            to.write_all(&bytes[..length]).await?;
+            bytes = &bytes[length..];
+        }
+        to.write_all(bytes).await
     }
 
     fn plan(&self) -> Plan {
@@ -124,20 +137,6 @@ impl Pump<'_> {
         let mut plan = self.shared.plan.subscribe();
         plan.wait_for(|plan| is_so(plan.lane(self.way).flow)).await.ok();
     }
-}
-
-/// Says whether the receiver is still there.
-async fn deliver(bytes: &[u8], rate: Option<u32>, to: &mut WriteHalf<'_>) -> bool {
-    let Some(rate) = rate else { return to.write_all(bytes).await.is_ok() };
-    // Twenty pieces in a second, so that it is slow rather than late.
-    let piece = usize::try_from(rate / 20).unwrap_or(usize::MAX).max(1);
-    for piece in bytes.chunks(piece) {
-        sleep(Duration::from_secs_f64(piece.len() as f64 / f64::from(rate))).await;
-        if to.write_all(piece).await.is_err() {
-            return false;
-        }
-    }
-    true
 }
 
 /// Cuts what arrives into messages.

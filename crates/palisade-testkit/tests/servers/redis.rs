@@ -55,6 +55,18 @@ fn nobody_gets_the_port_of_a_redis_that_is_down() {
 }
 
 #[test]
+fn a_server_that_ended_by_itself_is_seen_and_started_again() {
+    let redis = Redis::start();
+    redis.try_call(&["SHUTDOWN", "NOSAVE"]).ok();
+    wait_for("its end", || !redis.is_running());
+    let paused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| redis.pause()));
+    let message = *paused.expect_err("there is nothing to pause").downcast::<String>().expect("a message");
+    assert!(message.contains("redis-server does not run") && message.contains("ready to exit"), "{message}");
+    redis.restart();
+    assert_eq!(redis.call(&["PING"]).text(), "PONG");
+}
+
+#[test]
 fn tls_and_users() {
     let redis = Redis::with().tls().acl(LOCKER).start();
     let trace = Trace::of(&redis);
