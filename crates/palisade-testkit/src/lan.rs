@@ -2,6 +2,19 @@
 //!
 //! Needs root and iproute2. The hosts hang on a bridge in a namespace of its own, where no firewall of the machine reaches, and
 //! this process reaches them through one more cable. Pulling a cable is silent: no end is told.
+//!
+//! ```no_run
+//! use palisade_testkit::etcd::Cluster;
+//! use palisade_testkit::lan::Lan;
+//!
+//! let lan = Lan::new();
+//! let hosts = [lan.host(), lan.host(), lan.host()];
+//! let three = Cluster::start_on(&hosts);
+//! hosts[0].cut(); //                from all, and from us
+//! hosts[0].heal();
+//! hosts[1].cut_from(&hosts[2]); //  from each other, but not from us
+//! hosts[1].heal_with(&hosts[2]);
+//! ```
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};

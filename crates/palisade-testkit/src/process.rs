@@ -255,3 +255,24 @@ pub(crate) fn with_free_ports<T>(start: impl Fn() -> Result<T>) -> Result<T> {
 
 /// For calls of the servers' own tools.
 pub(crate) const TOOL_LIMIT: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn only_a_taken_port_is_tried_again() {
+        let fails_once = |why: &'static str| {
+            let asked = Cell::new(0);
+            let result = with_free_ports(|| {
+                asked.set(asked.get() + 1);
+                if asked.get() == 1 { Err(Failure::new(why)) } else { Ok(()) }
+            });
+            (asked.get(), result.is_ok())
+        };
+        assert_eq!(fails_once("bind: Address already in use"), (2, true));
+        assert_eq!(fails_once("no space left"), (1, false));
+    }
+}

@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use palisade_testkit::eventually;
 use palisade_testkit::proxy::{Protocol, Proxy, Way};
 use palisade_testkit::redis::Redis;
 use palisade_testkit::resp::Connection;
+use palisade_testkit::{eventually, shared};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough for an answer that comes at all; short enough to wait for one that does not.
@@ -229,6 +230,26 @@ fn only_pushes_are_lost_also_between_answers() {
     publish("seen");
     assert_eq!(subscriber.read().expect("a message").list()[2].text(), "seen");
     assert_eq!(scene.proxy.lost(), 2);
+}
+
+#[test]
+fn postgres_notifications_are_lost_and_rows_are_not() {
+    let postgres = shared::postgres();
+    let proxy = Proxy::speaking(Protocol::Postgres, postgres.address());
+    let channel = shared::name("news").replace('-', "_");
+    let ask = || {
+        let through = postgres.url().replace(&postgres.address().to_string(), &proxy.address().to_string());
+        let words = [format!("listen {channel}"), format!("notify {channel}"), "select 'a row'".to_owned()];
+        let mut psql = Command::new("timeout");
+        psql.args(["30", "psql", "-X", "-A", "-t", "-d", &through]).args(words.iter().flat_map(|sql| ["-c", sql]));
+        String::from_utf8(psql.output().expect("psql").stdout).expect("text")
+    };
+    let said = ask();
+    assert!(said.contains("a row") && said.contains("Asynchronous notification"), "{said}");
+    proxy.lose_pushes();
+    let said = ask();
+    assert!(said.contains("a row") && !said.contains("Asynchronous notification"), "{said}");
+    assert_eq!(proxy.lost(), 1);
 }
 
 #[test]

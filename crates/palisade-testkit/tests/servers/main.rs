@@ -6,6 +6,7 @@ mod mariadb;
 mod postgres;
 mod redis;
 mod redis_groups;
+mod strangers;
 mod zookeeper;
 
 use std::path::PathBuf;

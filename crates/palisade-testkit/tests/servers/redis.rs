@@ -1,4 +1,3 @@
-use std::net::TcpListener;
 use std::time::Duration;
 
 use palisade_testkit::redis::{LOCKER, Redis};
@@ -95,16 +94,6 @@ fn a_start_that_fails_shows_the_log() {
     let failed = std::panic::catch_unwind(|| Redis::with().set("no-such-setting", "1").start());
     let message = *failed.expect_err("it cannot start").downcast::<String>().expect("a message");
     assert!(message.contains("redis-server: it ended before it was ready") && message.contains("no-such-setting"), "{message}");
-}
-
-#[test]
-fn a_port_taken_by_a_stranger_is_noticed() {
-    let redis = Redis::start();
-    redis.kill();
-    let _stranger = TcpListener::bind(redis.address()).expect("the port is free");
-    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| redis.restart()));
-    let message = *failed.expect_err("it cannot start").downcast::<String>().expect("a message");
-    assert!(message.contains("Address already in use"), "{message}");
 }
 
 #[test]
