@@ -97,14 +97,17 @@ impl Victim {
             }
         }
         assert_eq!(pids.len(), 6, "the victim did not start its servers");
-        let base = dirs[0].parent().expect("the directory of the process");
-        assert!(processes_in(base).len() > 6, "PostgreSQL alone has several");
         Self { child, pids, dirs }
+    }
+
+    /// The directory of the process.
+    fn base(&self) -> PathBuf {
+        self.dirs[0].parent().expect("the directory of the process").to_owned()
     }
 
     fn assert_nothing_left(mut self) {
         self.child.wait().expect("its end");
-        let base = self.dirs[0].parent().expect("the directory of the process").to_owned();
+        let base = self.base();
         eventually("the end of all servers", PATIENCE, || match self.pids.iter().find(|pid| is_alive(**pid)) {
             Some(pid) => Err(format!("{pid} still runs")),
             None => Ok(()),
@@ -138,7 +141,9 @@ fn an_exit_leaves_nothing() {
 #[test]
 fn a_kill_leaves_nothing() {
     let mut victim = Victim::start("victim_that_is_killed");
+    // This one waits for us, so what is looked for afterwards can be seen to be there before.
     assert!(victim.pids.iter().all(|pid| is_alive(*pid)));
+    assert!(processes_in(&victim.base()).len() > victim.pids.len(), "PostgreSQL alone has several");
     victim.child.kill().expect("it runs");
     victim.assert_nothing_left();
 }
