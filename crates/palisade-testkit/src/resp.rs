@@ -58,10 +58,16 @@ impl Connection {
     /// Connects. Everything on this connection, this included, fails when it takes longer than `limit`.
     pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream: BufReader::new(stream) })
+        let connection = Self { stream: BufReader::new(stream) };
+        connection.set_limit(limit)?;
+        Ok(connection)
+    }
+
+    /// Sets another limit for what follows: a short one where silence is expected, and a long one where an answer is.
+    pub fn set_limit(&self, limit: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(limit))?;
+        self.stream.get_ref().set_write_timeout(Some(limit))
     }
 
     /// Sends a command and reads its answer. An error of the server is an answer too.

@@ -11,7 +11,7 @@ use palisade_testkit::resp::Connection;
 use palisade_testkit::{eventually, shared};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Long enough for an answer that comes at all; short enough to wait for one that does not.
+/// How long to wait for what must not come.
 const SILENCE: Duration = Duration::from_millis(300);
 
 struct Scene {
@@ -25,8 +25,8 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    fn connect(&self, limit: Duration) -> Connection {
-        Connection::open(self.proxy.address(), limit).expect("a connection")
+    fn connect(&self) -> Connection {
+        Connection::open(self.proxy.address(), PATIENCE).expect("a connection")
     }
 
     fn stored(&self) -> String {
@@ -38,8 +38,17 @@ fn set(connection: &mut Connection) -> std::io::Result<String> {
     Ok(connection.call(&["SET", "name", "value"])?.text())
 }
 
-fn is_silence(result: std::io::Result<impl Sized>) -> bool {
-    result.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+/// Nothing comes: no answer, and no end either.
+fn is_silent(connection: &mut Connection) -> bool {
+    connection.set_limit(SILENCE).expect("an open socket");
+    let silent = connection.read().is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+    connection.set_limit(PATIENCE).expect("an open socket");
+    silent
+}
+
+/// Asks, and leaves the answer.
+fn send_set(connection: &mut Connection) {
+    connection.send(&["SET", "name", "value"]).expect("the kernel takes it");
 }
 
 #[track_caller]
@@ -50,7 +59,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn without_faults_it_is_not_there() {
     let scene = scene();
-    let mut connection = scene.connect(PATIENCE);
+    let mut connection = scene.connect();
     assert_eq!(set(&mut connection).expect("an answer"), "OK");
     let long = "x".repeat(3_000_000);
     connection.call(&["SET", "long", &long]).expect("an answer");
@@ -63,7 +72,7 @@ fn without_faults_it_is_not_there() {
 #[test]
 fn the_end_of_the_server_reaches_the_client() {
     let scene = scene();
-    let mut connection = scene.connect(PATIENCE);
+    let mut connection = scene.connect();
     set(&mut connection).expect("an answer");
     scene.redis.kill();
     assert!(connection.read().is_err_and(|error| error.kind() != ErrorKind::WouldBlock));
@@ -74,7 +83,7 @@ fn the_end_of_the_server_reaches_the_client() {
 #[test]
 fn delay_and_jitter() {
     let scene = scene();
-    let mut connection = scene.connect(PATIENCE);
+    let mut connection = scene.connect();
     scene.proxy.delay(Way::Both, Duration::from_millis(100), Duration::from_millis(50));
     let start = Instant::now();
     for _ in 0..20 {
@@ -91,7 +100,7 @@ fn delay_and_jitter() {
 #[test]
 fn slow() {
     let scene = scene();
-    let mut connection = scene.connect(PATIENCE);
+    let mut connection = scene.connect();
     connection.call(&["SET", "name", &"x".repeat(2_000)]).expect("an answer");
     scene.proxy.slow(Way::ToClient, 4_000);
     let start = Instant::now();
@@ -107,12 +116,14 @@ fn slow() {
 #[test]
 fn swallowed_requests_never_come() {
     let scene = scene();
-    let mut connection = scene.connect(SILENCE);
+    let mut connection = scene.connect();
     scene.proxy.swallow(Way::ToServer);
-    assert!(is_silence(set(&mut connection)));
+    send_set(&mut connection);
+    assert!(is_silent(&mut connection));
     assert_eq!(scene.stored(), "");
-    let mut new = scene.connect(SILENCE);
-    assert!(is_silence(new.call(&["PING"])), "new connections are accepted and swallowed too");
+    let mut new = scene.connect();
+    send_set(&mut new);
+    assert!(is_silent(&mut new), "new connections are accepted and swallowed too");
     scene.proxy.heal();
     assert_eq!(set(&mut connection).expect("an answer"), "OK");
 }
@@ -120,43 +131,45 @@ fn swallowed_requests_never_come() {
 #[test]
 fn swallowed_replies_belong_to_requests_that_were_applied() {
     let scene = scene();
-    let mut connection = scene.connect(SILENCE);
+    let mut connection = scene.connect();
     scene.proxy.swallow(Way::ToClient);
-    assert!(is_silence(set(&mut connection)));
+    send_set(&mut connection);
+    assert!(is_silent(&mut connection));
     assert_eq!(scene.stored(), "value");
     scene.redis.kill();
-    assert!(is_silence(connection.read()), "the end of the server is swallowed too");
+    assert!(is_silent(&mut connection), "the end of the server is swallowed too");
 }
 
 #[test]
 fn a_stall_keeps_everything_for_later() {
     let scene = scene();
-    let mut connection = scene.connect(SILENCE);
+    let mut connection = scene.connect();
     scene.proxy.stall(Way::ToServer);
-    assert!(is_silence(set(&mut connection)));
+    send_set(&mut connection);
+    assert!(is_silent(&mut connection));
     assert_eq!(scene.stored(), "");
     scene.proxy.stall(Way::ToClient);
     scene.proxy.heal();
-    wait_for("the late answer", || connection.read().is_ok());
+    assert_eq!(connection.read().expect("the late answer").text(), "OK");
     assert_eq!(scene.stored(), "value");
 }
 
 #[test]
 fn a_stalled_client_does_not_learn_of_the_end_of_the_server() {
     let scene = scene();
-    let mut connection = scene.connect(SILENCE);
+    let mut connection = scene.connect();
     set(&mut connection).expect("an answer");
     scene.proxy.stall(Way::ToClient);
     scene.redis.kill();
-    assert!(is_silence(connection.read()));
+    assert!(is_silent(&mut connection));
     scene.proxy.heal();
-    wait_for("the end", || !is_silence(connection.read()));
+    assert!(connection.read().is_err_and(|error| error.kind() != ErrorKind::WouldBlock), "the end");
 }
 
 #[test]
 fn reset_ends_what_is_open_and_nothing_else() {
     let scene = scene();
-    let mut connections = [scene.connect(PATIENCE), scene.connect(PATIENCE)];
+    let mut connections = [scene.connect(), scene.connect()];
     for connection in &mut connections {
         set(connection).expect("an answer");
     }
@@ -164,49 +177,49 @@ fn reset_ends_what_is_open_and_nothing_else() {
     for connection in &mut connections {
         assert_eq!(connection.read().expect_err("it is over").kind(), ErrorKind::ConnectionReset);
     }
-    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("an answer"), "OK");
+    assert_eq!(set(&mut scene.connect()).expect("an answer"), "OK");
 }
 
 #[test]
 fn refused_connections_are_refused_by_the_kernel() {
     let scene = scene();
-    let mut open = scene.connect(PATIENCE);
+    let mut open = scene.connect();
     scene.proxy.refuse();
     let refused = TcpStream::connect(scene.proxy.address()).expect_err("nobody listens");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(set(&mut open).expect("open ones stay"), "OK");
     scene.proxy.heal();
-    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("an answer"), "OK");
+    assert_eq!(set(&mut scene.connect()).expect("an answer"), "OK");
 }
 
 #[test]
 fn a_server_out_of_reach_is_a_reset_and_a_refusal_together() {
     let scene = scene();
-    let mut open = scene.connect(PATIENCE);
+    let mut open = scene.connect();
     scene.proxy.refuse();
     scene.proxy.reset();
     assert!(set(&mut open).is_err());
     assert!(TcpStream::connect(scene.proxy.address()).is_err());
     scene.proxy.heal();
-    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("an answer"), "OK");
+    assert_eq!(set(&mut scene.connect()).expect("an answer"), "OK");
 }
 
 #[test]
 fn a_lost_reply_is_that_of_a_request_that_was_applied() {
     let scene = scene();
-    let mut connection = scene.connect(PATIENCE);
+    let mut connection = scene.connect();
     connection.call(&["PING"]).expect("an answer");
     scene.proxy.lose_reply();
     assert_eq!(set(&mut connection).expect_err("it is lost").kind(), ErrorKind::ConnectionReset);
     assert_eq!(scene.stored(), "value");
     assert_eq!(scene.proxy.lost(), 1);
-    assert_eq!(set(&mut scene.connect(PATIENCE)).expect("only one is lost"), "OK");
+    assert_eq!(set(&mut scene.connect()).expect("only one is lost"), "OK");
 }
 
 #[test]
 fn a_lost_reply_can_be_chosen_by_its_request() {
     let scene = scene();
-    let mut connection = scene.connect(PATIENCE);
+    let mut connection = scene.connect();
     scene.proxy.lose_reply_to(|request| request.windows(3).any(|word| word == b"SET"));
     connection.call(&["GET", "name"]).expect("not this one");
     assert!(set(&mut connection).is_err());
@@ -216,7 +229,7 @@ fn a_lost_reply_can_be_chosen_by_its_request() {
 #[test]
 fn only_pushes_are_lost_also_between_answers() {
     let scene = scene();
-    let mut subscriber = scene.connect(SILENCE);
+    let mut subscriber = scene.connect();
     subscriber.call(&["SUBSCRIBE", "news"]).expect("an answer");
     let publish = |text: &str| scene.redis.call(&["PUBLISH", "news", text]).int();
     scene.proxy.lose_pushes();
@@ -255,7 +268,7 @@ fn postgres_notifications_are_lost_and_rows_are_not() {
 #[test]
 fn messages_are_lost_by_choice() {
     let scene = scene();
-    let mut subscriber = scene.connect(PATIENCE);
+    let mut subscriber = scene.connect();
     subscriber.call(&["SUBSCRIBE", "news"]).expect("an answer");
     scene.proxy.lose_if(|message| message.ends_with(b"odd\r\n"));
     for text in ["odd", "even"] {

@@ -8,7 +8,7 @@ use palisade_testkit::postgres::Postgres;
 use palisade_testkit::redis::{Redis, Sentinel};
 use palisade_testkit::resp::Connection;
 
-use crate::{Trace, wait_for};
+use crate::{PATIENCE, Trace, wait_for};
 
 #[test]
 fn a_redis_that_is_cut_off_is_silent_and_comes_back() {
@@ -17,10 +17,11 @@ fn a_redis_that_is_cut_off_is_silent_and_comes_back() {
     let redis = Redis::with().on(&host).start();
     let trace = Trace::of(&redis);
     assert_eq!(redis.address().ip(), host.ip());
-    let mut connection = Connection::open(redis.address(), Duration::from_millis(300)).expect("a connection");
+    let mut connection = Connection::open(redis.address(), PATIENCE).expect("a connection");
     connection.call(&["PING"]).expect("an answer");
     host.cut();
     connection.send(&["SET", "name", "value"]).expect("the kernel takes it");
+    connection.set_limit(Duration::from_millis(300)).expect("an open socket");
     assert!(connection.read().is_err(), "it was not cut off");
     assert!(TcpStream::connect_timeout(&redis.address(), Duration::from_millis(300)).is_err());
     host.heal();

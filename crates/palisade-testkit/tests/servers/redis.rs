@@ -3,7 +3,7 @@ use std::time::Duration;
 use palisade_testkit::redis::{LOCKER, Redis};
 use palisade_testkit::resp::Connection;
 
-use crate::{Trace, wait_for};
+use crate::{PATIENCE, Trace, wait_for};
 
 #[test]
 fn a_redis_starts_answers_and_goes() {
@@ -20,9 +20,10 @@ fn a_redis_starts_answers_and_goes() {
 #[test]
 fn a_paused_redis_is_silent_and_then_goes_on() {
     let redis = Redis::start();
-    let mut connection = Connection::open(redis.address(), Duration::from_millis(300)).expect("a connection");
+    let mut connection = Connection::open(redis.address(), PATIENCE).expect("a connection");
     redis.pause();
     connection.send(&["PING"]).expect("the kernel takes it");
+    connection.set_limit(Duration::from_millis(300)).expect("an open socket");
     assert!(connection.read().is_err(), "a paused server answered");
     redis.resume();
     wait_for("the answer", || connection.read().is_ok());
