@@ -181,3 +181,47 @@ async fn run_tells_the_true_reason_of_a_loss() {
     let error = timeout(PATIENCE, stopped).await.expect("stopped").expect_err("lost");
     assert_eq!(*error.kind(), ErrorKind::Lost(LossReason::Revoked));
 }
+
+/// The keeper runs the users' wakers, too: when it finds a claim over by the clock before the warden does. It must go on.
+#[tokio::test]
+async fn a_panicking_waker_does_not_end_the_keeper() {
+    for _ in 0..10 {
+        let clock = ManualClock::new();
+        let Bench { client, .. } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
+        let guard = client.mutex("x").lease(Duration::from_secs(10)).acquire().await.expect("acquired");
+        let mut lost = Box::pin(guard.lost());
+        arm(&mut lost);
+        let stop = guard.on_lost();
+        clock.advance(HOUR);
+        eventually("its own token fires", async || stop.is_cancelled()).await;
+        let next = timeout(PATIENCE, client.mutex("y").acquire()).await.expect("in time");
+        assert!(next.expect("the client's thread is there").is_held());
+    }
+}
+
+/// A revocation is pushed, and whoever hears of it runs wakers: one that panics must not make the client deaf.
+#[tokio::test]
+async fn a_panicking_waker_does_not_make_the_client_deaf() {
+    let Bench { client, outside, faults } = bench();
+    let guard = client.mutex("x").lease(HOUR).acquire().await.expect("acquired");
+    let _other = client.mutex("y").lease(HOUR).acquire().await.expect("acquired");
+    let mut lost = Box::pin(guard.lost());
+    arm(&mut lost);
+    let stop = guard.on_lost();
+    outside.revoke("x", guard.fence()).await.expect("revoked");
+    eventually("its own token fires", async || stop.is_cancelled()).await;
+    faults.restore();
+    eventually("the event is heard", async || faults.renewals() > 0).await;
+}
+
+/// The loss of one member is the loss of all, whatever a waker of the first does.
+#[tokio::test]
+async fn a_panicking_waker_does_not_keep_the_loss_from_the_other_members() {
+    let Bench { client, outside, .. } = bench();
+    let multi = client.multi(["a", "b"]).acquire().await.expect("acquired");
+    let [first, second] = multi.members() else { panic!("two members") };
+    let mut lost = Box::pin(first.lost());
+    arm(&mut lost);
+    outside.revoke("a", multi.fence("a").expect("exclusive")).await.expect("revoked");
+    assert_eq!(timeout(PATIENCE, second.lost()).await.expect("told"), LossReason::MemberLost);
+}
