@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::{Bench, bench, bench_on, give_back, hooked, in_line, ms};
 use palisade::blocking::Wait as _;
 use palisade::lease::{BootClock, ManualClock};
+use palisade::stores::memory::MemoryStore;
 use palisade::{Client, ErrorKind, Guard, LossReason};
 use palisade_conformance::{PATIENCE, eventually};
 use tokio::sync::Notify;
@@ -138,8 +139,8 @@ async fn a_multi_guard_that_was_kept_beyond_its_run_holds_nothing() {
 #[tokio::test]
 async fn a_large_multi_lock_is_lost_without_recursion() {
     let clock = ManualClock::new();
-    let Bench { client, .. } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
-    let names: Vec<String> = (0..4000).map(|number| format!("m{number}")).collect();
+    let client = Client::over(Arc::new(MemoryStore::new(Arc::new(BootClock))), Arc::new(clock.clone()));
+    let names: Vec<String> = (0..12_000).map(|number| format!("m{number}")).collect();
     let guard = client.multi(&names).acquire().await.expect("acquired");
     clock.advance(HOUR);
     timeout(PATIENCE, guard.on_lost().cancelled()).await.expect("told");
