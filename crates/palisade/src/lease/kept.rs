@@ -3,6 +3,7 @@
 //! Everything a guard says is computed here, from the clock and the latest confirmation. Nothing is revived: what is over once
 //! is over for good, whatever answer comes late.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -390,7 +391,7 @@ impl Kept {
     fn announce(&self, state: MutexGuard<'_, State>) {
         let lost = matches!(state.stage, Stage::Lost(_));
         drop(state);
-        self.changed.notify_waiters();
+        wake(|| self.changed.notify_waiters());
         if lost {
             self.stop();
             if let Some(group) = self.group.get() {
@@ -405,7 +406,7 @@ impl Kept {
         let Stage::Held = state.stage else { return false };
         state.stage = Stage::Lost(LossReason::MemberLost);
         drop(state);
-        self.changed.notify_waiters();
+        wake(|| self.changed.notify_waiters());
         self.stop();
         true
     }
@@ -423,11 +424,18 @@ impl Kept {
     /// Fires the stop tokens.
     pub(crate) fn stop(&self) {
         if let Some(stop) = self.stop.get() {
-            stop.cancel();
+            wake(|| stop.cancel());
         }
         if let Some(group) = self.group.get() {
-            group.stop.cancel();
+            wake(|| group.stop.cancel());
         }
+    }
+}
+
+/// Runs wakers of the user's runtime. One that panics must end neither the thread that runs it nor what else is to be told.
+fn wake(wakers: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(wakers)).is_err() {
+        tracing::error!("the waker of a task that waits for a lock has panicked");
     }
 }
 
@@ -455,7 +463,7 @@ impl Group {
 
     /// One was lost. Flat: those who are lost with it do not tell again.
     fn lost(&self) {
-        self.stop.cancel();
+        wake(|| self.stop.cancel());
         for member in self.members.iter().filter_map(Weak::upgrade) {
             member.member_lost();
         }

@@ -318,3 +318,121 @@ impl Rows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::kept::Terms;
+    use crate::lease::{Drift, ManualClock};
+    use crate::store::{Claim, Grant, Kind, Lease, Mode, Standing};
+    use crate::{Fence, Name};
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn ledger() -> (Arc<Ledger>, ManualClock) {
+        let clock = ManualClock::new();
+        (Ledger::new(Arc::new(clock.clone())), clock)
+    }
+
+    fn grant() -> Grant {
+        Grant { fence: Fence::new(7).expect("a fence"), lease: Lease::of(LEASE) }
+    }
+
+    fn held(id: u128, now: Moment) -> Arc<Kept> {
+        let claim = Claim {
+            id: ClaimId::from_bits(id),
+            name: Name::new("x").expect("a name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            owner: "test".into(),
+            reason: None,
+            lease: LEASE,
+            queue: true,
+            min_hold: None,
+            once_per: None,
+            detachable: false,
+        };
+        let terms = Terms { auto_renew: true, max_hold: None, stop_margin: Duration::from_secs(1), drift: Drift::default() };
+        Kept::granted(Arc::new(claim), terms, now, grant(), now)
+    }
+
+    /// A kept claim whose renewal has been taken up, so that its next is an attempt away.
+    fn renewing(ledger: &Ledger, clock: &ManualClock) -> Arc<Kept> {
+        let kept = held(1, clock.now());
+        ledger.keep(&kept);
+        clock.advance(LEASE / 3);
+        assert_eq!(ledger.take_due().len(), 1);
+        assert!(ledger.take_due().is_empty(), "taken up once");
+        kept
+    }
+
+    /// Between a request and its answer the store may have become another one: the answer does not count as the renewal that
+    /// was asked for since.
+    #[test]
+    fn an_answer_does_not_postpone_a_renewal_that_was_asked_for() {
+        let (ledger, clock) = ledger();
+        let kept = renewing(&ledger, &clock);
+        let sent = clock.now();
+        ledger.renew_now(&kept);
+        kept.confirm(sent, Standing::Held(grant()), clock.now());
+        ledger.settle(&kept);
+        assert_eq!(ledger.take_due().len(), 1);
+        ledger.settle(&kept);
+        assert!(ledger.take_due().is_empty(), "once");
+        clock.advance(LEASE / 3);
+        assert_eq!(ledger.take_due().len(), 1, "then at its cadence");
+    }
+
+    #[test]
+    fn a_failure_does_not_postpone_a_renewal_that_was_asked_for() {
+        let (ledger, clock) = ledger();
+        let kept = renewing(&ledger, &clock);
+        ledger.renew_now_if(|_| true);
+        ledger.retry_within(&kept, Duration::from_secs(2));
+        assert_eq!(ledger.take_due().len(), 1);
+        ledger.retry_within(&kept, Duration::from_secs(2));
+        assert!(ledger.take_due().is_empty(), "nobody has asked since");
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(ledger.take_due().len(), 1);
+    }
+
+    #[test]
+    fn a_claim_is_kept_once_and_forgotten_by_its_keeper_only() {
+        let (ledger, clock) = ledger();
+        let (first, second) = (held(1, clock.now()), held(1, clock.now()));
+        assert!(ledger.keep_new(&first));
+        assert!(!ledger.keep_new(&second), "the same claim");
+        ledger.forget(&second);
+        assert!(ledger.find(first.claim.id).is_some_and(|kept| Arc::ptr_eq(&kept, &first)));
+        ledger.forget(&first);
+        assert_eq!(ledger.len(), 0);
+        assert!(ledger.keep_new(&second));
+        clock.advance(LEASE / 3);
+        assert!(ledger.take_due().iter().all(|kept| Arc::ptr_eq(kept, &second)), "nothing is left of the first");
+    }
+
+    /// The keeper may come before the warden.
+    #[test]
+    fn what_is_over_by_the_clock_is_neither_begun_nor_kept() {
+        let (ledger, clock) = ledger();
+        let kept = held(1, clock.now());
+        ledger.keep(&kept);
+        clock.advance(LEASE);
+        assert!(!kept.begin_attempt(clock.now()));
+        ledger.settle(&kept);
+        assert_eq!(ledger.len(), 0);
+    }
+
+    #[test]
+    fn a_renewal_that_hangs_is_followed_by_one_more() {
+        let (ledger, clock) = ledger();
+        let kept = renewing(&ledger, &clock);
+        assert!(kept.begin_attempt(clock.now()) && kept.trouble().is_none());
+        clock.advance(kept.attempt(clock.now()));
+        assert_eq!(ledger.take_due().len(), 1);
+        assert!(kept.begin_attempt(clock.now()) && kept.trouble().is_some());
+        assert!(!kept.begin_attempt(clock.now()), "two are enough");
+        kept.end_attempt();
+        assert!(kept.begin_attempt(clock.now()));
+    }
+}
