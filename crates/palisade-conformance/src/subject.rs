@@ -30,11 +30,24 @@ pub fn set_patience(patience: Duration) {
     PATIENCE_MS.store(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
+/// What a deployment can have done to it from outside. Each returns something whose drop undoes it.
+///
+/// Lost replies, lost pushes and cuts need no hook: [`Faulty`](crate::faults::Faulty) does them to any store.
+#[derive(Default)]
+pub struct Hooks {
+    /// Makes the store stand still: no request is answered.
+    pub pause: Option<Hook>,
+}
+
+/// Something done to a deployment, until it is dropped.
+pub type Hook = Box<dyn Fn() -> Box<dyn Send> + Send + Sync>;
+
 /// A deployment under test. Each call of `open` is another client's connection to it.
 pub struct Subject {
     open: Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>,
     url: Option<String>,
     kind: As,
+    hooks: Hooks,
     /// Keeps checks that run at the same time on one server apart.
     salt: u64,
 }
@@ -42,7 +55,7 @@ pub struct Subject {
 impl Subject {
     /// A deployment, by how a client connects to it.
     pub fn new(open: impl Fn() -> Arc<dyn Store> + Send + Sync + 'static) -> Subject {
-        Subject { open: Box::new(open), url: None, kind: As::Mutex, salt: fastrand::u64(..) }
+        Subject { open: Box::new(open), url: None, kind: As::Mutex, hooks: Hooks::default(), salt: fastrand::u64(..) }
     }
 
     /// The same deployment, with every mutex made as something else.
@@ -50,6 +63,17 @@ impl Subject {
     pub fn adapted(self, kind: As) -> Subject {
         let open = self.open;
         Subject { open: Box::new(move || Adapted::over(open(), kind)), kind, ..self }
+    }
+
+    /// What can be done to the deployment.
+    #[must_use]
+    pub fn with_hooks(self, hooks: Hooks) -> Subject {
+        Subject { hooks, ..self }
+    }
+
+    /// What can be done to the deployment.
+    pub fn hooks(&self) -> &Hooks {
+        &self.hooks
     }
 
     /// Whether a mutex is a mutex here. Checks that mix kinds of one name need that.

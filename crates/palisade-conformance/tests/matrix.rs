@@ -5,7 +5,7 @@ use std::sync::Arc;
 use palisade::lease::BootClock;
 use palisade::stores::memory::MemoryStore;
 use palisade::stores::sqlite::SqliteStore;
-use palisade_conformance::{As, Subject, suite};
+use palisade_conformance::{As, Hooks, Subject, suite};
 
 fn memory() -> Subject {
     let store = MemoryStore::new(Arc::new(BootClock));
@@ -16,12 +16,21 @@ fn sqlite() -> Subject {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("locks.db");
     let url = format!("sqlite:{}", path.display());
+    let database = path.clone();
+    // Whoever sits on the file with a transaction makes it stand still for all others.
+    let pause = move || -> Box<dyn Send> {
+        let connection = rusqlite::Connection::open(&database).expect("opened");
+        connection.busy_timeout(palisade_conformance::PATIENCE).expect("set");
+        connection.execute_batch("BEGIN IMMEDIATE").expect("our turn");
+        Box::new(connection)
+    };
     Subject::new(move || {
         // Kept for as long as the subject is.
         let _ = &folder;
         Arc::new(SqliteStore::new(&path))
     })
     .with_url(url)
+    .with_hooks(Hooks { pause: Some(Box::new(pause)) })
 }
 
 /// Makes the tests of the table, and the table itself for the test below.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::lease::BootClock;
-use palisade::{Client, LossReason, Released, Status};
+use palisade::{Client, ErrorKind, LossReason, Released, Status};
 
 use crate::faults::Faulty;
 use crate::{Subject, Verdict, eventually, patience};
@@ -36,6 +36,30 @@ pub async fn the_holder_is_told_first(subject: &Subject) -> Verdict {
     assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
     assert_eq!(next.status(), Status::Held, "a late release freed the next holder's lock");
     drop(next);
+    ours.shutdown().await;
+    Verdict::Kept
+}
+
+/// A store that stands still for longer than the lease: the holder is told in time, who asks gets an error and not a lock, and
+/// when the store goes on, so does everybody (user-asks R2, O16).
+pub async fn a_store_that_stands_still_is_survived(subject: &Subject) -> Verdict {
+    let Some(pause) = &subject.hooks().pause else { return Verdict::NotPromised("standing still on demand") };
+    let name = subject.name("stands-still");
+    let lease = subject.capability().min_lease.max(Duration::from_secs(2));
+    let (ours, theirs) = (subject.client(), subject.client());
+    let guard = ours.mutex(&name).lease(lease).acquire().await.expect("acquired");
+    let paused = pause();
+    let valid_until = Instant::now() + guard.remaining();
+    let asking = theirs.mutex(&name).store_wait(Duration::from_millis(100)).acquire_timeout(lease / 2).await;
+    let error = asking.expect_err("nobody can have said yes");
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout { .. }), "{error:?}");
+    assert_eq!(tokio::time::timeout(patience(), guard.lost()).await.expect("told"), LossReason::Expired);
+    let told = Instant::now();
+    assert!(told < valid_until + lease / 2, "told {:?} late", told.duration_since(valid_until));
+    drop(paused);
+    let next = theirs.mutex(&name).lease(lease).acquire_timeout(patience()).await.expect("the store goes on");
+    assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
+    assert_eq!(next.release().await.expect("released"), Released::Done);
     ours.shutdown().await;
     Verdict::Kept
 }
