@@ -38,3 +38,8 @@ macro_rules! needs {
         }
     };
 }
+
+/// The example of the page for authors of stores is compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/stores/own.md")]
+struct OwnStore;
