@@ -1,10 +1,6 @@
 //! The checks that every store passes: plain async functions over a [`Subject`], chosen by the store's capability.
 //!
-//! A store's test is one line. It makes a test of every check, and each opens its own connections:
-//!
-//! ```ignore
-//! palisade_conformance::suite!(my_store, palisade_conformance::Subject::new(|| open_my_store()));
-//! ```
+//! [`suite!`] makes a test of every check, and each opens its own connections. `docs/stores/own.md` shows how.
 //!
 //! A check that the store's capability rules out says so and passes: the capability is what the store promises, and a promise
 //! that is not made is not checked. Everything else panics with what was expected.
