@@ -3,6 +3,9 @@
 //! Everything a guard says is computed here, from the clock and the latest confirmation. Nothing is revived: what is over once
 //! is over for good, whatever answer comes late.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -143,6 +146,12 @@ impl Kept {
         !matches!(self.lock().stage, Stage::Waiting { .. } | Stage::Held(_))
     }
 
+    /// Whether the clock has ended it, though nobody may have looked yet.
+    pub(crate) fn has_run_out(&self, now: Moment) -> bool {
+        let state = self.lock();
+        matches!(state.stage, Stage::Held(_)) && now >= self.end(&state).lost_at
+    }
+
     /// When the keeper is to renew it next; `None` when there is nothing to renew any more.
     pub(crate) fn renew_at(&self) -> Option<Moment> {
         let state = self.lock();
@@ -274,7 +283,11 @@ impl Kept {
         match state.stage {
             Stage::Held(_) if state.trouble.is_some() || state.deadline.is_at_risk(now) => Status::AtRisk,
             Stage::Held(_) => Status::Held,
-            Stage::Lost { reason, .. } => Status::Lost(reason),
+            Stage::Lost { reason, .. } => {
+                drop(state);
+                self.tell_of_loss();
+                Status::Lost(reason)
+            }
             // A guard outlives its own release only inside `run`; it holds nothing then.
             Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => Status::Lost(LossReason::Expired),
         }
@@ -307,9 +320,17 @@ impl Kept {
     pub(crate) fn watch(&self, now: Moment) -> Option<Moment> {
         self.expire(now);
         let state = self.lock();
-        let Stage::Held(_) = state.stage else { return None };
-        let end = self.end(&state);
+        let held = match state.stage {
+            Stage::Held(_) => Some(self.end(&state)),
+            Stage::Lost { .. } => None,
+            _ => return None,
+        };
         drop(state);
+        let Some(end) = held else {
+            // Once more: a waker that panicked may have cut the telling short.
+            self.tell_of_loss();
+            return None;
+        };
         if now < end.stop_at {
             return Some(end.stop_at);
         }
@@ -335,9 +356,13 @@ impl Kept {
         let lost = matches!(state.stage, Stage::Lost { .. });
         drop(state);
         self.changed.notify_waiters();
-        if !lost {
-            return;
+        if lost {
+            self.tell_of_loss();
         }
+    }
+
+    /// Fires the tokens, and tells the fellows. Whoever sees the loss does this first: nobody knows of it before they do.
+    fn tell_of_loss(&self) {
         self.stop();
         for fellow in self.fellows.get().into_iter().flatten().filter_map(Weak::upgrade) {
             fellow.member_lost();

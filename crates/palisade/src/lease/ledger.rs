@@ -4,6 +4,7 @@
 //! uncontended acquire and release wakes nobody.
 
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -162,11 +163,16 @@ impl Ledger {
         }
         // What is over is not renewed: that would keep others out for a holder that has already been told to stop.
         due.retain(|kept| {
-            let over = kept.is_over();
-            if over {
+            if kept.is_over() {
                 rows.remove(kept.claim.id);
+                return false;
             }
-            !over
+            if kept.has_run_out(now) {
+                // It stays until the warden has told of it.
+                rows.reschedule(kept.claim.id, None);
+                return false;
+            }
+            true
         });
         for kept in &due {
             let again = kept.renew_at().map(|_| now + kept.attempt(now));
@@ -214,8 +220,9 @@ impl Ledger {
             }
             due
         };
-        // Without the lock: this runs wakers.
-        let next: Vec<Option<Moment>> = due.iter().map(|kept| kept.watch(now)).collect();
+        // Without the lock: this runs wakers. A claim whose waker panics is looked at again, and the others are looked at.
+        let look = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or(Some(now));
+        let next: Vec<Option<Moment>> = due.iter().map(look).collect();
         let mut rows = self.lock();
         for (kept, look_at) in due.iter().zip(next) {
             rows.look_again(kept.claim.id, look_at);
@@ -294,5 +301,127 @@ impl Rows {
             None if !self.claims.is_empty() || now.since(self.last_busy) < LINGER => Some(tick),
             None => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::fence::Fence;
+    use crate::lease::kept::Terms;
+    use crate::lease::{Drift, ManualClock, Status};
+    use crate::name::Name;
+    use crate::store::{Claim, Gone, Grant, Kind, Lease, Mode};
+
+    const LEASE: Duration = Duration::from_secs(3);
+
+    fn ledger() -> (Arc<Ledger>, ManualClock) {
+        let clock = ManualClock::new();
+        (Ledger::new(Arc::new(clock.clone())), clock)
+    }
+
+    /// A holder that the ledger keeps from now on.
+    fn kept(ledger: &Ledger) -> Arc<Kept> {
+        let claim = Claim {
+            id: ClaimId::random().expect("random numbers"),
+            name: Name::new("ledger").expect("a good name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            owner: "test".into(),
+            reason: None,
+            lease: LEASE,
+            queue: true,
+            min_hold: None,
+            once_per: None,
+        };
+        let terms = Terms { auto_renew: true, max_hold: None, stop_margin: LEASE / 10, drift: Drift::default() };
+        let (now, grant) = (ledger.clock.now(), Grant { fence: Fence::MAX, lease: Lease::of(LEASE) });
+        let kept = Kept::granted(Arc::new(claim), terms, now, grant, now);
+        ledger.keep(&kept);
+        kept
+    }
+
+    /// A renewal that is never answered is followed by another, not at once, and in time to save the lease.
+    #[test]
+    fn a_renewal_that_hangs_is_followed_by_another() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger);
+        assert!(ledger.take_due().is_empty());
+        clock.advance(LEASE / 3);
+        assert_eq!(ledger.take_due().len(), 1);
+        assert!(ledger.take_due().is_empty(), "the first is still under way");
+        clock.advance(kept.attempt(clock.now()));
+        assert_eq!(ledger.take_due().len(), 1);
+        assert_eq!(kept.status(clock.now()), Status::AtRisk);
+    }
+
+    /// What is over is not renewed, and not kept.
+    #[test]
+    fn what_the_store_has_ended_is_not_renewed() {
+        let (ledger, clock) = ledger();
+        kept(&ledger).ended(Gone::Revoked);
+        clock.advance(LEASE / 3);
+        assert!(ledger.take_due().is_empty());
+        assert_eq!(ledger.len(), 0);
+    }
+
+    /// Nor is what the clock has ended, though the warden has not come to it yet; the warden still does.
+    #[test]
+    fn what_the_clock_has_ended_is_not_renewed() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger);
+        let stop = kept.stop_token(clock.now());
+        clock.advance(LEASE);
+        assert!(ledger.take_due().is_empty(), "others would be kept out for a holder that is told to stop");
+        assert!(!stop.is_cancelled(), "nobody has looked");
+        ledger.close();
+        assert!(!ledger.look(), "closed and empty");
+        assert!(stop.is_cancelled());
+        assert_eq!(ledger.len(), 0);
+    }
+
+    /// Sleepers hear of a clock that is moved by hand, and do not wait for their tick.
+    #[tokio::test]
+    async fn a_jump_of_the_clock_wakes_the_keeper() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger);
+        // The keeping itself is news to a keeper that has not slept yet.
+        assert!(ledger.renewal_due().await);
+        let mut due = pin!(ledger.renewal_due());
+        let mut polled = || due.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled().is_pending());
+        clock.advance(LEASE / 3);
+        assert!(polled().is_ready());
+        assert!(Arc::ptr_eq(&ledger.take_due()[0], &kept));
+    }
+
+    /// A waker of the user's that panics costs nobody else his telling, and its own claim nothing but that waker.
+    #[test]
+    fn a_waker_that_panics_leaves_nobody_untold() {
+        struct Panics;
+        impl std::task::Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("in a waker");
+            }
+        }
+        let (ledger, clock) = ledger();
+        let all: Vec<Arc<Kept>> = (0..4).map(|_| kept(&ledger)).collect();
+        let stops: Vec<_> = all.iter().map(|kept| kept.stop_token(clock.now())).collect();
+        let waker = Waker::from(Arc::new(Panics));
+        let mut waiting: Vec<_> = all.iter().map(|kept| Box::pin(kept.changed())).collect();
+        for changed in &mut waiting {
+            assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        clock.advance(LEASE);
+        ledger.close();
+        // Two turns, as the warden would take them: the second is for what the first broke off.
+        for _ in 0..2 {
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ledger.look()));
+        }
+        assert!(stops.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "somebody was not told");
+        assert_eq!(ledger.len(), 0);
     }
 }
