@@ -14,7 +14,7 @@ use super::{Mutex, RwLock, Semaphore};
 use crate::engine::acquire::{Outcome, Wait};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::guard::{AnyMode, Guard};
+use crate::guard::{AnyMode, Ends, Guard};
 use crate::lease::kept::Kept;
 use crate::lease::{LossReason, Moment, Status};
 use crate::store::{Mode, Released};
@@ -156,21 +156,21 @@ impl Multi {
     {
         let guard = Arc::new(self.acquire().await?);
         let stop = guard.on_lost();
+        // Whatever happens to this future or to the body, all are given back, also if the body has kept the guard.
+        let ends: Vec<Ends> = guard.members.iter().rev().map(Guard::ends).collect();
         let body = body(Arc::clone(&guard));
         let done = tokio::select! {
             biased;
             () = stop.cancelled() => None,
             done = body => Some(done),
         };
-        match done {
-            Some(done) => {
-                if let Some(guard) = Arc::into_inner(guard) {
-                    let _ = guard.release().await;
-                }
-                Ok(done)
-            }
-            None => Err(Error::lost(guard.loss().unwrap_or(LossReason::Expired))),
+        let loss = guard.loss();
+        // All are sent before the first answer is waited for.
+        let releases: Vec<_> = ends.into_iter().map(Ends::now).collect();
+        for release in releases {
+            let _ = release.outcome().await;
         }
+        done.ok_or_else(|| Error::lost(loss.unwrap_or(LossReason::Expired)))
     }
 
     async fn within(&self, wait: Wait) -> Result<Option<MultiGuard>> {
