@@ -88,7 +88,11 @@ impl Deadline {
 
     /// How long to wait for the answer to a renewal before the next is sent.
     pub(crate) fn attempt(&self, now: Moment) -> Duration {
-        (self.length / 3).min(self.remaining(now) / 2).max(SHORTEST_ATTEMPT)
+        match self.remaining(now) {
+            // A waiter whose place must have ended. There is nothing left to save by haste.
+            Duration::ZERO => self.length / 3,
+            left => (self.length / 3).min(left / 2).max(SHORTEST_ATTEMPT),
+        }
     }
 
     /// Whether so little is left that a new holder must renew before it begins.
@@ -233,6 +237,8 @@ mod tests {
         assert!(deadline.is_at_risk(ms(15_699)));
         assert_eq!(deadline.remaining(ms(30_697)), MS);
         assert_eq!(deadline.remaining(ms(30_698)), Duration::ZERO);
+        assert_eq!(deadline.attempt(ms(30_697)), SHORTEST_ATTEMPT);
+        assert_eq!(deadline.attempt(ms(30_698)), MS * 10_000, "a waiter that is too late asks now and then");
     }
 
     #[test]
