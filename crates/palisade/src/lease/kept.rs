@@ -385,13 +385,9 @@ impl Kept {
             // Set once: a claim belongs to one group.
             let _ = member.fellows.set(fellows);
         }
-        // One may have been lost before it was bound.
+        // One may have been lost before it was bound: whoever sees that tells the others.
         for member in members {
-            if let Status::Lost(_) = member.status(now) {
-                for other in members {
-                    other.member_lost();
-                }
-            }
+            member.status(now);
         }
     }
 

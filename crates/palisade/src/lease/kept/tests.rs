@@ -200,3 +200,30 @@ fn the_stop_token_fires_for_a_loss_only() {
     kept.ended(Gone::Taken);
     assert!(stop.is_cancelled());
 }
+
+/// Whoever sees the loss, however early, finds the tokens fired and the fellows lost.
+#[test]
+fn nobody_sees_a_loss_before_it_is_told() {
+    struct Looks {
+        kept: Arc<Kept>,
+        fellow: Arc<Kept>,
+        stop: CancellationToken,
+        saw: Mutex<Option<(Status, bool, Status)>>,
+    }
+    impl std::task::Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            let saw = (self.kept.status(at(1)), self.stop.is_cancelled(), self.fellow.status(at(1)));
+            *self.saw.lock().expect("no panic") = Some(saw);
+        }
+    }
+    let (kept, fellow) = (holder(terms()), holder(terms()));
+    Kept::bind(&[&kept, &fellow], at(0));
+    let stop = kept.stop_token(at(0));
+    let looks = Arc::new(Looks { kept: Arc::clone(&kept), fellow, stop, saw: Mutex::default() });
+    let waker = std::task::Waker::from(Arc::clone(&looks));
+    let mut changed = Box::pin(kept.changed());
+    assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    kept.ended(Gone::Revoked);
+    let (lost, others) = (Status::Lost(LossReason::Revoked), Status::Lost(LossReason::MemberLost));
+    assert_eq!(*looks.saw.lock().expect("no panic"), Some((lost, true, others)));
+}
