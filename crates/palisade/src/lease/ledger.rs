@@ -112,10 +112,11 @@ impl Ledger {
 
     /// Takes up what a renewal has changed: when to renew next, or that there is nothing to keep any more.
     pub(crate) fn settle(&self, kept: &Arc<Kept>) {
-        let renew_at = kept.renew_at();
         let now = self.clock.now();
+        // Without the lock: what the clock has just ended is told of here, and that runs wakers.
+        let (over, renew_at) = (kept.is_over(now), kept.renew_at());
         let mut rows = self.lock();
-        if kept.is_over(now) {
+        if over {
             rows.remove_this(kept);
         } else if !rows.is_due(kept.claim.id, now) && rows.reschedule(kept.claim.id, renew_at) {
             self.wake_for(&rows, renew_at, None);
@@ -220,8 +221,9 @@ impl Ledger {
             }
             due
         };
-        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched.
-        let watch = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or_else(|_| kept.watch(now));
+        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched, and
+        // its own claim is looked at again.
+        let watch = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or(Some(now));
         let next: Vec<Option<Moment>> = due.iter().map(watch).collect();
         let mut rows = self.lock();
         for (kept, look_at) in due.iter().zip(next) {
@@ -316,5 +318,157 @@ impl Rows {
             None if !self.claims.is_empty() || now.since(self.last_busy) < LINGER => Some(tick),
             None => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::fence::Fence;
+    use crate::lease::kept::Terms;
+    use crate::lease::{Drift, ManualClock, Status};
+    use crate::name::Name;
+    use crate::store::{Claim, Gone, Grant, Kind, Lease, Mode, Standing};
+
+    const LEASE: Duration = Duration::from_secs(3);
+
+    fn ledger() -> (Arc<Ledger>, ManualClock) {
+        let clock = ManualClock::new();
+        (Ledger::new(Arc::new(clock.clone())), clock)
+    }
+
+    fn grant() -> Grant {
+        Grant { fence: Fence::MAX, lease: Lease::of(LEASE) }
+    }
+
+    /// A holder that the ledger keeps from now on.
+    fn kept(ledger: &Ledger) -> Arc<Kept> {
+        let claim = Claim {
+            id: ClaimId::random().expect("random numbers"),
+            name: Name::new("ledger").expect("a good name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            owner: "test".into(),
+            reason: None,
+            lease: LEASE,
+            queue: true,
+            min_hold: None,
+            once_per: None,
+            detachable: false,
+        };
+        let terms = Terms { auto_renew: true, max_hold: None, stop_margin: LEASE / 10, drift: Drift::default() };
+        let now = ledger.clock.now();
+        let kept = Kept::granted(Arc::new(claim), terms, now, grant(), now);
+        ledger.keep(&kept);
+        kept
+    }
+
+    /// A renewal that is never answered is followed by another, not at once, and in time to save the lease.
+    #[test]
+    fn a_renewal_that_hangs_is_followed_by_another() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger);
+        assert!(ledger.take_due().is_empty());
+        clock.advance(LEASE / 3);
+        assert_eq!(ledger.take_due().len(), 1);
+        assert!(ledger.take_due().is_empty(), "the first is still under way");
+        clock.advance(kept.attempt(clock.now()));
+        assert_eq!(ledger.take_due().len(), 1);
+        assert_eq!(kept.status(clock.now()), Status::AtRisk);
+        // An answer moves the next one to its own time.
+        kept.confirm(clock.now(), Standing::Held(grant()), clock.now());
+        ledger.settle(&kept);
+        clock.advance(LEASE / 3 - Duration::from_millis(1));
+        assert!(ledger.take_due().is_empty());
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(ledger.take_due().len(), 1);
+    }
+
+    /// What the store has ended is not kept.
+    #[test]
+    fn what_the_store_has_ended_leaves() {
+        let (ledger, _) = ledger();
+        let kept = kept(&ledger);
+        kept.ended(Gone::Revoked);
+        ledger.settle(&kept);
+        assert_eq!(ledger.len(), 0);
+    }
+
+    /// What the clock has ended leaves as well. Whoever removes it before the warden has come to it tells of it.
+    #[test]
+    fn what_the_clock_has_ended_is_told_of_before_it_leaves() {
+        for by_warden in [true, false] {
+            let (ledger, clock) = ledger();
+            let kept = kept(&ledger);
+            let stop = kept.stop_token();
+            clock.advance(LEASE);
+            assert!(!stop.is_cancelled(), "nobody has looked");
+            if by_warden {
+                ledger.close();
+                assert!(!ledger.look(), "closed and empty");
+            } else {
+                ledger.settle(&kept);
+            }
+            assert!(stop.is_cancelled());
+            assert_eq!(ledger.len(), 0);
+        }
+    }
+
+    /// A renewal that was asked for is not put off by the answer to an earlier one, nor by its failure.
+    #[test]
+    fn what_was_asked_for_stays_due() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger);
+        clock.advance(LEASE / 3);
+        assert_eq!(ledger.take_due().len(), 1);
+        ledger.renew_now(&kept);
+        ledger.retry_within(&kept, LEASE);
+        ledger.settle(&kept);
+        assert_eq!(ledger.take_due().len(), 1);
+    }
+
+    /// Sleepers hear of a clock that is moved by hand, and do not wait for their tick.
+    #[tokio::test]
+    async fn a_jump_of_the_clock_wakes_the_keeper() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger);
+        // The keeping itself is news to a keeper that has not slept yet.
+        assert!(ledger.renewal_due().await);
+        let mut due = pin!(ledger.renewal_due());
+        let mut polled = || due.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled().is_pending());
+        clock.advance(LEASE / 3);
+        assert!(polled().is_ready());
+        assert!(Arc::ptr_eq(&ledger.take_due()[0], &kept));
+    }
+
+    /// A waker of the user's that panics costs nobody else his telling, and its own claim nothing but that waker.
+    #[test]
+    fn a_waker_that_panics_leaves_nobody_untold() {
+        struct Panics;
+        impl std::task::Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("in a waker");
+            }
+        }
+        let (ledger, clock) = ledger();
+        let all: Vec<Arc<Kept>> = (0..4).map(|_| kept(&ledger)).collect();
+        let stops: Vec<_> = all.iter().map(|kept| kept.stop_token()).collect();
+        let waker = Waker::from(Arc::new(Panics));
+        let mut waiting: Vec<_> = all.iter().map(|kept| Box::pin(kept.changed())).collect();
+        for changed in &mut waiting {
+            assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        clock.advance(LEASE);
+        ledger.close();
+        // Two turns, as the warden would take them: the second is for what the first broke off.
+        for _ in 0..2 {
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ledger.look()));
+        }
+        assert!(stops.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "somebody was not told");
+        assert_eq!(ledger.len(), 0);
     }
 }

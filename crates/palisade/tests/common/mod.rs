@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod bent;
+
 use std::sync::Arc;
 use std::time::Duration;
 
