@@ -1,10 +1,12 @@
 //! Palisade beside the raw limit, in one run. One figure per line: what, value, unit.
 //!
 //! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the public API.
+//! `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
 //! `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one client: losses, CPU and memory.
 
 mod hold;
 mod overhead;
+mod sqlite;
 mod usage;
 
 use std::process::ExitCode;
@@ -15,11 +17,13 @@ fn main() -> ExitCode {
     let number = |text: &str, default| text.parse().unwrap_or(default);
     match words.as_slice() {
         ["overhead"] => overhead::run(),
+        ["sqlite"] => sqlite::run(),
+        ["worker", words @ ..] => sqlite::worker(words),
         ["hold"] => hold::run(10_000, 60),
         ["hold", guards] => hold::run(number(guards, 10_000), 60),
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
-            eprintln!("usage: palisade-bench overhead | hold [GUARDS] [SECONDS]");
+            eprintln!("usage: palisade-bench overhead | sqlite | hold [GUARDS] [SECONDS]");
             ExitCode::from(64)
         }
     }

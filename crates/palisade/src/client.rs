@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::Core;
 use crate::engine::grip::Grip;
@@ -246,6 +247,15 @@ impl Client {
     /// May be dropped at any point; the releases go on.
     pub async fn shutdown(&self) {
         self.core.drain().await;
+    }
+
+    /// Ends the client before a program ends, so that it leaves nothing behind: releases on their way are sent, and what the
+    /// store keeps for each client is removed. Blocks, for at most so long; `false` when it did not end by then, because guards or
+    /// clones are still there or the store does not answer.
+    pub fn close(self, longest: Duration) -> bool {
+        let ended = self.core.ended();
+        drop(self);
+        ended.is_none_or(|ended| ended.recv_timeout(longest).is_ok())
     }
 
     /// What this client has counted.

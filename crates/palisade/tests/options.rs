@@ -20,7 +20,7 @@ fn impossible_options_are_refused() {
         ("max_hold", |lock| lock.max_hold(Duration::ZERO)),
         ("min_hold is longer than a year", |lock| lock.min_hold(Duration::MAX)),
         ("swap them", |lock| lock.max_hold(Duration::from_secs(1)).min_hold(Duration::from_secs(2))),
-        ("at most a quarter", |lock| lock.lease(Duration::from_secs(10)).stop_margin(Duration::from_secs(3))),
+        ("at most two fifths", |lock| lock.lease(Duration::from_secs(10)).stop_margin(Duration::from_secs(5))),
         ("stopped before it begins", |lock| lock.max_hold(Duration::from_secs(1)).stop_margin(Duration::from_secs(1))),
         ("at least 1ms", |lock| lock.spin(Duration::ZERO..Duration::from_secs(1))),
         ("the shorter first", |lock| lock.spin(Duration::from_secs(2)..Duration::from_secs(1))),

@@ -16,7 +16,8 @@ mod thread;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ pub(crate) struct Core {
     background: TaskTracker,
     /// Set when the thread has started, at first use.
     handle: OnceLock<Handle>,
-    starting: std::sync::Mutex<()>,
+    /// Hears when the thread has ended. Locked while it is started.
+    ended: Mutex<Option<Receiver<()>>>,
     /// Wakes sleepers whose clock was moved by hand.
     jumped: Arc<Notify>,
     unsent_releases: AtomicU64,
@@ -63,7 +65,7 @@ impl Core {
             drift,
             background,
             handle: OnceLock::new(),
-            starting: std::sync::Mutex::default(),
+            ended: Mutex::new(None),
             jumped,
             unsent_releases: AtomicU64::new(0),
         })
@@ -82,13 +84,14 @@ impl Core {
         if let Some(handle) = self.handle.get() {
             return Ok(handle);
         }
-        let _starting = self.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = self.handle.get() {
             return Ok(handle);
         }
         let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&self.ledger));
-        let handle = thread::start(keeper, self.background.clone())
+        let (handle, hears) = thread::start(keeper, self.background.clone())
             .map_err(|cause| Error::unavailable("the client's thread cannot be started").with_source(cause))?;
+        *ended = Some(hears);
         Ok(self.handle.get_or_init(|| handle))
     }
 
@@ -165,6 +168,11 @@ impl Core {
             Ok(())
         })
         .await
+    }
+
+    /// What hears when the client's thread has ended; `None` when it was never started, or somebody listens already.
+    pub(crate) fn ended(&self) -> Option<Receiver<()>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Waits until nothing runs in the background.

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::task::TaskTracker;
@@ -11,8 +12,9 @@ use tokio_util::task::TaskTracker;
 use crate::lease::keeper::Keeper;
 use crate::lease::warden;
 
-/// Starts the client's thread and the warden.
-pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<Handle> {
+/// Starts the client's thread and the warden. The receiver hears when the thread has let go of the store.
+pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<(Handle, Receiver<()>)> {
+    let (ended, hears) = std::sync::mpsc::channel();
     let ledger = Arc::clone(&keeper.ledger);
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
@@ -25,8 +27,11 @@ pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<Handl
             background.wait().await;
             renewals.wait().await;
         });
+        // With it go the tasks that never end, and the last hold on the store.
+        drop(runtime);
+        let _ = ended.send(());
     })?;
     // Last: if anything above fails, nothing is left running.
     warden::start(ledger)?;
-    Ok(handle)
+    Ok((handle, hears))
 }

@@ -80,8 +80,7 @@ impl<M: GuardMode> Guard<M> {
         self.grip.kept.remaining(self.grip.core.now())
     }
 
-    /// The length of the lease that the store has confirmed last. After a hand-off that is the waiter's, until the first
-    /// renewal.
+    /// The length of the lease, as the store granted it.
     pub fn lease(&self) -> Duration {
         self.grip.kept.lease()
     }

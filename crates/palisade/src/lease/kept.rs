@@ -49,6 +49,8 @@ struct State {
     /// How it holds; a downgrade changes it.
     mode: Mode,
     deadline: Deadline,
+    /// The length that the store granted to the holder.
+    granted: Option<Duration>,
     /// The end of the longest hold.
     held_until: Moment,
     /// Since when, and why, the store could not be asked.
@@ -107,6 +109,7 @@ impl Kept {
         let kept = Kept::new(claim, terms, Stage::Held, deadline);
         let mut state = kept.lock();
         state.fence = Some(grant.fence);
+        state.granted = Some(deadline.length());
         state.held_until = kept.longest_hold(now);
         drop(state);
         Arc::new(kept)
@@ -121,8 +124,17 @@ impl Kept {
 
     fn new(claim: Arc<Claim>, terms: Terms, stage: Stage, deadline: Deadline) -> Kept {
         let mode = claim.mode;
-        let state =
-            State { stage, fence: None, mode, deadline, held_until: Moment::NEVER, trouble: None, attempts: 0, leaving: false };
+        let state = State {
+            stage,
+            fence: None,
+            mode,
+            deadline,
+            granted: None,
+            held_until: Moment::NEVER,
+            trouble: None,
+            attempts: 0,
+            leaving: false,
+        };
         Kept { claim, terms, state: Mutex::new(state), changed: Notify::new(), stop: OnceLock::new(), group: OnceLock::new() }
     }
 
@@ -228,14 +240,18 @@ impl Kept {
                 state.stage = Stage::Waiting { place: Box::new(place), ask_at };
             }
             (Stage::Waiting { .. }, Standing::Held(grant)) => {
-                state.deadline = state.deadline.or_later(self.confirmation(sent, grant.lease));
+                let confirmed = self.confirmation(sent, grant.lease);
+                state.deadline = state.deadline.or_later(confirmed);
+                state.granted = Some(confirmed.length());
                 state.held_until = self.longest_hold(now);
                 state.fence = Some(grant.fence);
                 state.stage = Stage::Held;
             }
             (Stage::Waiting { .. }, Standing::Gone(why)) => state.stage = Stage::TurnedAway(why),
             (Stage::Held, Standing::Held(grant)) if state.fence == Some(grant.fence) => {
-                state.deadline = state.deadline.or_later(self.confirmation(sent, grant.lease));
+                let confirmed = self.confirmation(sent, grant.lease);
+                state.deadline = state.deadline.or_later(confirmed);
+                state.granted = Some(confirmed.length());
             }
             // Another fence under our claim: the store forgot our grant and gave a new one. Ours is gone.
             (Stage::Held, Standing::Held(_)) => state.stage = Stage::Lost(LossReason::Expired),
@@ -344,9 +360,9 @@ impl Kept {
         }
     }
 
-    /// The length of the latest confirmation.
+    /// The length of its lease as a holder: as the store granted it, or as asked while only the waiter's is confirmed.
     pub(crate) fn lease(&self) -> Duration {
-        self.lock().deadline.length()
+        self.lock().granted.unwrap_or(self.claim.lease)
     }
 
     fn end(&self, state: &State) -> deadline::End {

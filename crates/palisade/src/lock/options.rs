@@ -132,9 +132,9 @@ impl Options {
             }
         }
         if let Some(margin) = self.stop_margin {
-            if margin > lease / 4 {
+            if margin > lease.mul_f64(0.4) {
                 return Err(Error::config(format!(
-                    "a stop margin of {margin:?} leaves too little of a lease of {lease:?}; give at most a quarter, or a longer lease"
+                    "a stop margin of {margin:?} leaves too little of a lease of {lease:?}; give at most two fifths of it, or a longer lease"
                 )));
             }
             if self.max_hold.is_some_and(|longest| margin >= longest) {
@@ -261,7 +261,7 @@ macro_rules! option_methods {
         }
 
         /// How long before the loss [`Guard::on_lost`](crate::Guard::on_lost) and `run` stop the work. Defaults to a tenth of
-        /// the lease, at most 1 s; at most a quarter of the lease.
+        /// the lease, at most 1 s; at most two fifths of the lease.
         #[must_use]
         pub fn stop_margin(mut self, margin: std::time::Duration) -> Self {
             self.options.stop_margin = Some(margin);

@@ -44,7 +44,7 @@ pub(super) fn check_schema(
             None
         }
         _ => Some(Foreign {
-            kind: ErrorKind::Config,
+            kind: ErrorKind::Protocol,
             message: "is a database of another program; give a file of its own".to_owned(),
         }),
     };
@@ -178,7 +178,7 @@ mod tests {
         let other = Connection::open_in_memory().unwrap();
         other.execute_batch("CREATE TABLE users (id)").unwrap();
         let refused = check_schema(&other, 7, 1, "").unwrap().err().unwrap();
-        assert!(refused.kind == ErrorKind::Config && refused.message.contains("another program"));
+        assert!(refused.kind == ErrorKind::Protocol && refused.message.contains("another program"));
         let newer = database();
         newer.pragma_update(None, "user_version", 2).unwrap();
         let refused = check_schema(&newer, 7, 1, "").unwrap().err().unwrap();

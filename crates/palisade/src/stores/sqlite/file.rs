@@ -157,7 +157,6 @@ impl Database {
     }
 
     fn open(&self) -> Result<Open, Refusal> {
-        check_place(&self.path).map_err(Refusal::Failed)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = self.step(Connection::open_with_flags(&self.path, flags))?;
         self.step(prepare(&mut connection))?;
@@ -176,7 +175,7 @@ impl Open {
 }
 
 /// Refuses what SQLite would fail on later, or worse, would not.
-fn check_place(path: &Path) -> Result<()> {
+pub(super) fn check_place(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let system = rustix::fs::statfs(folder).map_err(|cause| match cause {
         rustix::io::Errno::NOENT => {
@@ -219,6 +218,8 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_turn))?;
     // A checkpoint costs two syncs. It is due every thousand pages, not whenever a short command ends.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Otherwise the planner looks at bound values, and prepares statements anew for every name.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     // A power cut may take the last commits along. Everybody who held a lock is gone then, and fences jump at the next boot.
     connection.pragma_update(None, "synchronous", "NORMAL")?;

@@ -1,0 +1,120 @@
+//! `acquire`, `renew` and `release`: locks for scripts that cannot wrap a command, and an operator's way out.
+
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::path::Path;
+
+use palisade::blocking::Wait;
+use palisade::store::{Detach, Revoked};
+use palisade::{AnyMode, DetachedGrant, Error, ErrorKind, Fence, Guard, Released};
+
+use crate::args::{AcquireArgs, Common, GrantArgs, ReleaseArgs};
+use crate::config::{self, Store};
+use crate::exit::{Exit, Failure};
+use crate::lock::{self, Acquired, Lock};
+use crate::notice::Notices;
+
+pub(crate) fn acquire(common: &Common, args: &AcquireArgs, notices: Notices) -> Result<Exit, Failure> {
+    let store = config::connect(common, notices)?;
+    if store.locks().capability().detach != Detach::Anywhere {
+        let message = format!("on {} a grant cannot outlive the process that holds it; use run", store.scheme);
+        return Err(Failure::usage(message));
+    }
+    let owner = args.lock.owner.clone().map_or_else(|| lock::default_owner("acquire"), Into::into);
+    let lock = Lock::new(store.locks(), &args.lock, &owner, None, true)?;
+    match lock.acquire(&args.lock).wait() {
+        Ok(Acquired::Held(guard)) => print_grant(guard),
+        Ok(Acquired::Busy) => Ok(lock::not_acquired(store.locks(), &args.lock, None, notices).wait()),
+        Err(error) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {
+            Ok(lock::not_acquired(store.locks(), &args.lock, Some(&error), notices).wait())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Prints the grant; if nobody can read it, it is given back.
+fn print_grant(guard: Guard<AnyMode>) -> Result<Exit, Failure> {
+    let detached = guard.detach().wait().map_err(Error::from)?;
+    let json = serde_json::to_string(&detached).map_err(|error| Failure::internal(error.to_string()))?;
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{json}")
+        .and_then(|()| stdout.flush())
+        .map_err(|error| Failure::internal(format!("cannot write: {error}")))?;
+    Ok(Exit::DONE)
+}
+
+pub(crate) fn renew(common: &Common, args: &GrantArgs, notices: Notices) -> Result<Exit, Failure> {
+    let store = config::connect(common, notices)?;
+    print_grant(adopt(&store, &args.grant)?)
+}
+
+pub(crate) fn release(common: &Common, args: &ReleaseArgs, notices: Notices) -> Result<Exit, Failure> {
+    let store = config::connect(common, notices)?;
+    if let Some(grant) = &args.grant {
+        let guard = adopt(&store, grant)?;
+        return match guard.release().wait()? {
+            Released::Done => Ok(Exit::DONE),
+            Released::AlreadyLost => Ok(gone(notices)),
+            Released::Unknown => Err(Failure { exit: Exit::UNAVAILABLE, message: "the store did not answer in time".to_owned() }),
+        };
+    }
+    let (Some(name), Some(fence)) = (&args.name, &args.fence) else {
+        return Err(Failure::usage("give NAME and --fence N, or --grant FILE"));
+    };
+    let fence = match fence.as_str() {
+        "none" => Fence::NONE,
+        text => text.parse().map_err(|error| Failure::usage(format!("--fence: {error}; palisade show {name} tells it")))?,
+    };
+    if !args.yes {
+        confirm(&store, name, fence)?;
+    }
+    match store.locks().revoke(name, fence).wait()? {
+        Revoked::Done => {
+            notices.notice(&format!("{name}: fence {fence} is released; its holder is told, and may still be writing"));
+            Ok(Exit::DONE)
+        }
+        Revoked::OtherHolder { fence: now } => {
+            notices.notice(&format!("{name}: another holds it now, with fence {now}; nothing was changed"));
+            Ok(Exit::BUSY)
+        }
+        Revoked::NotHeld => {
+            notices.notice(&format!("{name}: nobody holds it"));
+            Ok(Exit::LOST)
+        }
+    }
+}
+
+fn gone(notices: Notices) -> Exit {
+    notices.notice("the grant is gone: it has expired, or was released");
+    Exit::LOST
+}
+
+/// Shows what would be broken, and asks.
+fn confirm(store: &Store, name: &str, fence: Fence) -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("this breaks somebody's lock; say --yes where nobody can be asked"));
+    }
+    let line = store.locks().show(name).wait()?;
+    let holder = line.iter().flat_map(|line| &line.holders).find(|holder| holder.fence == fence);
+    let held = holder.map_or_else(|| "not held with that fence".to_owned(), lock::held_by);
+    eprint!("{name} is {held}. Its holder may still be writing. Release it? [y/N] ");
+    let mut answer = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut answer);
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::usage("not released")),
+    }
+}
+
+fn adopt(store: &Store, path: &Path) -> Result<Guard<AnyMode>, Failure> {
+    let text = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let text = text.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    // The parser's message may quote the grant, which is a secret.
+    let grant: DetachedGrant =
+        serde_json::from_str(&text).map_err(|_| Failure::usage("this is not a grant as palisade acquire prints it"))?;
+    Ok(store.locks().adopt(&grant).wait()?)
+}

@@ -1,0 +1,154 @@
+//! `list` and `show`.
+
+use palisade::blocking::Wait;
+use palisade::show_duration;
+use palisade::store::{Holder, Kind, LineView, Mode, Waiter};
+use serde_json::{Value, json};
+
+use crate::args::{Common, ListArgs, ShowArgs};
+use crate::config;
+use crate::exit::{Exit, Failure};
+use crate::notice::{Notices, printable};
+
+pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result<Exit, Failure> {
+    let store = config::connect(common, notices)?;
+    let lines = store.locks().list(&args.prefix).wait()?;
+    if args.output.json {
+        lines.iter().for_each(|line| println!("{}", as_json(line, &store.scheme)));
+        return Ok(Exit::DONE);
+    }
+    let head = ["NAME", "KIND", "MODE", "HOLDER", "FENCE", "HELD", "LEASE-LEFT", "WAITERS", "REASON"].map(str::to_owned);
+    let mut rows = vec![head];
+    for line in &lines {
+        let waiters = if line.waiters_known { line.waiters.len().to_string() } else { "?".to_owned() };
+        let cells = |holder: Option<&Holder>| {
+            [
+                line.name.clone(),
+                line.kind.to_string(),
+                holder.map_or_else(|| "-".to_owned(), |holder| holder.mode.to_string()),
+                holder.map_or_else(|| "-".to_owned(), |holder| holder.owner.clone()),
+                holder.map_or_else(|| "-".to_owned(), |holder| fence(holder).unwrap_or_else(|| "none".to_owned())),
+                span(holder.and_then(|holder| holder.held)),
+                span(holder.and_then(|holder| holder.lease_left)),
+                waiters.clone(),
+                holder.and_then(|holder| holder.reason.clone()).unwrap_or_default(),
+            ]
+        };
+        match line.holders.as_slice() {
+            [] => rows.push(cells(None)),
+            holders => rows.extend(holders.iter().map(|holder| cells(Some(holder)))),
+        }
+    }
+    print_table(&rows);
+    Ok(Exit::DONE)
+}
+
+pub(crate) fn show(common: &Common, args: &ShowArgs, notices: Notices) -> Result<Exit, Failure> {
+    let store = config::connect(common, notices)?;
+    let line = store.locks().show(&args.name).wait()?;
+    let line = line.unwrap_or_else(|| LineView {
+        name: args.name.clone(),
+        kind: Kind::Mutex,
+        holders: Vec::new(),
+        waiters: Vec::new(),
+        waiters_known: store.locks().capability().waiters_known,
+    });
+    if args.output.json {
+        println!("{}", as_json(&line, &store.scheme));
+        return Ok(Exit::DONE);
+    }
+    let name = printable(&line.name);
+    if line.holders.is_empty() {
+        println!("{name} is free");
+    } else {
+        println!("{name}: {}", line.kind);
+    }
+    for holder in &line.holders {
+        let fence = fence(holder).unwrap_or_else(|| "none".to_owned());
+        let (held, left) = (span(holder.held), span(holder.lease_left));
+        println!("  held by {} ({}) for {held}, fence {fence}, lease left {left}", printable(&holder.owner), holder.mode);
+        if let Some(reason) = &holder.reason {
+            println!("    reason: {}", printable(reason));
+        }
+        println!("    force it open: palisade release {name} --fence {fence}");
+    }
+    if !line.waiters_known {
+        println!("  who waits is not known in this store");
+    }
+    for (place, waiter) in line.waiters.iter().enumerate() {
+        println!("  {}. {} ({}) waits for {}", place + 1, printable(&waiter.owner), waiter.mode, span(waiter.waited));
+    }
+    Ok(Exit::DONE)
+}
+
+fn fence(holder: &Holder) -> Option<String> {
+    (!holder.fence.is_none()).then(|| holder.fence.to_string())
+}
+
+fn span(span: Option<std::time::Duration>) -> String {
+    span.map_or_else(|| "?".to_owned(), show_duration)
+}
+
+fn as_json(line: &LineView, scheme: &str) -> Value {
+    let millis = |span: Option<std::time::Duration>| span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+    let holder = |holder: &Holder| {
+        json!({
+            "owner": holder.owner,
+            "reason": holder.reason,
+            "fence": fence(holder),
+            "permits": permits(holder.mode),
+            "held_ms": millis(holder.held),
+            "lease_left_ms": millis(holder.lease_left),
+        })
+    };
+    let waiter = |waiter: &Waiter| {
+        json!({
+            "owner": waiter.owner,
+            "reason": waiter.reason,
+            "mode": mode(waiter.mode),
+            "permits": permits(waiter.mode),
+            "waited_ms": millis(waiter.waited),
+        })
+    };
+    let (kind, limit) = match line.kind {
+        Kind::Mutex => ("mutex", None),
+        Kind::RwLock => ("rwlock", None),
+        Kind::Semaphore { limit } => ("semaphore", Some(limit)),
+    };
+    json!({
+        "name": line.name,
+        "store": scheme,
+        "kind": kind,
+        "mode": line.holders.first().map(|holder| mode(holder.mode)),
+        "limit": limit,
+        "holders": line.holders.iter().map(holder).collect::<Vec<_>>(),
+        "waiters": line.waiters.iter().map(waiter).collect::<Vec<_>>(),
+        "waiters_known": line.waiters_known,
+    })
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
+        Mode::Permits(_) => "permits",
+    }
+}
+
+fn permits(mode: Mode) -> Option<u32> {
+    match mode {
+        Mode::Permits(count) => Some(count),
+        Mode::Exclusive | Mode::Shared => None,
+    }
+}
+
+/// Columns as wide as their widest cell; the last is left as it is.
+pub(crate) fn print_table<const N: usize>(rows: &[[String; N]]) {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for row in &rows {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        println!("{}", cells.join("  ").trim_end());
+    }
+}

@@ -1,0 +1,149 @@
+//! From flags to a lock: what `run` and `acquire` share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::store::Holder;
+use palisade::{AnyMode, Client, Error, ErrorKind, Guard, Mutex, OncePer, RwLock, Semaphore, show_duration};
+
+use crate::args::LockArgs;
+use crate::exit::{Exit, Failure};
+use crate::notice::Notices;
+
+/// A lock of whichever kind the flags ask for.
+#[derive(Clone)]
+pub(crate) enum Lock {
+    Mutex(Mutex),
+    OncePer(OncePer),
+    Reader(RwLock),
+    Writer(RwLock),
+    Permits(Semaphore, u32),
+}
+
+/// What the wait came to.
+pub(crate) enum Acquired {
+    Held(Guard<AnyMode>),
+    /// Busy with one attempt, or too soon for once-per.
+    Busy,
+}
+
+macro_rules! with_options {
+    ($lock:expr, $args:expr, $owner:expr, $stop_margin:expr, $detachable:expr) => {{
+        let mut lock = $lock.lease($args.lease).owner_label($owner).store_wait(store_wait($args));
+        if let Some(margin) = $stop_margin {
+            lock = lock.stop_margin(margin);
+        }
+        if let Some(longest) = $args.max_hold {
+            lock = lock.max_hold(longest);
+        }
+        if let Some(shortest) = $args.min_hold {
+            lock = lock.min_hold(shortest);
+        }
+        if let Some(reason) = &$args.reason {
+            lock = lock.reason(reason);
+        }
+        if $detachable { lock.detachable() } else { lock }
+    }};
+}
+
+/// Never longer than the wait itself.
+fn store_wait(args: &LockArgs) -> Duration {
+    args.wait.map_or(args.store_wait, |wait| args.store_wait.min(wait))
+}
+
+impl Lock {
+    pub(crate) fn new(
+        locks: &Client,
+        args: &LockArgs,
+        owner: &str,
+        stop_margin: Option<Duration>,
+        detachable: bool,
+    ) -> Result<Lock, Failure> {
+        const SHORTEST: Duration = Duration::from_secs(1);
+        if args.lease < SHORTEST {
+            return Err(Failure::usage("a lease shorter than 1s is lost too easily by a command; give 1s to 24h"));
+        }
+        let name = &args.name;
+        let lock = match (args.shared, args.exclusive, args.limit, args.once_per) {
+            (true, ..) => Lock::Reader(with_options!(locks.rwlock(name), args, owner, stop_margin, detachable)),
+            (_, true, ..) => Lock::Writer(with_options!(locks.rwlock(name), args, owner, stop_margin, detachable)),
+            (_, _, Some(limit), _) => {
+                let semaphore = with_options!(locks.semaphore(name, limit), args, owner, stop_margin, detachable);
+                let permits = args.permits.unwrap_or(1);
+                if permits == 0 || permits > limit {
+                    return Err(Failure::usage(format!("--permits {permits} of --limit {limit}: give 1 to {limit}")));
+                }
+                Lock::Permits(semaphore, permits)
+            }
+            (_, _, _, Some(period)) => {
+                Lock::OncePer(with_options!(locks.mutex(name), args, owner, stop_margin, detachable).once_per(period))
+            }
+            _ => Lock::Mutex(with_options!(locks.mutex(name), args, owner, stop_margin, detachable)),
+        };
+        lock.check()?;
+        Ok(lock)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match self {
+            Lock::Mutex(lock) => lock.check(),
+            Lock::OncePer(lock) => lock.check(),
+            Lock::Reader(lock) | Lock::Writer(lock) => lock.check(),
+            Lock::Permits(lock, _) => lock.check(),
+        }
+    }
+
+    /// Waits in line as the flags say.
+    pub(crate) async fn acquire(&self, args: &LockArgs) -> Result<Acquired, Error> {
+        let wait = if args.once { Some(Duration::ZERO) } else { args.wait };
+        let held = match (self, wait) {
+            (Lock::Mutex(lock), Some(Duration::ZERO)) => lock.try_acquire().await?.map(Guard::into_any_mode),
+            (Lock::Mutex(lock), Some(wait)) => Some(lock.acquire_timeout(wait).await?.into_any_mode()),
+            (Lock::Mutex(lock), None) => Some(lock.acquire().await?.into_any_mode()),
+            (Lock::OncePer(lock), Some(Duration::ZERO)) => lock.try_acquire().await?.map(Guard::into_any_mode),
+            (Lock::OncePer(lock), Some(wait)) => lock.acquire_timeout(wait).await?.map(Guard::into_any_mode),
+            (Lock::OncePer(lock), None) => lock.acquire().await?.map(Guard::into_any_mode),
+            (Lock::Reader(lock), Some(Duration::ZERO)) => lock.try_read().await?.map(Guard::into_any_mode),
+            (Lock::Reader(lock), Some(wait)) => Some(lock.read_timeout(wait).await?.into_any_mode()),
+            (Lock::Reader(lock), None) => Some(lock.read().await?.into_any_mode()),
+            (Lock::Writer(lock), Some(Duration::ZERO)) => lock.try_write().await?.map(Guard::into_any_mode),
+            (Lock::Writer(lock), Some(wait)) => Some(lock.write_timeout(wait).await?.into_any_mode()),
+            (Lock::Writer(lock), None) => Some(lock.write().await?.into_any_mode()),
+            (Lock::Permits(lock, count), Some(Duration::ZERO)) => lock.try_acquire_many(*count).await?.map(Guard::into_any_mode),
+            (Lock::Permits(lock, count), Some(wait)) => Some(lock.acquire_many_timeout(*count, wait).await?.into_any_mode()),
+            (Lock::Permits(lock, count), None) => Some(lock.acquire_many(*count).await?.into_any_mode()),
+        };
+        Ok(held.map_or(Acquired::Busy, Acquired::Held))
+    }
+}
+
+/// Says why it was not acquired, and answers with the code for that.
+pub(crate) async fn not_acquired(locks: &Client, args: &LockArgs, error: Option<&Error>, notices: Notices) -> Exit {
+    let mut holder = match error.map(Error::kind) {
+        Some(ErrorKind::Timeout { holder }) => holder.clone(),
+        _ => None,
+    };
+    if holder.is_none() {
+        holder = locks.show(&args.name).await.ok().flatten().and_then(|line| line.holders.into_iter().next());
+    }
+    let name = &args.name;
+    match holder {
+        Some(holder) => notices.notice(&format!("{name} is {}; look closer with: palisade show {name}", held_by(&holder))),
+        None if args.once_per.is_some() => notices.notice(&format!("{name}: skipped, a run began within the period")),
+        None => notices.notice(&format!("{name} is busy; look closer with: palisade show {name}")),
+    }
+    args.busy_exit_code.map_or(Exit::BUSY, Exit)
+}
+
+/// Holder, reason and how long.
+pub(crate) fn held_by(holder: &Holder) -> String {
+    let reason = holder.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let held = holder.held.map(|held| format!(" for {}", show_duration(held))).unwrap_or_default();
+    format!("held by {}{reason}{held}", holder.owner)
+}
+
+/// Host, process and what is run: enough to find who holds a lock.
+pub(crate) fn default_owner(what: &str) -> Arc<str> {
+    let host = rustix::system::uname();
+    format!("{}:{}:{what}", host.nodename().to_string_lossy(), std::process::id()).into()
+}

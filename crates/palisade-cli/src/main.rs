@@ -1,0 +1,59 @@
+//! The command `palisade`: run a command under a distributed lock, and look after locks.
+
+mod args;
+mod config;
+mod exit;
+mod grant;
+mod inspect;
+mod lock;
+mod notice;
+mod run;
+mod stores;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Verb};
+use exit::{Exit, Failure};
+use notice::Notices;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::of_usage(&error),
+    };
+    let notices = Notices::new(cli.common.quiet, cli.common.verbose);
+    // Before any thread is started: only then is a fork safe.
+    let watcher = matches!(cli.verb, Verb::Run(_)).then(run::watcher::start);
+    match perform(cli, notices, watcher) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            notices.error(&failure.message);
+            failure.exit.into()
+        }
+    }
+}
+
+/// The table of verbs.
+fn perform(cli: Cli, notices: Notices, watcher: Option<std::io::Result<run::watcher::Watcher>>) -> Result<Exit, Failure> {
+    let Cli { common, verb } = cli;
+    match verb {
+        Verb::Run(args) => run::run(&common, args, notices, watcher),
+        Verb::List(args) => inspect::list(&common, &args, notices),
+        Verb::Show(args) => inspect::show(&common, &args, notices),
+        Verb::Acquire(args) => grant::acquire(&common, &args, notices),
+        Verb::Renew(args) => grant::renew(&common, &args, notices),
+        Verb::Release(args) => grant::release(&common, &args, notices),
+        Verb::Stores(args) => stores::stores(&args),
+        Verb::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "palisade", &mut std::io::stdout());
+            Ok(Exit::DONE)
+        }
+        Verb::Man => {
+            let page = clap_mangen::Man::new(Cli::command());
+            page.render(&mut std::io::stdout()).map_err(|error| Failure::internal(format!("cannot write: {error}")))?;
+            Ok(Exit::DONE)
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `stores`: what each store can do and promises.
+
+use palisade::store::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Wakes};
+use palisade::stores::capabilities;
+use serde_json::json;
+
+use crate::args::JsonArgs;
+use crate::exit::{Exit, Failure};
+use crate::inspect::print_table;
+
+pub(crate) fn stores(args: &JsonArgs) -> Result<Exit, Failure> {
+    if args.json {
+        capabilities().for_each(|capability| println!("{}", as_json(capability)));
+        return Ok(Exit::DONE);
+    }
+    let head = ["STORE", "FORMAT", "LOSES A GRANT BY", "ORDER", "WAKES BY", "FENCE", "LEASE", "KINDS"].map(str::to_owned);
+    let rows: Vec<[String; 8]> = std::iter::once(head).chain(capabilities().map(row)).collect();
+    print_table(&rows);
+    println!();
+    println!("One machine, no server: sqlite. Tests, or threads of one process: memory.");
+    println!("Whatever you choose: only a resource that checks the fence refuses a stale write.");
+    Ok(Exit::DONE)
+}
+
+fn row(capability: &Capability) -> [String; 8] {
+    let mut kinds = vec!["mutex"];
+    kinds.extend(capability.rwlock.then_some("rwlock"));
+    kinds.extend(capability.semaphore.then_some("semaphore"));
+    [
+        capability.store.to_owned(),
+        capability.format.to_owned(),
+        durability(capability.durability).to_owned(),
+        order(capability.order).to_owned(),
+        wakes(capability.wakes).to_owned(),
+        fence(capability.fence).to_owned(),
+        lease(capability.lease_unit).to_owned(),
+        kinds.join(", "),
+    ]
+}
+
+fn as_json(capability: &Capability) -> serde_json::Value {
+    let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    json!({
+        "store": capability.store,
+        "format": capability.format,
+        "durability": durability(capability.durability),
+        "order": order(capability.order),
+        "wakes": wakes(capability.wakes),
+        "fence": fence(capability.fence),
+        "lease": lease(capability.lease_unit),
+        "min_lease_ms": millis(capability.min_lease),
+        "max_lease_ms": millis(capability.max_lease),
+        "rwlock": capability.rwlock,
+        "semaphore": capability.semaphore,
+        "min_hold": capability.min_hold,
+        "once_per": capability.once_per,
+        "detach": capability.detach == Detach::Anywhere,
+        "list": capability.list,
+        "waiters_known": capability.waiters_known,
+        "revoke": capability.revoke,
+    })
+}
+
+fn durability(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Process => "the end of the process",
+        Durability::Machine => "a restart of the machine",
+        Durability::Server => "a restart or failover of the server",
+        Durability::Quorum => "the loss of a majority",
+    }
+}
+
+fn order(order: Order) -> &'static str {
+    match order {
+        Order::Fifo => "first come, first served",
+        Order::Engine => "the engine's own",
+        Order::None => "none",
+    }
+}
+
+fn wakes(wakes: Wakes) -> &'static str {
+    match wakes {
+        Wakes::Push => "push",
+        Wakes::Watch => "watch",
+        Wakes::Engine => "the engine",
+        Wakes::Poll => "polling",
+    }
+}
+
+fn fence(fence: FenceSource) -> &'static str {
+    match fence {
+        FenceSource::Counter => "counter",
+        FenceSource::CounterAndClock => "counter and clock",
+        FenceSource::Revision => "revision",
+        FenceSource::None => "none",
+    }
+}
+
+fn lease(unit: LeaseUnit) -> &'static str {
+    match unit {
+        LeaseUnit::Claim => "of each claim",
+        LeaseUnit::Session => "of the session",
+    }
+}
