@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -377,7 +378,6 @@ impl Kept {
             Stage::Held => self.end(&state),
             Stage::Lost(_) => {
                 drop(state);
-                // Once more: a waker that panicked may have cut the telling short.
                 self.tell_of_loss();
                 return None;
             }
@@ -407,7 +407,7 @@ impl Kept {
     fn announce(&self, state: MutexGuard<'_, State>) {
         let lost = matches!(state.stage, Stage::Lost(_));
         drop(state);
-        self.changed.notify_waiters();
+        wake(|| self.changed.notify_waiters());
         if lost {
             self.tell_of_loss();
         }
@@ -426,12 +426,15 @@ impl Kept {
     fn member_lost(&self) {
         let mut state = self.lock();
         match state.stage {
-            Stage::Held => state.stage = Stage::Lost(LossReason::MemberLost),
-            Stage::Lost(_) => {}
+            Stage::Held => {
+                state.stage = Stage::Lost(LossReason::MemberLost);
+                drop(state);
+                wake(|| self.changed.notify_waiters());
+            }
+            // Whoever ended it may not have come to tell of it yet.
+            Stage::Lost(_) => drop(state),
             Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => return,
         }
-        drop(state);
-        self.changed.notify_waiters();
         self.stop();
     }
 
@@ -448,11 +451,18 @@ impl Kept {
     /// Fires the stop tokens.
     pub(crate) fn stop(&self) {
         if let Some(stop) = self.stop.get() {
-            stop.cancel();
+            wake(|| stop.cancel());
         }
         if let Some(group) = self.group.get() {
-            group.stop.cancel();
+            wake(|| group.stop.cancel());
         }
+    }
+}
+
+/// Runs wakers of the user's runtime. One that panics must end neither the thread that runs it nor what else is to be told.
+fn wake(wakers: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(wakers)).is_err() {
+        tracing::error!("the waker of a task that waits for a lock has panicked");
     }
 }
 
@@ -483,7 +493,7 @@ impl Group {
         if self.told.load(Ordering::Acquire) {
             return;
         }
-        self.stop.cancel();
+        wake(|| self.stop.cancel());
         for member in self.members.iter().filter_map(Weak::upgrade) {
             member.member_lost();
         }

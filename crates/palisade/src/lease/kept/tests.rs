@@ -52,10 +52,6 @@ fn valid_until(kept: &Kept) -> Moment {
     kept.lock().deadline.valid_until()
 }
 
-fn is_lost(kept: &Kept) -> bool {
-    matches!(kept.status(at(1)), Status::Lost(_))
-}
-
 /// A stop token, as a guard hands it out.
 fn stop_token(kept: &Kept, now: Moment) -> CancellationToken {
     let token = kept.stop_token();
@@ -252,65 +248,58 @@ fn the_stop_token_fires_for_a_loss_only() {
     assert!(stop.is_cancelled());
 }
 
-/// Looks at both members of a multi-lock when it is woken.
+type Look = fn(&Kept);
+
+/// Looks at one member of a multi-lock when it is woken, and notes what has been told by then.
 struct Looks {
+    look: Look,
     kept: Arc<Kept>,
     fellow: Arc<Kept>,
     stops: [CancellationToken; 3],
-    saw: Mutex<Vec<(Status, [bool; 3], Status)>>,
+    saw: Mutex<Vec<([bool; 3], Duration)>>,
 }
 
 impl std::task::Wake for Looks {
     fn wake(self: Arc<Self>) {
-        let status = self.kept.status(at(1));
+        (self.look)(&self.kept);
         let stopped = self.stops.each_ref().map(CancellationToken::is_cancelled);
-        self.saw.lock().expect("no panic").push((status, stopped, self.fellow.status(at(1))));
+        self.saw.lock().expect("no panic").push((stopped, self.fellow.remaining(at(1))));
     }
 }
 
-/// Whoever sees the loss, however early, finds the tokens fired and the fellows lost.
+/// Whoever sees the loss, however early and by whichever way, finds the tokens fired and the fellows lost.
 #[test]
 fn nobody_sees_a_loss_before_it_is_told() {
-    let (kept, fellow) = (holder(terms()), holder(terms()));
-    let group = Group::bind(&[&kept, &fellow], at(0));
-    let stops = [stop_token(&kept, at(0)), stop_token(&fellow, at(0)), group.stop.clone()];
-    let looks = Arc::new(Looks { kept: Arc::clone(&kept), fellow: Arc::clone(&fellow), stops, saw: Mutex::default() });
-    let waker = std::task::Waker::from(Arc::clone(&looks));
-    // The first to hear of anything is a waiter of the one that is lost, then one of its fellow.
-    let mut waiting = [Box::pin(kept.changed()), Box::pin(fellow.changed())];
-    for changed in &mut waiting {
-        assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
-    }
-    kept.ended(Gone::Revoked);
-    let (lost, others) = (Status::Lost(LossReason::Revoked), Status::Lost(LossReason::MemberLost));
-    let saw = looks.saw.lock().expect("no panic");
-    assert_eq!(saw.len(), 2);
-    assert!(saw.iter().all(|saw| *saw == (lost, [true; 3], others)), "{saw:?}");
-}
-
-/// Nor does one who gives it back and hears that it was lost: not even when the telling was cut short by a waker that panics.
-#[test]
-fn a_telling_that_was_cut_short_is_taken_up() {
-    struct Panics;
-    impl std::task::Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("in a waker");
-        }
-    }
-    type Look = fn(&Kept);
-    let looks: [Look; 3] =
-        [|kept| drop(kept.give_back(at(1))), |kept| assert!(kept.watch(at(1)).is_none()), |kept| assert!(is_lost(kept))];
-    for look in looks {
+    let ways: [(&str, Look); 3] = [
+        ("status", |kept| assert_eq!(kept.status(at(1)), Status::Lost(LossReason::Revoked))),
+        ("watch", |kept| assert_eq!(kept.watch(at(1)), None)),
+        ("give_back", |kept| assert_eq!(kept.give_back(at(1)).expect("once").1, Some(LossReason::Revoked))),
+    ];
+    for (way, look) in ways {
         let (kept, fellow) = (holder(terms()), holder(terms()));
         let group = Group::bind(&[&kept, &fellow], at(0));
-        let stop = stop_token(&kept, at(0));
-        let waker = std::task::Waker::from(Arc::new(Panics));
+        let stops = [stop_token(&kept, at(0)), stop_token(&fellow, at(0)), group.stop.clone()];
+        let looks = Arc::new(Looks { look, kept: Arc::clone(&kept), fellow, stops, saw: Mutex::default() });
+        let waker = std::task::Waker::from(Arc::clone(&looks));
         let mut changed = Box::pin(kept.changed());
         assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kept.ended(Gone::Revoked)));
-        assert!(ended.is_err() && !stop.is_cancelled(), "the telling was not cut short");
-        look(&kept);
-        assert!(stop.is_cancelled() && group.stop.is_cancelled());
-        assert_eq!(fellow.remaining(at(1)), Duration::ZERO);
+        kept.ended(Gone::Revoked);
+        assert_eq!(*looks.saw.lock().expect("no panic"), [([true; 3], Duration::ZERO)], "{way}");
+        assert_eq!(looks.fellow.status(at(1)), Status::Lost(LossReason::MemberLost), "{way}");
     }
+}
+
+/// The fellow that is lost with it is seen by its own waiters: they find all of it told as well.
+#[test]
+fn a_fellow_is_not_seen_lost_before_all_are() {
+    let (lost, kept, fellow) = (holder(terms()), holder(terms()), holder(terms()));
+    let group = Group::bind(&[&lost, &kept, &fellow], at(0));
+    let stops = [stop_token(&kept, at(0)), stop_token(&fellow, at(0)), group.stop.clone()];
+    let look = |kept: &Kept| assert_eq!(kept.status(at(1)), Status::Lost(LossReason::MemberLost));
+    let looks = Arc::new(Looks { look, kept: Arc::clone(&kept), fellow, stops, saw: Mutex::default() });
+    let waker = std::task::Waker::from(Arc::clone(&looks));
+    let mut changed = Box::pin(kept.changed());
+    assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    lost.ended(Gone::Revoked);
+    assert_eq!(*looks.saw.lock().expect("no panic"), [([true; 3], Duration::ZERO)]);
 }
