@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::store::{Detach, Mode, Order};
+use palisade::store::{Detach, Mode, Order, Revoked};
 use palisade::{AnyMode, Error, ErrorKind, Exclusive, LossReason, Member, Multi, Released};
 
 use super::mutex::{free, waiters};
@@ -107,7 +107,22 @@ pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
     assert_eq!(inner.release().await.expect("released"), Released::Done);
     free(&client, &name).await;
     assert_eq!(client.stats().kept, 0);
+    if subject.capability().revoke {
+        let lost = lock.acquire_as(&billing).await.expect("acquired");
+        assert_eq!(client.revoke(&name, lost.fence()).await.expect("an answer"), Revoked::Done);
+        tokio::time::timeout(PATIENCE, lost.lost()).await.expect("told");
+        let next = tokio::time::timeout(PATIENCE, lock.acquire_as(&billing)).await.expect("free").expect("acquired");
+        assert!(next.is_held() && !lost.is_held(), "what is lost is not entered again");
+        assert_eq!(lost.release().await.expect("an answer"), Released::AlreadyLost);
+        assert!(next.is_held(), "the lost one took the new one with it");
+        assert_eq!(next.release().await.expect("released"), Released::Done);
+    }
     needs!(subject.capability().rwlock, "read/write locks");
+    let mutex = client.mutex(&name).acquire_as(&billing).await.expect("acquired");
+    let other_kind =
+        tokio::time::timeout(PATIENCE, client.rwlock(&name).write_as(&billing)).await.expect("never a self-deadlock");
+    assert_eq!(*other_kind.expect_err("refused").kind(), ErrorKind::Deadlock);
+    assert_eq!(mutex.release().await.expect("released"), Released::Done);
     let lock = client.rwlock(&name);
     let reader = lock.read_as(&billing).await.expect("acquired");
     let upgrade = tokio::time::timeout(patience(), lock.write_as(&billing)).await.expect("never a self-deadlock");
@@ -187,7 +202,8 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
     let released = all.release().await;
     assert!(released.all_done(), "{released:?}");
     for twice in [vec![], vec![&a, &b, &a]] {
-        assert_eq!(*ours.multi(twice).acquire().await.expect_err("refused").kind(), ErrorKind::Config);
+        let refused = tokio::time::timeout(PATIENCE, ours.multi(twice).acquire()).await.expect("never a self-deadlock");
+        assert_eq!(*refused.expect_err("refused").kind(), ErrorKind::Config);
     }
     if subject.capability().rwlock && subject.capability().semaphore {
         let members = [Member::read(&ours.rwlock(&a)), Member::permits(&ours.semaphore(&b, 4), 2), ours.mutex(&c).into()];

@@ -3,7 +3,11 @@
 //! Everything a guard says is computed here, from the clock and the latest confirmation. Nothing is revived: what is over once
 //! is over for good, whatever answer comes late.
 
+#[cfg(test)]
+mod tests;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -83,6 +87,8 @@ pub(crate) struct Trouble {
 /// Several claims that are lost together.
 pub(crate) struct Group {
     members: Vec<Weak<Kept>>,
+    /// Set when every member has been told of the loss of one.
+    told: AtomicBool,
     /// Fires with the stop margin of the first member to end.
     pub(crate) stop: CancellationToken,
 }
@@ -168,14 +174,10 @@ impl Kept {
         self.lock().trouble.clone()
     }
 
-    /// Whether there is nothing left to keep, by the clock too.
+    /// Whether there is nothing left to keep, by the clock too. Whoever forgets it then has told of it: this runs wakers.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
-        let state = self.lock();
-        match state.stage {
-            Stage::Waiting { .. } => false,
-            Stage::Held => now >= self.end(&state).lost_at,
-            Stage::TurnedAway(_) | Stage::Lost(_) | Stage::GivenBack => true,
-        }
+        self.expire(now);
+        !matches!(self.lock().stage, Stage::Waiting { .. } | Stage::Held)
     }
 
     /// When the keeper is to renew it next; `None` when there is nothing to renew any more.
@@ -327,6 +329,9 @@ impl Kept {
         };
         let claim = self.claim.to_ref(state.fence);
         self.announce(state);
+        if lost.is_some() {
+            self.tell_of_loss();
+        }
         Some((claim, lost))
     }
 
@@ -337,7 +342,11 @@ impl Kept {
         match state.stage {
             Stage::Held if state.trouble.is_some() || state.deadline.is_at_risk(now) => Status::AtRisk,
             Stage::Held => Status::Held,
-            Stage::Lost(reason) => Status::Lost(reason),
+            Stage::Lost(reason) => {
+                drop(state);
+                self.tell_of_loss();
+                Status::Lost(reason)
+            }
             // A guard outlives its own release only inside `run`; it holds nothing then.
             Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => Status::Lost(LossReason::Expired),
         }
@@ -365,8 +374,15 @@ impl Kept {
     pub(crate) fn watch(&self, now: Moment) -> Option<Moment> {
         self.expire(now);
         let state = self.lock();
-        let Stage::Held = state.stage else { return None };
-        let end = self.end(&state);
+        let end = match state.stage {
+            Stage::Held => self.end(&state),
+            Stage::Lost(_) => {
+                drop(state);
+                self.tell_of_loss();
+                return None;
+            }
+            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => return None,
+        };
         drop(state);
         if now < end.stop_at {
             return Some(end.stop_at);
@@ -393,22 +409,33 @@ impl Kept {
         drop(state);
         wake(|| self.changed.notify_waiters());
         if lost {
-            self.stop();
-            if let Some(group) = self.group.get() {
-                group.lost();
-            }
+            self.tell_of_loss();
         }
     }
 
-    /// Another member of the same multi-lock was lost. `true` when this one held until then.
-    fn member_lost(&self) -> bool {
-        let mut state = self.lock();
-        let Stage::Held = state.stage else { return false };
-        state.stage = Stage::Lost(LossReason::MemberLost);
-        drop(state);
-        wake(|| self.changed.notify_waiters());
+    /// Fires the stop tokens, and tells the group. Whoever sees the loss does this first, so that nobody knows of it before
+    /// they do. Runs wakers: never with a lock.
+    fn tell_of_loss(&self) {
         self.stop();
-        true
+        if let Some(group) = self.group.get() {
+            group.lost();
+        }
+    }
+
+    /// Another member of the same multi-lock was lost.
+    fn member_lost(&self) {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Held => {
+                state.stage = Stage::Lost(LossReason::MemberLost);
+                drop(state);
+                wake(|| self.changed.notify_waiters());
+            }
+            // Whoever ended it may not have come to tell of it yet.
+            Stage::Lost(_) => drop(state),
+            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => return,
+        }
+        self.stop();
     }
 
     /// Completes at the next change after the call; check the stage after calling and before awaiting.
@@ -447,7 +474,7 @@ impl Group {
     /// Binds the members of a multi-lock: one lost, all lost.
     pub(crate) fn bind(members: &[&Arc<Kept>], now: Moment) -> Arc<Group> {
         let weak = members.iter().map(|member| Arc::downgrade(member)).collect();
-        let group = Arc::new(Group { members: weak, stop: CancellationToken::new() });
+        let group = Arc::new(Group { members: weak, told: AtomicBool::new(false), stop: CancellationToken::new() });
         for member in members {
             // Set once: a claim belongs to one group.
             let _ = member.group.set(Arc::clone(&group));
@@ -463,9 +490,14 @@ impl Group {
 
     /// One was lost. Flat: those who are lost with it do not tell again.
     fn lost(&self) {
+        if self.told.load(Ordering::Acquire) {
+            return;
+        }
         wake(|| self.stop.cancel());
         for member in self.members.iter().filter_map(Weak::upgrade) {
             member.member_lost();
         }
+        // Only now: until then everybody who sees the loss tells all of them.
+        self.told.store(true, Ordering::Release);
     }
 }

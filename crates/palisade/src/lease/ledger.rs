@@ -112,10 +112,11 @@ impl Ledger {
 
     /// Takes up what a renewal has changed: when to renew next, or that there is nothing to keep any more.
     pub(crate) fn settle(&self, kept: &Arc<Kept>) {
-        let renew_at = kept.renew_at();
         let now = self.clock.now();
+        // Without the lock: what the clock has just ended is told of here, and that runs wakers.
+        let (over, renew_at) = (kept.is_over(now), kept.renew_at());
         let mut rows = self.lock();
-        if kept.is_over(now) {
+        if over {
             rows.remove_this(kept);
         } else if !rows.is_due(kept.claim.id, now) && rows.reschedule(kept.claim.id, renew_at) {
             self.wake_for(&rows, renew_at, None);
@@ -220,8 +221,9 @@ impl Ledger {
             }
             due
         };
-        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched.
-        let watch = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or_else(|_| kept.watch(now));
+        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched, and
+        // its own claim is looked at again.
+        let watch = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or(Some(now));
         let next: Vec<Option<Moment>> = due.iter().map(watch).collect();
         let mut rows = self.lock();
         for (kept, look_at) in due.iter().zip(next) {
@@ -321,10 +323,13 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
     use crate::lease::kept::Terms;
     use crate::lease::{Drift, ManualClock};
-    use crate::store::{Claim, Grant, Kind, Lease, Mode, Standing};
+    use crate::store::{Claim, Gone, Grant, Kind, Lease, Mode, Standing};
     use crate::{Fence, Name};
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -356,10 +361,16 @@ mod tests {
         Kept::granted(Arc::new(claim), terms, now, grant(), now)
     }
 
+    /// A holder that the ledger keeps from now on.
+    fn kept(ledger: &Ledger, id: u128) -> Arc<Kept> {
+        let kept = held(id, ledger.clock.now());
+        ledger.keep(&kept);
+        kept
+    }
+
     /// A kept claim whose renewal has been taken up, so that its next is an attempt away.
     fn renewing(ledger: &Ledger, clock: &ManualClock) -> Arc<Kept> {
-        let kept = held(1, clock.now());
-        ledger.keep(&kept);
+        let kept = kept(ledger, 1);
         clock.advance(LEASE / 3);
         assert_eq!(ledger.take_due().len(), 1);
         assert!(ledger.take_due().is_empty(), "taken up once");
@@ -411,16 +422,34 @@ mod tests {
         assert!(ledger.take_due().iter().all(|kept| Arc::ptr_eq(kept, &second)), "nothing is left of the first");
     }
 
-    /// The keeper may come before the warden.
+    /// What the store has ended is not kept.
     #[test]
-    fn what_is_over_by_the_clock_is_neither_begun_nor_kept() {
-        let (ledger, clock) = ledger();
-        let kept = held(1, clock.now());
-        ledger.keep(&kept);
-        clock.advance(LEASE);
-        assert!(!kept.begin_attempt(clock.now()));
+    fn what_the_store_has_ended_leaves() {
+        let (ledger, _) = ledger();
+        let kept = kept(&ledger, 1);
+        kept.ended(Gone::Revoked);
         ledger.settle(&kept);
         assert_eq!(ledger.len(), 0);
+    }
+
+    /// What the clock has ended leaves as well. Whoever removes it before the warden has come to it tells of it.
+    #[test]
+    fn what_the_clock_has_ended_is_told_of_before_it_leaves() {
+        for by_warden in [true, false] {
+            let (ledger, clock) = ledger();
+            let kept = kept(&ledger, 1);
+            let stop = kept.stop_token();
+            clock.advance(LEASE);
+            assert!(!stop.is_cancelled(), "nobody has looked");
+            if by_warden {
+                ledger.close();
+                assert!(!ledger.look(), "closed and empty");
+            } else {
+                ledger.settle(&kept);
+            }
+            assert!(stop.is_cancelled());
+            assert_eq!(ledger.len(), 0);
+        }
     }
 
     #[test]
@@ -434,5 +463,43 @@ mod tests {
         assert!(!kept.begin_attempt(clock.now()), "two are enough");
         kept.end_attempt();
         assert!(kept.begin_attempt(clock.now()));
+    }
+
+    /// Sleepers hear of a clock that is moved by hand, and do not wait for their tick.
+    #[tokio::test]
+    async fn a_jump_of_the_clock_wakes_the_keeper() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger, 1);
+        // The keeping itself is news to a keeper that has not slept yet.
+        assert!(ledger.renewal_due().await);
+        let mut due = pin!(ledger.renewal_due());
+        let mut polled = || due.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled().is_pending());
+        clock.advance(LEASE / 3);
+        assert!(polled().is_ready());
+        assert!(Arc::ptr_eq(&ledger.take_due()[0], &kept));
+    }
+
+    /// A waker of the user's that panics costs nobody else his telling, and its own claim nothing but that waker.
+    #[test]
+    fn a_waker_that_panics_leaves_nobody_untold() {
+        struct Panics;
+        impl std::task::Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("in a waker");
+            }
+        }
+        let (ledger, clock) = ledger();
+        let all: Vec<Arc<Kept>> = (0..4).map(|id| kept(&ledger, id)).collect();
+        let stops: Vec<_> = all.iter().map(|kept| kept.stop_token()).collect();
+        let waker = Waker::from(Arc::new(Panics));
+        let mut waiting: Vec<_> = all.iter().map(|kept| Box::pin(kept.changed())).collect();
+        for changed in &mut waiting {
+            assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        clock.advance(LEASE);
+        ledger.close();
+        assert!(!ledger.look(), "closed and empty");
+        assert!(stops.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "somebody was not told");
     }
 }

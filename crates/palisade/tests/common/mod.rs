@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod bent;
 pub mod hooked;
 
 use std::sync::Arc;
