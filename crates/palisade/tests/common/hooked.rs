@@ -45,7 +45,7 @@ impl Hooked {
         }
     }
 
-    /// This name cannot be renewed any more; all others can.
+    /// This name cannot be renewed any more; all others can, and are answered a little later than it fails.
     pub fn shard_dies(&self, name: &'static str) {
         set(&self.dead_shard, name);
     }
@@ -154,6 +154,9 @@ impl Store for Hooked {
         if self.restore_in_reply.swap(false, Ordering::SeqCst) {
             self.restored.notify_one();
             step_aside().await;
+        }
+        if get(&self.dead_shard).is_some_and(|dead| claims.iter().any(|claim| claim.claim.name.as_str() != dead)) {
+            tokio::time::sleep(ms(1)).await;
         }
         claims.iter().zip(answers).map(|(claim, answer)| self.renewed(claim, answer)).collect()
     }
