@@ -89,6 +89,12 @@ async fn a_seal_whose_answer_was_lost_is_found() {
     eventually("sealed, and the answer is lost", async || faults.lost_replies() > 0).await;
     faults.lose_replies(false);
     clock.advance(HOUR);
+    // Its pause may have begun only after the jump.
+    eventually("it asks again", async || {
+        clock.advance(ms(10));
+        finishing.is_finished()
+    })
+    .await;
     finishing.await.expect("no panic").expect("it is recorded");
     assert!(outside.once("k").begin().await.expect("an answer").is_none(), "it is sealed");
 }
