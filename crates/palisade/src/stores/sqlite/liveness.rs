@@ -63,9 +63,13 @@ impl Folder {
         Ok(Life { pipe: Some(pipe), path })
     }
 
-    /// Whether a client is alive.
+    /// Whether a client is alive. One whose pipe is there but cannot be opened (no right, no descriptor left) is taken for alive:
+    /// its lease ends it.
     pub(super) fn is_alive(&self, client: &str) -> bool {
-        self.open(client).is_ok_and(|pipe| is_locked(&pipe))
+        match self.open(client) {
+            Ok(pipe) => is_locked(&pipe),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 
     fn open(&self, client: &str) -> io::Result<OwnedFd> {
@@ -78,7 +82,11 @@ impl Folder {
     ///
     /// May be dropped at any point.
     pub(super) async fn death(&self, client: &str) {
-        let Ok(pipe) = self.open(client) else { return };
+        let pipe = match self.open(client) {
+            Ok(pipe) => pipe,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) => return std::future::pending().await,
+        };
         if !is_locked(&pipe) {
             return;
         }
@@ -128,5 +136,23 @@ impl Drop for Life {
             let _ = fs::remove_file(self.path.with_extension("sock"));
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_those_who_are_known_to_be_dead_are_dead() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::beside(&place.path().join("locks.db")).unwrap();
+        let life = folder.live("lives").unwrap();
+        assert!(folder.is_alive("lives"));
+        drop(life);
+        assert!(!folder.is_alive("lives"));
+        // It is there and cannot be opened, as for a user without the right: that says nothing of its owner.
+        std::os::unix::fs::symlink("unknown.pipe", folder.pipe("unknown")).unwrap();
+        assert!(folder.is_alive("unknown"));
     }
 }
