@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `rust` | a doctest: the page must be included in `crates/palisade/src/lib.rs` |
 //! | `sh` | run by `sh -eu`; must end with 0 |
-//! | `console` | run line by line; what follows a `$ ` line is its output, stdout and stderr together, `…` is a wildcard |
+//! | `console` | run line by line; what follows a `$ ` line is its output, stdout and stderr together, `…` is a wildcard; must end with 0 |
 //! | `text` | a picture; may hold no command |
 //! | anything after `<!-- not run: reason -->` | skipped, and listed in [`NOT_RUN`] |
 //!
@@ -291,13 +291,22 @@ fn fits(said: &[&str], printed: &[&str]) -> bool {
     }
 }
 
+/// How wide a column is depends on what stands in it: several blanks are as good as two.
 fn line_fits(said: &str, printed: &str) -> bool {
-    let (said, printed) = (said.trim_end(), printed.trim_end());
+    fn narrow(line: &str) -> String {
+        let columns: Vec<&str> = line.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
+        let indent = &line[..line.len() - line.trim_start().len()];
+        format!("{indent}{}", columns.join("  "))
+    }
+    text_fits(&narrow(said), &narrow(printed))
+}
+
+fn text_fits(said: &str, printed: &str) -> bool {
     match said.split_once('…') {
         None => said == printed,
         Some((head, tail)) => match printed.strip_prefix(head) {
             None => false,
-            Some(rest) => rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| line_fits(tail, &rest[at..])),
+            Some(rest) => rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| text_fits(tail, &rest[at..])),
         },
     }
 }
@@ -383,6 +392,8 @@ fn what_is_not_understood_is_refused() {
 fn wildcards_stand_for_text_and_for_lines() {
     assert!(fits(&["a … c", "…", "z"], &["a b c", "1", "2", "z"]));
     assert!(fits(&["…"], &[]));
+    assert!(fits(&["NAME  …  END"], &["NAME     three words here   END"]));
+    assert!(!fits(&["a b"], &["a  b"]) && !fits(&["  a"], &["a"]));
     assert!(!fits(&["a"], &["a", "b"]));
     assert!(!fits(&["a…c"], &["abd"]));
     assert!(!fits(&[], &["more"]));
