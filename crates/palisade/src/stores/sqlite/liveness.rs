@@ -29,9 +29,11 @@ pub(super) struct Life {
 }
 
 impl Folder {
-    /// The folder beside the database; made if it is not there.
+    /// The folder beside the database, which is there; made if it is not there itself.
     pub(super) fn beside(database: &Path) -> io::Result<Folder> {
-        let mut path = database.as_os_str().to_owned();
+        // SQLite follows a link to the file, and stays with a relative path when the process goes elsewhere. So must we: in
+        // another folder everybody would look dead.
+        let mut path = database.canonicalize()?.into_os_string();
         path.push("-clients");
         let path = PathBuf::from(path);
         match fs::create_dir(&path) {
@@ -143,10 +145,25 @@ impl Drop for Life {
 mod tests {
     use super::*;
 
+    fn folder_in(place: &Path) -> Folder {
+        fs::write(place.join("locks.db"), "").unwrap();
+        Folder::beside(&place.join("locks.db")).unwrap()
+    }
+
+    #[test]
+    fn a_link_to_the_file_leads_to_the_same_clients() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = folder_in(place.path());
+        std::os::unix::fs::symlink("locks.db", place.path().join("link.db")).unwrap();
+        let linked = Folder::beside(&place.path().join("link.db")).unwrap();
+        assert_eq!(folder.path, linked.path);
+        assert!(folder.path.is_absolute());
+    }
+
     #[test]
     fn only_those_who_are_known_to_be_dead_are_dead() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::beside(&place.path().join("locks.db")).unwrap();
+        let folder = folder_in(place.path());
         let life = folder.live("lives").unwrap();
         assert!(folder.is_alive("lives"));
         drop(life);
