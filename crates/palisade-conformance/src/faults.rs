@@ -24,6 +24,7 @@ pub struct Faults {
     gate: std::sync::OnceLock<Semaphore>,
     renewals: AtomicUsize,
     renewal_requests: AtomicUsize,
+    lost_replies: AtomicUsize,
     restored: Notify,
 }
 
@@ -79,6 +80,11 @@ impl Faults {
         self.renewal_requests.load(Ordering::SeqCst)
     }
 
+    /// How many answers were lost by [`lose_replies`](Faults::lose_replies): so many requests arrived that look as if they had not.
+    pub fn lost_replies(&self) -> usize {
+        self.lost_replies.load(Ordering::SeqCst)
+    }
+
     async fn step(&self) {
         if let Some(gate) = self.gate.get()
             && let Ok(permit) = gate.acquire().await
@@ -102,6 +108,7 @@ impl Faults {
         let answer = request.await;
         self.step().await;
         if self.lose_replies.load(Ordering::SeqCst) {
+            self.lost_replies.fetch_add(1, Ordering::SeqCst);
             return Err(Error::unavailable("the answer was lost by the test"));
         }
         answer
