@@ -110,8 +110,8 @@ pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
     if subject.capability().revoke {
         let lost = lock.acquire_as(&billing).await.expect("acquired");
         assert_eq!(client.revoke(&name, lost.fence()).await.expect("an answer"), Revoked::Done);
-        tokio::time::timeout(PATIENCE, lost.lost()).await.expect("told");
-        let next = tokio::time::timeout(PATIENCE, lock.acquire_as(&billing)).await.expect("free").expect("acquired");
+        tokio::time::timeout(patience(), lost.lost()).await.expect("told");
+        let next = tokio::time::timeout(patience(), lock.acquire_as(&billing)).await.expect("free").expect("acquired");
         assert!(next.is_held() && !lost.is_held(), "what is lost is not entered again");
         assert_eq!(lost.release().await.expect("an answer"), Released::AlreadyLost);
         assert!(next.is_held(), "the lost one took the new one with it");
@@ -120,7 +120,7 @@ pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
     needs!(subject.capability().rwlock, "read/write locks");
     let mutex = client.mutex(&name).acquire_as(&billing).await.expect("acquired");
     let other_kind =
-        tokio::time::timeout(PATIENCE, client.rwlock(&name).write_as(&billing)).await.expect("never a self-deadlock");
+        tokio::time::timeout(patience(), client.rwlock(&name).write_as(&billing)).await.expect("never a self-deadlock");
     assert_eq!(*other_kind.expect_err("refused").kind(), ErrorKind::Deadlock);
     assert_eq!(mutex.release().await.expect("released"), Released::Done);
     let lock = client.rwlock(&name);
@@ -202,7 +202,7 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
     let released = all.release().await;
     assert!(released.all_done(), "{released:?}");
     for twice in [vec![], vec![&a, &b, &a]] {
-        let refused = tokio::time::timeout(PATIENCE, ours.multi(twice).acquire()).await.expect("never a self-deadlock");
+        let refused = tokio::time::timeout(patience(), ours.multi(twice).acquire()).await.expect("never a self-deadlock");
         assert_eq!(*refused.expect_err("refused").kind(), ErrorKind::Config);
     }
     if subject.capability().rwlock && subject.capability().semaphore {
