@@ -6,19 +6,22 @@ use serde_json::json;
 
 use crate::args::JsonArgs;
 use crate::exit::{Exit, Failure};
-use crate::inspect::print_table;
+use crate::inspect::table;
+use crate::notice::print;
+
+const ADVICE: &str = "
+One machine, no server: sqlite. Tests, or threads of one process: memory.
+Whatever you choose: only a resource that checks the fence refuses a stale write.
+";
 
 pub(crate) fn stores(args: &JsonArgs) -> Result<Exit, Failure> {
     if args.json {
-        capabilities().for_each(|capability| println!("{}", as_json(capability)));
+        print(&capabilities().map(|capability| format!("{}\n", as_json(capability))).collect::<String>())?;
         return Ok(Exit::DONE);
     }
     let head = ["STORE", "FORMAT", "LOSES A GRANT BY", "ORDER", "WAKES BY", "FENCE", "LEASE", "KINDS"].map(str::to_owned);
     let rows: Vec<[String; 8]> = std::iter::once(head).chain(capabilities().map(row)).collect();
-    print_table(&rows);
-    println!();
-    println!("One machine, no server: sqlite. Tests, or threads of one process: memory.");
-    println!("Whatever you choose: only a resource that checks the fence refuses a stale write.");
+    print(&format!("{}{ADVICE}", table(&rows)))?;
     Ok(Exit::DONE)
 }
 

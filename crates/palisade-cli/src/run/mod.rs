@@ -101,9 +101,9 @@ impl Session {
         self.notices.update("");
         match acquired {
             Ok(Ok(Acquired::Held(guard))) => Ok(Ok(guard)),
-            Ok(Ok(Acquired::Busy)) => Ok(Err(lock::not_acquired(locks, args, None, self.notices).await)),
+            Ok(Ok(Acquired::Busy)) => lock::not_acquired(locks, args, None, self.notices).await.map(Err),
             Ok(Err(error)) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {
-                Ok(Err(lock::not_acquired(locks, args, Some(&error), self.notices).await))
+                lock::not_acquired(locks, args, Some(&error), self.notices).await.map(Err)
             }
             Ok(Err(error)) => Err(error.into()),
             Err(signal) => {
