@@ -55,19 +55,24 @@ struct Session {
     store: Store,
     owner: String,
     grace: Duration,
+    /// When it is over the command is stopped, and the lock held until it is.
+    max_hold: Option<Duration>,
     notices: Notices,
     watcher: Watcher,
 }
 
 impl Session {
-    fn begin(common: &Common, args: RunArgs, notices: Notices, watcher: Watcher) -> Result<Session, Failure> {
+    fn begin(common: &Common, mut args: RunArgs, notices: Notices, watcher: Watcher) -> Result<Session, Failure> {
         let store = config::connect(common, notices)?;
         let grace = grace(&args)?;
         let program = args.command.first().map(|program| Path::new(program).file_name().unwrap_or(program).to_string_lossy());
         let owner = args.lock.owner.clone();
         let owner = owner.unwrap_or_else(|| lock::default_owner(&program.unwrap_or_default()).to_string());
-        let lock = Lock::new(store.locks(), &args.lock, &owner, Some(grace + MARGIN), false)?;
-        Ok(Session { args, store, lock, owner, grace, notices, watcher })
+        // One that nobody stops needs no time for it, and its hold ends in the store.
+        let stops = args.on_lost != OnLost::Ignore;
+        let max_hold = if stops { take_max_hold(&mut args.lock)? } else { None };
+        let lock = Lock::new(store.locks(), &args.lock, &owner, stops.then_some(grace + MARGIN), false)?;
+        Ok(Session { args, store, lock, owner, grace, max_hold, notices, watcher })
     }
 
     async fn run(self) -> Result<Exit, Failure> {
@@ -167,6 +172,7 @@ impl Session {
         let stop = guard.on_lost();
         let mut told = false;
         let mut kill_at: Option<tokio::time::Instant> = None;
+        let over_at = self.max_hold.and_then(|longest| tokio::time::Instant::now().checked_add(longest));
         let exit = loop {
             match child.look().map_err(|error| format!("cannot wait for the command: {error}"))? {
                 State::Ended(exit) => break exit,
@@ -179,7 +185,13 @@ impl Session {
                 signal = signals.next() => child.signal(signal),
                 () = stop.cancelled(), if !told => {
                     told = true;
-                    kill_at = self.stop(guard, child);
+                    let (why, left) = self.why_lost(guard);
+                    kill_at = self.stop(child, &why, left);
+                }
+                () = sleep_until(over_at), if !told => {
+                    told = true;
+                    // The lease has longer to go than that, or it would have been called lost.
+                    kill_at = self.stop(child, "the longest hold was reached", self.grace);
                 }
                 () = sleep_until(kill_at) => {
                     child.signal(Signal::KILL);
@@ -194,15 +206,19 @@ impl Session {
         Ok((exit, stopped))
     }
 
-    /// The lock is lost, or about to be: tells the command, and says when to kill it.
-    fn stop(&self, guard: &Guard<AnyMode>, child: &Child) -> Option<tokio::time::Instant> {
-        let name = &self.args.lock.name;
-        let (why, left) = match guard.status() {
+    /// Why the lock is lost, or about to be, and how long the command may take to end.
+    fn why_lost(&self, guard: &Guard<AnyMode>) -> (String, Duration) {
+        match guard.status() {
             Status::Lost(reason) => (reason.to_string(), self.grace),
             Status::Held | Status::AtRisk => {
                 ("the lease could not be renewed in time".to_owned(), guard.remaining().saturating_sub(MARGIN))
             }
-        };
+        }
+    }
+
+    /// Tells the command to stop, and says when to kill it.
+    fn stop(&self, child: &Child, why: &str, left: Duration) -> Option<tokio::time::Instant> {
+        let name = &self.args.lock.name;
         match self.args.on_lost {
             OnLost::Ignore => {
                 self.notices.error(&format!("{name} is lost ({why}); the command goes on without it"));
@@ -272,6 +288,17 @@ fn grace(args: &RunArgs) -> Result<Duration, Failure> {
             "--kill-after {grace:?} is more than a quarter of the lease of {:?}; give less, or a longer --lease",
             args.lock.lease
         ))),
+    }
+}
+
+/// Takes the longest hold out of the options: the lock itself would end then, while the command is still being stopped.
+fn take_max_hold(args: &mut LockArgs) -> Result<Option<Duration>, Failure> {
+    match (args.max_hold.take(), args.min_hold) {
+        (Some(Duration::ZERO), _) => Err(Failure::usage("--max-hold 0 is over at once; give a longer time")),
+        (Some(longest), Some(shortest)) if longest < shortest => {
+            Err(Failure::usage("--max-hold is shorter than --min-hold; swap them?"))
+        }
+        (max_hold, _) => Ok(max_hold),
     }
 }
 
