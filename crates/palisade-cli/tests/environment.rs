@@ -16,7 +16,8 @@ const SEEN: &str = "env | grep ^PALISADE_ | sort";
 fn the_command_sees_what_it_holds() {
     let place = Place::new();
     let done = place.run("run --lease 12s --owner me orders/42", SEEN);
-    let expected = "PALISADE_FENCE=1\nPALISADE_LEASE_MS=12000\nPALISADE_NAME=orders/42\nPALISADE_OWNER=me\nPALISADE_STORE=sqlite\n";
+    let expected =
+        "PALISADE_FENCE=1\nPALISADE_LEASE_MS=12000\nPALISADE_NAME=orders/42\nPALISADE_OWNER=me\nPALISADE_STORE=sqlite\n";
     assert_eq!(done.stdout, expected, "and no URL");
 }
 
@@ -35,9 +36,11 @@ fn the_default_owner_names_host_process_and_command() {
 fn in_nested_runs_the_innermost_wins() {
     let place = Place::new();
     let palisade = env!("CARGO_BIN_EXE_palisade");
-    let inner = format!("{palisade} --url {} run --lease 7s --owner in inner -- sh -c '{SEEN}'; echo $PALISADE_NAME", place.url());
+    let inner =
+        format!("{palisade} --url {} run --lease 7s --owner in inner -- sh -c '{SEEN}'; echo $PALISADE_NAME", place.url());
     let done = place.run("run --owner out outer", &inner);
-    let expected = "PALISADE_FENCE=2\nPALISADE_LEASE_MS=7000\nPALISADE_NAME=inner\nPALISADE_OWNER=in\nPALISADE_STORE=sqlite\nouter\n";
+    let expected =
+        "PALISADE_FENCE=2\nPALISADE_LEASE_MS=7000\nPALISADE_NAME=inner\nPALISADE_OWNER=in\nPALISADE_STORE=sqlite\nouter\n";
     assert_eq!(done.stdout, expected);
 }
 

@@ -59,6 +59,9 @@ fn bad_usage_is_64_and_runs_nothing() {
         "run --lease 0 n",
         "run --lease 25h n",
         "run --lease soon n",
+        "run --max-hold 0 n",
+        "run --max-hold 1s --min-hold 2s n",
+        "run --once-per 0 n",
         "run --wait -1s n",
         "run --wait 5parsecs n",
         "run --busy-exit-code 256 n",
@@ -248,7 +251,9 @@ fn a_place_without_rights_is_77() {
     fs::set_permissions(place.folder(), Permissions::from_mode(0o755)).unwrap();
     // The file and its folder are root's.
     refused(&nobody(&place.url(), &run), 77);
+    assert_eq!(place.verb("acquire --lease 1h held").code, 0);
     refused(&nobody(&place.url(), &["list"]), 77);
+    refused(&nobody(&place.url(), &["release", "held", "--fence", "2", "--yes"]), 77);
     // No file yet, and no right to make one.
     refused(&nobody(&format!("sqlite:{}", place.path("other.db").display()), &run), 77);
     // A folder that may not be entered.

@@ -89,8 +89,17 @@ fn arguments_are_passed_as_given_without_a_shell() {
 /// Verbs that print, with a lock to print.
 fn printing(place: &Place) -> Vec<Command> {
     assert_eq!(place.verb("acquire shown --lease 1h").code, 0);
-    let lines =
-        ["list", "list --json", "show shown", "show --json shown", "stores", "stores --json", "man", "completions bash", "--help"];
+    let lines = [
+        "list",
+        "list --json",
+        "show shown",
+        "show --json shown",
+        "stores",
+        "stores --json",
+        "man",
+        "completions bash",
+        "--help",
+    ];
     lines.iter().map(|line| place.command(line.split(' '))).collect()
 }
 

@@ -107,7 +107,10 @@ fn what_others_have_written_cannot_move_the_cursor() {
     assert_eq!(place.finish(command).code, 0);
     for done in [place.verb("list"), place.verb("show n"), place.run("run --try n", "true")] {
         let shown = format!("{}{}", done.stdout, done.stderr);
-        assert!(shown.contains("evil") && !shown.contains('\x1b') && !shown.contains('\r') && !shown.contains('\x07'), "{shown:?}");
+        assert!(
+            shown.contains("evil") && !shown.contains('\x1b') && !shown.contains('\r') && !shown.contains('\x07'),
+            "{shown:?}"
+        );
     }
     assert_eq!(place.show("n")["holders"][0]["owner"], "evil\x1b[2J\r\nowner", "JSON has it as it is, escaped");
 }
