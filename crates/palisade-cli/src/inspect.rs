@@ -83,7 +83,7 @@ fn as_text(line: &LineView) -> String {
         text.push(format!("    force it open: palisade release {name} --fence {fence}"));
     }
     if !line.waiters_known {
-        text.push(format!("  who waits is not known in this store"));
+        text.push("  who waits is not known in this store".to_owned());
     }
     for (place, waiter) in line.waiters.iter().enumerate() {
         text.push(format!("  {}. {} ({}) waits for {}", place + 1, printable(&waiter.owner), waiter.mode, span(waiter.waited)));

@@ -4,6 +4,8 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use common::Place;
 
@@ -124,26 +126,50 @@ fn an_empty_environment_is_enough() {
     command.env_clear();
     let done = place.finish(command);
     assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "ran\n", ""));
-    // Without a URL either, it is the home directory of the user database, or a clear word.
-    let mut command = place.bare();
-    command.env_clear().args(["-v", "list"]);
-    if !rustix::process::geteuid().is_root() || fs::metadata("/root").is_err() {
+}
+
+#[test]
+fn without_home_it_is_the_home_of_the_user_database() {
+    let place = Place::new();
+    let copy = place.copy_for_anybody();
+    // A home of its own for this test: nothing is written to the tester's.
+    let script = format!(
+        "home=$(getent passwd $(id -u) | cut -d: -f6); mount -t tmpfs none $home || exit 200; echo $home; cd /; exec env -i {} -v list",
+        copy.display()
+    );
+    // The copy must not lie below the home that is covered.
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]);
+    let done = place.finish(command);
+    if done.code == 200 || done.stderr.contains("unshare") {
+        eprintln!("not tested, no right to mount: {}", done.stderr);
         return;
     }
-    // Only shown, not used: a test writes nothing there. A user without a home:
-    command.env("HOME", "");
-    let mut nobody = std::process::Command::new(env!("CARGO_BIN_EXE_palisade"));
-    std::os::unix::process::CommandExt::uid(&mut nobody, 64_321);
-    nobody.env_clear().current_dir("/").arg("list");
-    if let Ok(output) = nobody.output() {
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(78), "{stderr}");
-        assert!(stderr.contains("--url"), "{stderr}");
+    assert_eq!(done.code, 0, "{done:?}");
+    let home = done.stdout.lines().next().unwrap();
+    assert!(done.stderr.contains(&format!("{home}/.local/state/palisade/locks.db")), "{done:?}");
+}
+
+#[test]
+fn a_user_without_a_home_is_told_to_name_a_store() {
+    let place = Place::new();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not tested: only root can be somebody else");
+        return;
+    }
+    let copy = place.copy_for_anybody();
+    // One that the user database does not know, and one whose home is not there.
+    for user in [64_321, 65_534] {
+        let mut command = Command::new(&copy);
+        command.env_clear().current_dir("/").arg("list").uid(user).gid(user);
+        let done = place.finish(command);
+        assert_eq!((done.code, done.stdout.as_str()), (78, ""), "{done:?}");
+        assert!(done.stderr.contains("--url"), "{done:?}");
     }
 }
 
 /// A command with this configuration file.
-fn with_config(place: &Place, text: &str, arguments: &[&str]) -> std::process::Command {
+fn with_config(place: &Place, text: &str, arguments: &[&str]) -> Command {
     fs::create_dir_all(place.path("config/palisade")).unwrap();
     fs::write(place.path("config/palisade/config.toml"), text).unwrap();
     let mut command = place.bare();
@@ -185,7 +211,7 @@ fn a_password_never_appears() {
         format!("mysql://:{SECRET}@"),
         format!("//user:{SECRET}@host"),
         format!("user:{SECRET}@host"),
-        format!("{SECRET}"),
+        SECRET.to_owned(),
         format!("sqlite:/no/such/folder/locks.db?password={SECRET}"),
         format!("memory:x?key={SECRET}"),
         format!("etcd://user:{SECRET}@[::1"),
@@ -237,7 +263,7 @@ fn a_password_never_appears() {
 }
 
 #[track_caller]
-fn check(place: &Place, command: std::process::Command) {
+fn check(place: &Place, command: Command) {
     let shown = format!("{command:?}");
     let done = place.finish(command);
     assert!(!done.stdout.contains(SECRET) && !done.stderr.contains(SECRET), "{shown}: {done:?}");
@@ -250,7 +276,7 @@ fn a_broken_configuration_is_78_and_is_not_quoted() {
     for text in [
         format!("[profiles.p]\nurl = \"redis://:{SECRET}@host\n"),
         format!("[profiles.p]\npassword = \"{SECRET}\"\nurl = \"memory:\"\n"),
-        format!("{SECRET}"),
+        SECRET.to_owned(),
         format!("[profiles.p]\nurl = [\"{SECRET}\"]\n"),
         format!("[profiles.p]\nurl = \"memory:\"\nurl_file = \"{SECRET}\"\n"),
     ] {

@@ -121,11 +121,10 @@ fn boottime_ms() -> i64 {
 #[test]
 fn a_lease_that_cannot_be_renewed_stops_the_whole_group_before_anybody_else_is_admitted() {
     let place = Place::new();
-    let script = format!(
-        "trap 'echo told > told; exit 0' TERM; sh -c \"trap '' TERM; echo \\$\\$ > pid; while :; do sleep 0.02; done\" & \
-         echo $$ > child; while :; do sleep 0.02; done"
-    );
-    let running = place.start("run --lease 3s cut-off", &script);
+    let script = "trap 'echo told > told; exit 0' TERM
+        sh -c \"trap '' TERM; echo \\$\\$ > pid; while :; do sleep 0.02; done\" &
+        echo $$ > child; while :; do sleep 0.02; done";
+    let running = place.start("run --lease 3s cut-off", script);
     let (child, grandchild) = (place.written_pid("child"), place.written_pid("pid"));
     let connection = place.connection();
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();

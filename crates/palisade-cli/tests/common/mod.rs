@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,6 +91,16 @@ impl Place {
 
     pub fn finish(&self, command: Command) -> Done {
         self.launch(command).end()
+    }
+
+    /// A copy of palisade, for somebody who may not enter the folder where it was built.
+    pub fn copy_for_anybody(&self) -> PathBuf {
+        let copy = self.path("palisade");
+        fs::copy(env!("CARGO_BIN_EXE_palisade"), &copy).expect("a copy");
+        for path in [copy.as_path(), self.folder()] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("rights");
+        }
+        copy
     }
 
     /// What `show --json` says of a name.
