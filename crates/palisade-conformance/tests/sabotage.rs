@@ -47,7 +47,7 @@ const CAUGHT_BY: &[(Rule, &str)] = &[
     (Rule::RevivesTheExpired, "contract::an_expired_claim_is_not_revived"),
     (Rule::PromisesTooMuch, "loss::a_lease_is_kept_in_full"),
     (Rule::NeverHandsOver, "contract::release_hands_over"),
-    (Rule::Leaks, "cancel::every_verb_at_every_step"),
+    (Rule::Leaks, "contract::a_waiter_can_step_out"),
 ];
 
 /// The memory store, with one rule broken.
