@@ -67,7 +67,7 @@ pub(crate) enum Verb {
     /// End a grant, or force somebody else's lock open
     Release(ReleaseArgs),
     /// What each store can do and promises
-    Stores(JsonArgs),
+    Stores(StoresArgs),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -178,6 +178,15 @@ pub(crate) struct JsonArgs {
     /// One JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StoresArgs {
+    #[command(flatten)]
+    pub(crate) output: JsonArgs,
+    /// The table as Markdown, as the documentation has it
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) markdown: bool,
 }
 
 #[derive(Debug, Args)]

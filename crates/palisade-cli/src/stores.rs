@@ -4,7 +4,7 @@ use palisade::store::{Capability, Detach, Durability, FenceSource, LeaseUnit, Or
 use palisade::stores::capabilities;
 use serde_json::json;
 
-use crate::args::JsonArgs;
+use crate::args::StoresArgs;
 use crate::exit::{Exit, Failure};
 use crate::inspect::table;
 use crate::notice::print;
@@ -14,15 +14,30 @@ One machine, no server: sqlite. Tests, or threads of one process: memory.
 Whatever you choose: only a resource that checks the fence refuses a stale write.
 ";
 
-pub(crate) fn stores(args: &JsonArgs) -> Result<Exit, Failure> {
-    if args.json {
+pub(crate) fn stores(args: &StoresArgs) -> Result<Exit, Failure> {
+    if args.output.json {
         print(&capabilities().map(|capability| format!("{}\n", as_json(capability))).collect::<String>())?;
+        return Ok(Exit::DONE);
+    }
+    if args.markdown {
+        print_markdown();
         return Ok(Exit::DONE);
     }
     let head = ["STORE", "FORMAT", "LOSES A GRANT BY", "ORDER", "WAKES BY", "FENCE", "LEASE", "KINDS"].map(str::to_owned);
     let rows: Vec<[String; 8]> = std::iter::once(head).chain(capabilities().map(row)).collect();
     print(&format!("{}{ADVICE}", table(&rows)))?;
     Ok(Exit::DONE)
+}
+
+/// The table that the documentation has between its markers; a test compares them.
+fn print_markdown() {
+    println!("| store | format | loses a grant by | order | wakes by | fence | kinds | a grant can be handed to |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for capability in capabilities() {
+        let [store, format, loses, order, wakes, fence, _, kinds] = row(capability);
+        let heirs = heirs(capability.detach);
+        println!("| `{store}` | {format} | {loses} | {order} | {wakes} | {fence} | {kinds} | {heirs} |");
+    }
 }
 
 fn row(capability: &Capability) -> [String; 8] {
@@ -96,6 +111,14 @@ fn fence(fence: FenceSource) -> &'static str {
         FenceSource::CounterAndClock => "counter and clock",
         FenceSource::Revision => "revision",
         FenceSource::None => "none",
+    }
+}
+
+fn heirs(detach: Detach) -> &'static str {
+    match detach {
+        Detach::Never => "nobody",
+        Detach::InProcess => "another client of the process",
+        Detach::Anywhere => "any process",
     }
 }
 

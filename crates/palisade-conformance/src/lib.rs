@@ -1,33 +1,19 @@
 //! The checks that every store passes: plain async functions over a [`Subject`], chosen by the store's capability.
 //!
-//! A store's test is one line. It makes a test of every check, and each opens its own connections:
-//!
-//! ```ignore
-//! palisade_conformance::suite!(palisade_conformance::Subject::new(|| my_store()));
-//! ```
+//! [`suite!`] makes a test of every check, and each opens its own connections. `docs/stores/own.md` shows how.
 //!
 //! A check that the store's capability rules out says so and passes: the capability is what the store promises, and a promise
 //! that is not made is not checked. Everything else panics with what was expected.
 
+mod adapted;
 pub mod checks;
 pub mod faults;
 mod subject;
 mod suite;
 
-pub use subject::{PATIENCE, Subject, eventually};
-
-/// Runs one check to its end, on a runtime of its own.
-///
-/// # Panics
-///
-/// When the check fails.
-pub fn run(name: &str, check: impl AsyncFn(&Subject) -> Verdict, subject: &Subject) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    if let Verdict::NotPromised(what) = runtime.block_on(check(subject)) {
-        let capability = subject.capability();
-        println!("{name}: {} in the format {} does not promise {what}", capability.store, capability.format);
-    }
-}
+pub use adapted::{Adapted, As};
+pub use subject::{Hook, Hooks, PATIENCE, Subject, eventually, patience, set_patience};
+pub use suite::{CHECKS, Check, run};
 
 /// What a check came to, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,3 +34,8 @@ macro_rules! needs {
         }
     };
 }
+
+/// The example of the page for authors of stores is compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/stores/own.md")]
+struct OwnStore;

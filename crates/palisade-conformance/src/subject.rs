@@ -2,18 +2,52 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use palisade::Client;
+
 use palisade::lease::BootClock;
 use palisade::store::{Capability, Claim, ClaimId, Kind, Mode, Store};
+
+use crate::adapted::{Adapted, As};
 
 /// How long a check waits for what must come. Generous: a check that fails is slow, one that passes is not.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+static PATIENCE_MS: AtomicU64 = AtomicU64::new(0);
+
+/// How long checks wait for what must come: [`PATIENCE`], unless it was set.
+pub fn patience() -> Duration {
+    match PATIENCE_MS.load(Ordering::Relaxed) {
+        0 => PATIENCE,
+        millis => Duration::from_millis(millis),
+    }
+}
+
+/// Sets how long checks of this process wait. For those who expect checks to fail.
+pub fn set_patience(patience: Duration) {
+    PATIENCE_MS.store(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+/// What a deployment can have done to it from outside. Each returns something whose drop undoes it.
+///
+/// Lost replies, lost pushes and cuts need no hook: [`Faulty`](crate::faults::Faulty) does them to any store.
+#[derive(Default)]
+pub struct Hooks {
+    /// Makes the store stand still: no request is answered.
+    pub pause: Option<Hook>,
+}
+
+/// Something done to a deployment, until it is dropped.
+pub type Hook = Box<dyn Fn() -> Box<dyn Send> + Send + Sync>;
+
 /// A deployment under test. Each call of `open` is another client's connection to it.
 pub struct Subject {
     open: Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>,
+    url: Option<String>,
+    kind: As,
+    hooks: Hooks,
     /// Keeps checks that run at the same time on one server apart.
     salt: u64,
 }
@@ -21,7 +55,41 @@ pub struct Subject {
 impl Subject {
     /// A deployment, by how a client connects to it.
     pub fn new(open: impl Fn() -> Arc<dyn Store> + Send + Sync + 'static) -> Subject {
-        Subject { open: Box::new(open), salt: fastrand::u64(..) }
+        Subject { open: Box::new(open), url: None, kind: As::Mutex, hooks: Hooks::default(), salt: fastrand::u64(..) }
+    }
+
+    /// The same deployment, with every mutex made as something else.
+    #[must_use]
+    pub fn adapted(self, kind: As) -> Subject {
+        let open = self.open;
+        Subject { open: Box::new(move || Adapted::over(open(), kind)), kind, ..self }
+    }
+
+    /// What can be done to the deployment.
+    #[must_use]
+    pub fn with_hooks(self, hooks: Hooks) -> Subject {
+        Subject { hooks, ..self }
+    }
+
+    /// What can be done to the deployment.
+    pub fn hooks(&self) -> &Hooks {
+        &self.hooks
+    }
+
+    /// Whether a mutex is a mutex here. Checks that mix kinds of one name need that.
+    pub fn is_as_it_is(&self) -> bool {
+        self.kind == As::Mutex
+    }
+
+    /// The URL by which another process reaches the same deployment, for checks across processes.
+    #[must_use]
+    pub fn with_url(self, url: impl Into<String>) -> Subject {
+        Subject { url: Some(url.into()), ..self }
+    }
+
+    /// The URL for another process, if there is one.
+    pub fn url(&self) -> Option<&str> {
+        self.url.as_deref()
     }
 
     /// A connection of its own.
@@ -70,7 +138,7 @@ impl Subject {
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
     let begun = Instant::now();
     while !ask().await {
-        assert!(begun.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        assert!(begun.elapsed() < patience(), "not in {:?}: {what}", patience());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

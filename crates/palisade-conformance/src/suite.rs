@@ -1,32 +1,92 @@
-//! The list of checks, as tests.
+//! The list of checks, as a table: tests are made of it, and so is the search for what a broken store gets away with.
 
-/// Makes a test of every check, for one deployment. The argument is an expression that makes a [`Subject`](crate::Subject).
-#[macro_export]
-macro_rules! suite {
-    ($subject:expr) => {
-        $crate::suite! { @tests $subject;
-            contract: claim_is_idempotent, release_needs_claim_and_fence, renewal_says_where_each_stands,
-                a_try_leaves_nothing, release_hands_over, a_waiter_can_step_out, an_expired_claim_is_not_revived,
-                another_kind_is_refused, revocation_names_the_fence, seal_is_idempotent;
-            mutex: excludes, serves_in_order, waits_no_longer_than_asked, names_do_not_meet, nothing_is_left_behind,
-                tells_of_a_revocation, a_release_is_not_a_loss, dead_waiters_cost_one_wait_lease, a_lost_push_is_healed,
-                a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line;
-            modes: readers_share_and_writers_do_not, a_writer_is_not_starved, downgrade_lets_readers_in,
-                an_owner_enters_again, permits_are_limited, many_permits_are_not_overtaken,
-                several_locks_are_one, several_locks_do_not_deadlock, a_grant_can_be_handed_over;
-            times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once;
-            cancel: every_verb_at_every_step;
+use std::pin::Pin;
+
+use crate::checks::{cancel, contract, history, loss, modes, mutex, processes, times};
+use crate::{Subject, Verdict};
+
+/// A check on its way.
+type Running<'a> = Pin<Box<dyn Future<Output = Verdict> + 'a>>;
+
+/// One check, by its name.
+#[derive(Clone, Copy)]
+pub struct Check {
+    /// `module::function`.
+    pub name: &'static str,
+    run: for<'a> fn(&'a Subject) -> Running<'a>,
+}
+
+impl Check {
+    /// Runs the check to its end, on a runtime of its own.
+    ///
+    /// # Panics
+    ///
+    /// When the check fails.
+    pub fn run(&self, subject: &Subject) -> Verdict {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let verdict = runtime.block_on((self.run)(subject));
+        if let Verdict::NotPromised(what) = verdict {
+            let capability = subject.capability();
+            println!("{}: {} in the format {} does not promise {what}", self.name, capability.store, capability.format);
+        }
+        // A check that failed may have left a task behind that never ends.
+        runtime.shutdown_background();
+        verdict
+    }
+}
+
+macro_rules! checks {
+    ($($module:ident: $($check:ident),* $(,)?;)*) => {
+        /// Every check.
+        pub const CHECKS: &[Check] = &[$($(
+            Check { name: concat!(stringify!($module), "::", stringify!($check)), run: |subject| Box::pin($module::$check(subject)) },
+        )*)*];
+
+        /// Makes a test of every check, for one deployment, in a module of this name. The second argument is an expression that
+        /// makes a [`Subject`](crate::Subject).
+        #[macro_export]
+        macro_rules! suite {
+            ($deployment:ident, $subject:expr) => {
+                mod $deployment {
+                    use super::*;
+                    $(mod $module {
+                        use super::*;
+                        $(
+                            #[test]
+                            fn $check() {
+                                $crate::run(concat!(stringify!($module), "::", stringify!($check)), &$subject);
+                            }
+                        )*
+                    })*
+                }
+            };
         }
     };
-    (@tests $subject:expr; $($module:ident: $($check:ident),* $(,)?;)*) => {
-        $(mod $module {
-            use super::*;
-            $(
-                #[test]
-                fn $check() {
-                    $crate::run(stringify!($check), $crate::checks::$module::$check, &$subject);
-                }
-            )*
-        })*
-    };
+}
+
+checks! {
+    contract: claim_is_idempotent, release_needs_claim_and_fence, renewal_says_where_each_stands, a_try_leaves_nothing,
+        release_hands_over, a_waiter_can_step_out, an_expired_claim_is_not_revived, another_kind_is_refused,
+        revocation_names_the_fence, seal_is_idempotent;
+    mutex: excludes, serves_in_order, waits_no_longer_than_asked, names_do_not_meet, nothing_is_left_behind,
+        tells_of_a_revocation, a_release_is_not_a_loss, dead_waiters_cost_one_wait_lease, a_lost_push_is_healed,
+        a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line;
+    modes: readers_share_and_writers_do_not, a_writer_is_not_starved, downgrade_lets_readers_in, an_owner_enters_again,
+        permits_are_limited, many_permits_are_not_overtaken, several_locks_are_one, several_locks_do_not_deadlock,
+        a_grant_can_be_handed_over;
+    times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once;
+    loss: the_holder_is_told_first, a_store_that_stands_still_is_survived, a_lease_is_kept_in_full, a_lost_lock_can_be_taken_again, extreme_durations_work;
+    history: the_store_follows_the_line;
+    processes: processes_exclude_each_other, a_killed_holder_is_replaced, killed_waiters_hold_nobody_up;
+    cancel: every_verb_at_every_step;
+}
+
+/// Runs one check by its name.
+///
+/// # Panics
+///
+/// When the check fails, or there is none of this name.
+pub fn run(name: &str, subject: &Subject) {
+    let check = CHECKS.iter().find(|check| check.name == name).expect("a check of this name");
+    let _ = check.run(subject);
 }

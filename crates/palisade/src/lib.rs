@@ -84,7 +84,20 @@ pub use name::Name;
 pub use store::Released;
 pub use url::StoreUrl;
 
-/// The examples of the README are run as tests.
+/// The examples of the pages are run as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/choosing.md")]
+    struct Choosing;
+    // It shows a database.
+    #[cfg(feature = "sqlite")]
+    #[doc = include_str!("../../../docs/fencing.md")]
+    struct Fencing;
+    #[doc = include_str!("../../../docs/stores/sqlite.md")]
+    #[cfg(feature = "sqlite")]
+    struct Sqlite;
+    #[doc = include_str!("../../../docs/timing.md")]
+    struct Timing;
+}

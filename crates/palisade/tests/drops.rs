@@ -5,9 +5,12 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::bent::Bent;
 use common::{Bench, bench, ms};
 use palisade::blocking::Wait;
-use palisade::{Guard, Released};
+use palisade::lease::BootClock;
+use palisade::stores::memory::MemoryStore;
+use palisade::{Client, Guard, Released};
 use palisade_conformance::eventually;
 
 fn assert_free(bench: &Bench, name: &str) {
@@ -77,6 +80,23 @@ fn while_a_panic_unwinds() {
     });
     assert!(panicked.join().is_err());
     assert_free(&bench, "panic");
+}
+
+/// A store that panics in the caller's thread: a drop never does, for it may run while another panic unwinds.
+#[test]
+fn a_store_that_panics_does_not_panic_the_drop() {
+    let (bent, bends) = Bent::over(Arc::new(MemoryStore::new(Arc::new(BootClock))), |can| can);
+    let client = Client::over(bent, Arc::new(BootClock));
+    let (dropped, released) = (client.mutex("dropped"), client.mutex("released"));
+    let (dropped, released) = (dropped.acquire().wait().expect("acquired"), released.acquire().wait().expect("acquired"));
+    bends.release_panics.store(true, std::sync::atomic::Ordering::SeqCst);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(dropped)));
+    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| released.release().wait()));
+    assert!(panicked.is_ok(), "the drop panicked");
+    assert_eq!(answer.expect("no panic").expect("an answer"), Released::Unknown);
+    client.shutdown().wait();
+    assert_eq!(client.stats().unsent_releases, 2);
+    assert_eq!(client.stats().kept, 0);
 }
 
 /// The client goes first; its thread stays until the last release is sent.

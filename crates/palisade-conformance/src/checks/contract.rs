@@ -115,7 +115,7 @@ pub async fn release_hands_over(subject: &Subject) -> Verdict {
             event = theirs.event() => panic!("an event, and no wake-up: {event:?}"),
         }
     };
-    let woken = tokio::time::timeout(crate::PATIENCE, woken).await.expect("woken");
+    let woken = tokio::time::timeout(crate::patience(), woken).await.expect("woken");
     let Standing::Held(grant) = standing(&*theirs, &waiter.to_ref(None)).await else { panic!("woken, but not granted") };
     assert!(grant.fence > fence || subject.capability().fence == FenceSource::None);
     assert!(woken == Woken::Ask || woken == Woken::Granted(grant.fence), "{woken:?} and not {grant:?}");
@@ -162,6 +162,7 @@ pub async fn an_expired_claim_is_not_revived(subject: &Subject) -> Verdict {
 
 /// One name serves one kind at a time, and the error names both (user-asks F10).
 pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "anything about kinds once they are adapted");
     needs!(subject.capability().semaphore, "semaphores");
     let store = subject.store();
     let mutex = Arc::new(subject.claim("kinds"));

@@ -2,6 +2,9 @@
 
 pub mod cancel;
 pub mod contract;
+pub mod history;
+pub mod loss;
 pub mod modes;
 pub mod mutex;
+pub mod processes;
 pub mod times;

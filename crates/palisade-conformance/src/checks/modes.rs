@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::store::{Detach, Mode, Order};
+use palisade::store::{Detach, Mode, Order, Revoked};
 use palisade::{AnyMode, Error, ErrorKind, Exclusive, LossReason, Member, Multi, Released};
 
 use super::mutex::{free, waiters};
-use crate::{PATIENCE, Subject, Verdict, needs};
+use crate::{Subject, Verdict, needs, patience};
 
 /// Promise 1: readers share; a writer is alone; the mutex is the write side where the capability says so.
 pub async fn readers_share_and_writers_do_not(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "anything about kinds once they are adapted");
     let capability = subject.capability();
     needs!(capability.rwlock, "read/write locks");
     let name = subject.name("readers");
@@ -58,6 +59,7 @@ pub async fn a_writer_is_not_starved(subject: &Subject) -> Verdict {
 
 /// A writer becomes a reader in one step: waiting readers come in, no writer comes between, the fence stays.
 pub async fn downgrade_lets_readers_in(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "anything about kinds once they are adapted");
     let capability = subject.capability();
     needs!(capability.downgrade && capability.waiters_known, "downgrading");
     let name = subject.name("downgrade");
@@ -88,6 +90,7 @@ pub async fn downgrade_lets_readers_in(subject: &Subject) -> Verdict {
 /// An owner enters again with the same fence; the last guard gives the lock back; another mode is refused at once
 /// (user-asks F7, U10, R8).
 pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "anything about kinds once they are adapted");
     let name = subject.name("owner");
     let client = subject.client();
     let (billing, namesake) = (client.owner("billing"), client.owner("billing"));
@@ -104,10 +107,25 @@ pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
     assert_eq!(inner.release().await.expect("released"), Released::Done);
     free(&client, &name).await;
     assert_eq!(client.stats().kept, 0);
+    if subject.capability().revoke {
+        let lost = lock.acquire_as(&billing).await.expect("acquired");
+        assert_eq!(client.revoke(&name, lost.fence()).await.expect("an answer"), Revoked::Done);
+        tokio::time::timeout(patience(), lost.lost()).await.expect("told");
+        let next = tokio::time::timeout(patience(), lock.acquire_as(&billing)).await.expect("free").expect("acquired");
+        assert!(next.is_held() && !lost.is_held(), "what is lost is not entered again");
+        assert_eq!(lost.release().await.expect("an answer"), Released::AlreadyLost);
+        assert!(next.is_held(), "the lost one took the new one with it");
+        assert_eq!(next.release().await.expect("released"), Released::Done);
+    }
     needs!(subject.capability().rwlock, "read/write locks");
+    let mutex = client.mutex(&name).acquire_as(&billing).await.expect("acquired");
+    let other_kind =
+        tokio::time::timeout(patience(), client.rwlock(&name).write_as(&billing)).await.expect("never a self-deadlock");
+    assert_eq!(*other_kind.expect_err("refused").kind(), ErrorKind::Deadlock);
+    assert_eq!(mutex.release().await.expect("released"), Released::Done);
     let lock = client.rwlock(&name);
     let reader = lock.read_as(&billing).await.expect("acquired");
-    let upgrade = tokio::time::timeout(PATIENCE, lock.write_as(&billing)).await.expect("never a self-deadlock");
+    let upgrade = tokio::time::timeout(patience(), lock.write_as(&billing)).await.expect("never a self-deadlock");
     assert_eq!(*upgrade.expect_err("refused").kind(), ErrorKind::Deadlock);
     assert_eq!(reader.release().await.expect("released"), Released::Done);
     let writer = lock.write_as(&billing).await.expect("acquired");
@@ -137,7 +155,7 @@ pub async fn permits_are_limited(subject: &Subject) -> Verdict {
         }));
     }
     for task in tasks {
-        assert_eq!(tokio::time::timeout(PATIENCE, task).await.expect("served").expect("no panic"), Released::Done);
+        assert_eq!(tokio::time::timeout(patience(), task).await.expect("served").expect("no panic"), Released::Done);
     }
     let client = subject.client();
     for wrong in [0, LIMIT + 1] {
@@ -184,7 +202,8 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
     let released = all.release().await;
     assert!(released.all_done(), "{released:?}");
     for twice in [vec![], vec![&a, &b, &a]] {
-        assert_eq!(*ours.multi(twice).acquire().await.expect_err("refused").kind(), ErrorKind::Config);
+        let refused = tokio::time::timeout(patience(), ours.multi(twice).acquire()).await.expect("never a self-deadlock");
+        assert_eq!(*refused.expect_err("refused").kind(), ErrorKind::Config);
     }
     if subject.capability().rwlock && subject.capability().semaphore {
         let members = [Member::read(&ours.rwlock(&a)), Member::permits(&ours.semaphore(&b, 4), 2), ours.mutex(&c).into()];
@@ -197,7 +216,7 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
     let stop = all.on_lost();
     let fence = all.fence(&b).expect("held exclusively");
     theirs.revoke(&b, fence).await.expect("an answer");
-    assert_eq!(tokio::time::timeout(PATIENCE, all.lost()).await.expect("told"), LossReason::Revoked);
+    assert_eq!(tokio::time::timeout(patience(), all.lost()).await.expect("told"), LossReason::Revoked);
     assert!(stop.is_cancelled() && !all.is_held());
     assert!(all.members().iter().all(|member| !member.is_held()), "one lost, all lost");
     let released = all.release().await;
@@ -224,7 +243,7 @@ pub async fn several_locks_do_not_deadlock(subject: &Subject) -> Verdict {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(PATIENCE, task).await.expect("no deadlock").expect("no panic");
+        tokio::time::timeout(patience(), task).await.expect("no deadlock").expect("no panic");
     }
     Verdict::Kept
 }

@@ -9,7 +9,7 @@ use palisade::store::{Answer, Claim, ClaimId, FenceSource, Order, Revoked};
 use palisade::{Client, ErrorKind, LossReason, Released, Status};
 
 use crate::faults::Faulty;
-use crate::{PATIENCE, Subject, Verdict, eventually, needs};
+use crate::{Subject, Verdict, eventually, needs, patience};
 
 /// Waits until so many stand in line.
 pub(super) async fn waiters(client: &Client, name: &str, count: usize) {
@@ -50,7 +50,7 @@ pub async fn excludes(subject: &Subject) -> Verdict {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(PATIENCE * 3, task).await.expect("every task gets its turn").expect("no task panics");
+        tokio::time::timeout(patience() * 3, task).await.expect("every task gets its turn").expect("no task panics");
     }
     assert_eq!(counter.load(Ordering::SeqCst), TASKS * ROUNDS, "updates were lost: two held at once");
     Verdict::Kept
@@ -185,7 +185,7 @@ pub async fn tells_of_a_revocation(subject: &Subject) -> Verdict {
     let stop = guard.on_lost();
     assert!(guard.is_held() && !stop.is_cancelled());
     assert_eq!(operator.revoke(&name, guard.fence()).await.expect("an answer"), Revoked::Done);
-    let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told");
+    let reason = tokio::time::timeout(patience(), guard.lost()).await.expect("told");
     assert_eq!(reason, LossReason::Revoked);
     assert!(!guard.is_held());
     assert!(stop.is_cancelled());
@@ -245,7 +245,7 @@ pub async fn a_lost_push_is_healed(subject: &Subject) -> Verdict {
         waiters(&holder, &name, 1).await;
     }
     assert_eq!(guard.release().await.expect("released"), Released::Done);
-    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("healed").expect("no panic").expect("acquired");
+    let guard = tokio::time::timeout(patience(), waiting).await.expect("healed").expect("no panic").expect("acquired");
     assert_eq!(guard.status(), Status::Held);
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     Verdict::Kept
@@ -261,7 +261,7 @@ pub async fn a_lost_reply_is_found_again(subject: &Subject) -> Verdict {
     let waiting = tokio::spawn(async move { lock.acquire().await });
     eventually("the claim arrives", async || other.show(&name).await.expect("an answer").is_some()).await;
     faults.lose_replies(false);
-    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("found").expect("no panic").expect("acquired");
+    let guard = tokio::time::timeout(patience(), waiting).await.expect("found").expect("no panic").expect("acquired");
     assert_eq!(other.show(&name).await.expect("an answer").expect("held").holders.len(), 1);
     faults.lose_replies(true);
     assert_eq!(guard.release().await.expect("an answer"), Released::Unknown);

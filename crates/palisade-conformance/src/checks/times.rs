@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use palisade::{LossReason, Released};
 
 use super::mutex::free;
-use crate::{PATIENCE, Subject, Verdict, eventually, needs};
+use crate::{Subject, Verdict, eventually, needs, patience};
 
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -19,7 +19,7 @@ pub async fn min_hold_closes(subject: &Subject) -> Verdict {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     assert!(client.mutex(&name).try_acquire().await.expect("an answer").is_none() || before.elapsed() >= SHORT, "open too early");
     // It is a closed period, not a lost lock: who waits in line gets it at its end.
-    let next = tokio::time::timeout(PATIENCE, client.mutex(&name).acquire()).await.expect("opened").expect("acquired");
+    let next = tokio::time::timeout(patience(), client.mutex(&name).acquire()).await.expect("opened").expect("acquired");
     assert!(before.elapsed() >= SHORT, "open after {:?}", before.elapsed());
     assert_eq!(next.release().await.expect("released"), Released::Done);
     let guard = client.mutex(&name).min_hold(Duration::from_secs(60)).acquire().await.expect("acquired");
@@ -37,7 +37,7 @@ pub async fn max_hold_ends(subject: &Subject) -> Verdict {
     let before = Instant::now();
     let guard = client.mutex(&name).lease(lease).max_hold(SHORT).acquire().await.expect("acquired");
     assert!(guard.remaining() <= SHORT);
-    assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::MaxHold);
+    assert_eq!(tokio::time::timeout(patience(), guard.lost()).await.expect("told"), LossReason::MaxHold);
     assert!(before.elapsed() >= SHORT && !guard.is_held());
     // The guard is still here, but nobody renews it.
     eventually("the lease ends", async || client.mutex(&name).try_acquire().await.expect("an answer").is_some()).await;
@@ -77,7 +77,7 @@ pub async fn once_is_once(subject: &Subject) -> Verdict {
         tokio::spawn(async move { once.begin().await.expect("an answer").is_none() })
     };
     begun.finish().await.expect("recorded");
-    assert!(tokio::time::timeout(PATIENCE, waiting).await.expect("told").expect("no panic"), "done twice");
+    assert!(tokio::time::timeout(patience(), waiting).await.expect("told").expect("no panic"), "done twice");
     assert!(ours.once(&name).begin().await.expect("an answer").is_none());
     Verdict::Kept
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::plan::Spin;
-use super::{Boxed, Core};
+use super::{Boxed, Core, broken_off};
 use crate::error::{Error, Result};
 use crate::lease::LossReason;
 use crate::lease::kept::Kept;
@@ -100,7 +100,11 @@ impl Core {
     fn release_later(self: &Arc<Self>, claim: ClaimRef, ending: Ending, first: Boxed<Result<Released>>) -> Answer {
         let (reply, coming) = oneshot::channel();
         let core = Arc::clone(self);
-        let task = async move { core.release_until_done(claim, ending, first, reply).await };
+        let task = async move {
+            let panics = Panics { core: &core, claim: &claim };
+            core.release_until_done(&claim, ending, first, reply).await;
+            std::mem::forget(panics);
+        };
         match self.spawn(task) {
             Ok(()) => Answer::Coming(coming),
             Err(error) => Answer::Here(Err(error)),
@@ -108,8 +112,8 @@ impl Core {
     }
 
     async fn release_until_done(
-        self: Arc<Self>,
-        claim: ClaimRef,
+        &self,
+        claim: &ClaimRef,
         ending: Ending,
         first: Boxed<Result<Released>>,
         reply: oneshot::Sender<Result<Released>>,
@@ -127,16 +131,28 @@ impl Core {
                     self.sleep_until((self.now() + PAUSE.pause(attempts)).min(until)).await;
                 }
                 Err(error) => {
-                    self.not_released(&claim, &error);
+                    self.not_released(claim, &error);
                     return answer(Err(error));
                 }
             }
-            result = self.send_release(&claim, ending).await;
+            result = self.send_release(claim, ending).await;
         }
     }
 
     fn not_released(&self, claim: &ClaimRef, error: &Error) {
         self.count_unsent_release();
         tracing::warn!(name = %claim.claim.name, claim = ?claim.claim.id, %error, "not released; its lease ends it");
+    }
+}
+
+/// Counts a release that ended without an answer, because the store panicked.
+struct Panics<'a> {
+    core: &'a Core,
+    claim: &'a ClaimRef,
+}
+
+impl Drop for Panics<'_> {
+    fn drop(&mut self) {
+        self.core.not_released(self.claim, &broken_off());
     }
 }

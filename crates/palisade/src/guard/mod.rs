@@ -225,6 +225,11 @@ impl<M: GuardMode> Guard<M> {
         Guard::new(self.grip)
     }
 
+    /// Ends this hold for good, whoever has the guard by then.
+    pub(crate) fn ends(&self) -> Ends {
+        Ends { core: Arc::clone(&self.grip.core), kept: Arc::clone(&self.grip.kept), armed: true }
+    }
+
     /// Runs a body while the lock is held, then gives the lock back. The body is dropped at the stop margin before a loss.
     pub(crate) async fn run<T, F, Fut>(self, body: F) -> Result<T>
     where
@@ -232,13 +237,12 @@ impl<M: GuardMode> Guard<M> {
         Fut: Future<Output = T>,
     {
         let stop = self.on_lost();
-        let (core, kept) = (Arc::clone(&self.grip.core), Arc::clone(&self.grip.kept));
         // Whatever happens to this future or to the body, the claim is given back, also if the body has kept the guard.
-        let ends = Ends { core: &core, kept: &kept, armed: true };
+        let ends = self.ends();
         let guard = Arc::new(self);
         // Our own clone: the release is ours to wait for, and must not begin with the end of the body.
         let done = until_stopped(&stop, body(Arc::clone(&guard))).await;
-        let status = kept.status(core.now());
+        let status = guard.status();
         let released = ends.now().outcome().await;
         match (done, status) {
             (Some(done), _) => released.map(|_| done),
@@ -264,23 +268,24 @@ pub(crate) fn about_to_be_lost() -> Error {
 }
 
 /// Gives a claim back when `run` ends, however it ends.
-struct Ends<'a> {
-    core: &'a Arc<Core>,
-    kept: &'a Arc<Kept>,
+pub(crate) struct Ends {
+    core: Arc<Core>,
+    kept: Arc<Kept>,
     armed: bool,
 }
 
-impl Ends<'_> {
-    fn now(mut self) -> GivingBack {
+impl Ends {
+    /// Begins to give the claim back.
+    pub(crate) fn now(mut self) -> GivingBack {
         self.armed = false;
-        self.core.give_back(self.kept, Ending::Release)
+        self.core.give_back(&self.kept, Ending::Release)
     }
 }
 
-impl Drop for Ends<'_> {
+impl Drop for Ends {
     fn drop(&mut self) {
         if self.armed {
-            self.core.give_back(self.kept, Ending::Release).in_background();
+            self.core.give_back(&self.kept, Ending::Release).in_background();
         }
     }
 }

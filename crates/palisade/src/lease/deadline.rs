@@ -251,6 +251,8 @@ mod tests {
         assert!(deadline.is_at_risk(ms(15_699)));
         assert_eq!(deadline.remaining(ms(30_697)), MS);
         assert_eq!(deadline.remaining(ms(30_698)), Duration::ZERO);
+        assert_eq!(deadline.attempt(ms(30_697)), SHORTEST_ATTEMPT);
+        assert_eq!(deadline.attempt(ms(30_698)), MS * 10_000, "a waiter that is too late asks now and then");
     }
 
     #[test]

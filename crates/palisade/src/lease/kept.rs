@@ -3,6 +3,11 @@
 //! Everything a guard says is computed here, from the clock and the latest confirmation. Nothing is revived: what is over once
 //! is over for good, whatever answer comes late.
 
+#[cfg(test)]
+mod tests;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -82,6 +87,8 @@ pub(crate) struct Trouble {
 /// Several claims that are lost together.
 pub(crate) struct Group {
     members: Vec<Weak<Kept>>,
+    /// Set when every member has been told of the loss of one.
+    told: AtomicBool,
     /// Fires with the stop margin of the first member to end.
     pub(crate) stop: CancellationToken,
 }
@@ -167,14 +174,10 @@ impl Kept {
         self.lock().trouble.clone()
     }
 
-    /// Whether there is nothing left to keep, by the clock too.
+    /// Whether there is nothing left to keep, by the clock too. Whoever forgets it then has told of it: this runs wakers.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
-        let state = self.lock();
-        match state.stage {
-            Stage::Waiting { .. } => false,
-            Stage::Held => now >= self.end(&state).lost_at,
-            Stage::TurnedAway(_) | Stage::Lost(_) | Stage::GivenBack => true,
-        }
+        self.expire(now);
+        !matches!(self.lock().stage, Stage::Waiting { .. } | Stage::Held)
     }
 
     /// When the keeper is to renew it next; `None` when there is nothing to renew any more.
@@ -326,6 +329,9 @@ impl Kept {
         };
         let claim = self.claim.to_ref(state.fence);
         self.announce(state);
+        if lost.is_some() {
+            self.tell_of_loss();
+        }
         Some((claim, lost))
     }
 
@@ -336,7 +342,11 @@ impl Kept {
         match state.stage {
             Stage::Held if state.trouble.is_some() || state.deadline.is_at_risk(now) => Status::AtRisk,
             Stage::Held => Status::Held,
-            Stage::Lost(reason) => Status::Lost(reason),
+            Stage::Lost(reason) => {
+                drop(state);
+                self.tell_of_loss();
+                Status::Lost(reason)
+            }
             // A guard outlives its own release only inside `run`; it holds nothing then.
             Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => Status::Lost(LossReason::Expired),
         }
@@ -364,8 +374,15 @@ impl Kept {
     pub(crate) fn watch(&self, now: Moment) -> Option<Moment> {
         self.expire(now);
         let state = self.lock();
-        let Stage::Held = state.stage else { return None };
-        let end = self.end(&state);
+        let end = match state.stage {
+            Stage::Held => self.end(&state),
+            Stage::Lost(_) => {
+                drop(state);
+                self.tell_of_loss();
+                return None;
+            }
+            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => return None,
+        };
         drop(state);
         if now < end.stop_at {
             return Some(end.stop_at);
@@ -390,24 +407,35 @@ impl Kept {
     fn announce(&self, state: MutexGuard<'_, State>) {
         let lost = matches!(state.stage, Stage::Lost(_));
         drop(state);
-        self.changed.notify_waiters();
+        wake(|| self.changed.notify_waiters());
         if lost {
-            self.stop();
-            if let Some(group) = self.group.get() {
-                group.lost();
-            }
+            self.tell_of_loss();
         }
     }
 
-    /// Another member of the same multi-lock was lost. `true` when this one held until then.
-    fn member_lost(&self) -> bool {
-        let mut state = self.lock();
-        let Stage::Held = state.stage else { return false };
-        state.stage = Stage::Lost(LossReason::MemberLost);
-        drop(state);
-        self.changed.notify_waiters();
+    /// Fires the stop tokens, and tells the group. Whoever sees the loss does this first, so that nobody knows of it before
+    /// they do. Runs wakers: never with a lock.
+    fn tell_of_loss(&self) {
         self.stop();
-        true
+        if let Some(group) = self.group.get() {
+            group.lost();
+        }
+    }
+
+    /// Another member of the same multi-lock was lost.
+    fn member_lost(&self) {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Held => {
+                state.stage = Stage::Lost(LossReason::MemberLost);
+                drop(state);
+                wake(|| self.changed.notify_waiters());
+            }
+            // Whoever ended it may not have come to tell of it yet.
+            Stage::Lost(_) => drop(state),
+            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => return,
+        }
+        self.stop();
     }
 
     /// Completes at the next change after the call; check the stage after calling and before awaiting.
@@ -423,11 +451,18 @@ impl Kept {
     /// Fires the stop tokens.
     pub(crate) fn stop(&self) {
         if let Some(stop) = self.stop.get() {
-            stop.cancel();
+            wake(|| stop.cancel());
         }
         if let Some(group) = self.group.get() {
-            group.stop.cancel();
+            wake(|| group.stop.cancel());
         }
+    }
+}
+
+/// Runs wakers of the user's runtime. One that panics must end neither the thread that runs it nor what else is to be told.
+fn wake(wakers: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(wakers)).is_err() {
+        tracing::error!("the waker of a task that waits for a lock has panicked");
     }
 }
 
@@ -439,25 +474,28 @@ impl Group {
     /// Binds the members of a multi-lock: one lost, all lost.
     pub(crate) fn bind(members: &[&Arc<Kept>], now: Moment) -> Arc<Group> {
         let weak = members.iter().map(|member| Arc::downgrade(member)).collect();
-        let group = Arc::new(Group { members: weak, stop: CancellationToken::new() });
+        let group = Arc::new(Group { members: weak, told: AtomicBool::new(false), stop: CancellationToken::new() });
         for member in members {
             // Set once: a claim belongs to one group.
             let _ = member.group.set(Arc::clone(&group));
         }
-        // One may have been lost, or come near it, before it was bound.
+        // One may have been lost, or come near it, before it was bound: whoever sees that tells the group.
         for member in members {
-            if member.watch(now).is_none() {
-                group.lost();
-            }
+            member.watch(now);
         }
         group
     }
 
     /// One was lost. Flat: those who are lost with it do not tell again.
     fn lost(&self) {
-        self.stop.cancel();
+        if self.told.load(Ordering::Acquire) {
+            return;
+        }
+        wake(|| self.stop.cancel());
         for member in self.members.iter().filter_map(Weak::upgrade) {
             member.member_lost();
         }
+        // Only now: until then everybody who sees the loss tells all of them.
+        self.told.store(true, Ordering::Release);
     }
 }

@@ -112,10 +112,11 @@ impl Ledger {
 
     /// Takes up what a renewal has changed: when to renew next, or that there is nothing to keep any more.
     pub(crate) fn settle(&self, kept: &Arc<Kept>) {
-        let renew_at = kept.renew_at();
         let now = self.clock.now();
+        // Without the lock: what the clock has just ended is told of here, and that runs wakers.
+        let (over, renew_at) = (kept.is_over(now), kept.renew_at());
         let mut rows = self.lock();
-        if kept.is_over(now) {
+        if over {
             rows.remove_this(kept);
         } else if !rows.is_due(kept.claim.id, now) && rows.reschedule(kept.claim.id, renew_at) {
             self.wake_for(&rows, renew_at, None);
@@ -220,8 +221,9 @@ impl Ledger {
             }
             due
         };
-        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched.
-        let watch = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or_else(|_| kept.watch(now));
+        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched, and
+        // its own claim is looked at again.
+        let watch = |kept: &Arc<Kept>| catch_unwind(AssertUnwindSafe(|| kept.watch(now))).unwrap_or(Some(now));
         let next: Vec<Option<Moment>> = due.iter().map(watch).collect();
         let mut rows = self.lock();
         for (kept, look_at) in due.iter().zip(next) {
@@ -316,5 +318,188 @@ impl Rows {
             None if !self.claims.is_empty() || now.since(self.last_busy) < LINGER => Some(tick),
             None => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::lease::kept::Terms;
+    use crate::lease::{Drift, ManualClock};
+    use crate::store::{Claim, Gone, Grant, Kind, Lease, Mode, Standing};
+    use crate::{Fence, Name};
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn ledger() -> (Arc<Ledger>, ManualClock) {
+        let clock = ManualClock::new();
+        (Ledger::new(Arc::new(clock.clone())), clock)
+    }
+
+    fn grant() -> Grant {
+        Grant { fence: Fence::new(7).expect("a fence"), lease: Lease::of(LEASE) }
+    }
+
+    fn held(id: u128, now: Moment) -> Arc<Kept> {
+        let claim = Claim {
+            id: ClaimId::from_bits(id),
+            name: Name::new("x").expect("a name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            owner: "test".into(),
+            reason: None,
+            lease: LEASE,
+            queue: true,
+            min_hold: None,
+            once_per: None,
+            detachable: false,
+        };
+        let terms = Terms { auto_renew: true, max_hold: None, stop_margin: Duration::from_secs(1), drift: Drift::default() };
+        Kept::granted(Arc::new(claim), terms, now, grant(), now)
+    }
+
+    /// A holder that the ledger keeps from now on.
+    fn kept(ledger: &Ledger, id: u128) -> Arc<Kept> {
+        let kept = held(id, ledger.clock.now());
+        ledger.keep(&kept);
+        kept
+    }
+
+    /// A kept claim whose renewal has been taken up, so that its next is an attempt away.
+    fn renewing(ledger: &Ledger, clock: &ManualClock) -> Arc<Kept> {
+        let kept = kept(ledger, 1);
+        clock.advance(LEASE / 3);
+        assert_eq!(ledger.take_due().len(), 1);
+        assert!(ledger.take_due().is_empty(), "taken up once");
+        kept
+    }
+
+    /// Between a request and its answer the store may have become another one: the answer does not count as the renewal that
+    /// was asked for since.
+    #[test]
+    fn an_answer_does_not_postpone_a_renewal_that_was_asked_for() {
+        let (ledger, clock) = ledger();
+        let kept = renewing(&ledger, &clock);
+        let sent = clock.now();
+        ledger.renew_now(&kept);
+        kept.confirm(sent, Standing::Held(grant()), clock.now());
+        ledger.settle(&kept);
+        assert_eq!(ledger.take_due().len(), 1);
+        ledger.settle(&kept);
+        assert!(ledger.take_due().is_empty(), "once");
+        clock.advance(LEASE / 3);
+        assert_eq!(ledger.take_due().len(), 1, "then at its cadence");
+    }
+
+    #[test]
+    fn a_failure_does_not_postpone_a_renewal_that_was_asked_for() {
+        let (ledger, clock) = ledger();
+        let kept = renewing(&ledger, &clock);
+        ledger.renew_now_if(|_| true);
+        ledger.retry_within(&kept, Duration::from_secs(2));
+        assert_eq!(ledger.take_due().len(), 1);
+        ledger.retry_within(&kept, Duration::from_secs(2));
+        assert!(ledger.take_due().is_empty(), "nobody has asked since");
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(ledger.take_due().len(), 1);
+    }
+
+    #[test]
+    fn a_claim_is_kept_once_and_forgotten_by_its_keeper_only() {
+        let (ledger, clock) = ledger();
+        let (first, second) = (held(1, clock.now()), held(1, clock.now()));
+        assert!(ledger.keep_new(&first));
+        assert!(!ledger.keep_new(&second), "the same claim");
+        ledger.forget(&second);
+        assert!(ledger.find(first.claim.id).is_some_and(|kept| Arc::ptr_eq(&kept, &first)));
+        ledger.forget(&first);
+        assert_eq!(ledger.len(), 0);
+        assert!(ledger.keep_new(&second));
+        clock.advance(LEASE / 3);
+        assert!(ledger.take_due().iter().all(|kept| Arc::ptr_eq(kept, &second)), "nothing is left of the first");
+    }
+
+    /// What the store has ended is not kept.
+    #[test]
+    fn what_the_store_has_ended_leaves() {
+        let (ledger, _) = ledger();
+        let kept = kept(&ledger, 1);
+        kept.ended(Gone::Revoked);
+        ledger.settle(&kept);
+        assert_eq!(ledger.len(), 0);
+    }
+
+    /// What the clock has ended leaves as well. Whoever removes it before the warden has come to it tells of it.
+    #[test]
+    fn what_the_clock_has_ended_is_told_of_before_it_leaves() {
+        for by_warden in [true, false] {
+            let (ledger, clock) = ledger();
+            let kept = kept(&ledger, 1);
+            let stop = kept.stop_token();
+            clock.advance(LEASE);
+            assert!(!stop.is_cancelled(), "nobody has looked");
+            if by_warden {
+                ledger.close();
+                assert!(!ledger.look(), "closed and empty");
+            } else {
+                ledger.settle(&kept);
+            }
+            assert!(stop.is_cancelled());
+            assert_eq!(ledger.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_renewal_that_hangs_is_followed_by_one_more() {
+        let (ledger, clock) = ledger();
+        let kept = renewing(&ledger, &clock);
+        assert!(kept.begin_attempt(clock.now()) && kept.trouble().is_none());
+        clock.advance(kept.attempt(clock.now()));
+        assert_eq!(ledger.take_due().len(), 1);
+        assert!(kept.begin_attempt(clock.now()) && kept.trouble().is_some());
+        assert!(!kept.begin_attempt(clock.now()), "two are enough");
+        kept.end_attempt();
+        assert!(kept.begin_attempt(clock.now()));
+    }
+
+    /// Sleepers hear of a clock that is moved by hand, and do not wait for their tick.
+    #[tokio::test]
+    async fn a_jump_of_the_clock_wakes_the_keeper() {
+        let (ledger, clock) = ledger();
+        let kept = kept(&ledger, 1);
+        // The keeping itself is news to a keeper that has not slept yet.
+        assert!(ledger.renewal_due().await);
+        let mut due = pin!(ledger.renewal_due());
+        let mut polled = || due.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled().is_pending());
+        clock.advance(LEASE / 3);
+        assert!(polled().is_ready());
+        assert!(Arc::ptr_eq(&ledger.take_due()[0], &kept));
+    }
+
+    /// A waker of the user's that panics costs nobody else his telling, and its own claim nothing but that waker.
+    #[test]
+    fn a_waker_that_panics_leaves_nobody_untold() {
+        struct Panics;
+        impl std::task::Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("in a waker");
+            }
+        }
+        let (ledger, clock) = ledger();
+        let all: Vec<Arc<Kept>> = (0..4).map(|id| kept(&ledger, id)).collect();
+        let stops: Vec<_> = all.iter().map(|kept| kept.stop_token()).collect();
+        let waker = Waker::from(Arc::new(Panics));
+        let mut waiting: Vec<_> = all.iter().map(|kept| Box::pin(kept.changed())).collect();
+        for changed in &mut waiting {
+            assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        clock.advance(LEASE);
+        ledger.close();
+        assert!(!ledger.look(), "closed and empty");
+        assert!(stops.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "somebody was not told");
     }
 }

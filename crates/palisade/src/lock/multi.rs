@@ -15,7 +15,7 @@ use crate::engine::acquire::{Outcome, Wait};
 use crate::engine::give_back::GivingBack;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::guard::{AnyMode, Guard, about_to_be_lost, until_stopped};
+use crate::guard::{AnyMode, Ends, Guard, about_to_be_lost, until_stopped};
 use crate::lease::kept::{Group, Kept};
 use crate::lease::{LossReason, Moment, Status};
 use crate::store::{Ending, Mode, Released};
@@ -154,12 +154,18 @@ impl Multi {
         Fut: Future<Output = T>,
     {
         let guard = Arc::new(self.acquire().await?);
+        // Whatever happens to this future or to the body, all are given back, also if the body has kept the guard.
+        let ends: Vec<Ends> = guard.members.iter().rev().map(Guard::ends).collect();
         let done = until_stopped(&guard.on_lost(), body(Arc::clone(&guard))).await;
         let loss = guard.loss();
-        // Also if the body has kept the guard.
-        let released = guard.give_back().await;
+        // All are sent before the first answer is waited for.
+        let sent: Vec<GivingBack> = ends.into_iter().map(Ends::now).collect();
+        let mut released = Ok(());
+        for release in sent {
+            released = released.and(release.outcome().await.map(drop));
+        }
         match done {
-            Some(done) => released.members.into_iter().try_for_each(|(_, released)| released.map(drop)).map(|()| done),
+            Some(done) => released.map(|()| done),
             None => Err(loss.map_or_else(about_to_be_lost, Error::lost)),
         }
     }
@@ -263,10 +269,6 @@ impl MultiGuard {
     ///
     /// Dropped at any point, all are given back all the same.
     pub async fn release(self) -> MultiReleased {
-        self.give_back().await
-    }
-
-    async fn give_back(&self) -> MultiReleased {
         // All are sent before the first answer is waited for. The last acquired goes first.
         let send = |member: &Guard<AnyMode>| {
             let grip = member.grip();

@@ -1,12 +1,11 @@
-//! What is pushed to waiting claims, kept until somebody asks.
+//! What is pushed to a waiting claim, kept until somebody asks.
 
-use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::store::{ClaimId, Woken};
+use crate::store::Woken;
 
 /// What is pushed to one waiting claim.
 #[derive(Default)]
@@ -30,36 +29,6 @@ impl Mailbox {
                 return woken;
             }
             arrived.await;
-        }
-    }
-}
-
-/// The mailboxes of one client's waiting claims.
-#[derive(Default)]
-pub(super) struct Mailboxes(Mutex<HashMap<ClaimId, Arc<Mailbox>>>);
-
-impl Mailboxes {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Mailbox>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Opens an empty mailbox; before the claim is sent, so that no push can come before it.
-    pub(super) fn open(&self, claim: ClaimId) {
-        self.lock().insert(claim, Arc::default());
-    }
-
-    pub(super) fn close(&self, claim: ClaimId) {
-        self.lock().remove(&claim);
-    }
-
-    pub(super) fn get(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
-        self.lock().get(&claim).cloned()
-    }
-
-    /// Pushes to a claim that still waits.
-    pub(super) fn push(&self, claim: ClaimId, woken: Woken) {
-        if let Some(mailbox) = self.get(claim) {
-            mailbox.push(woken);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The stores: one folder each, and the table of their URLs.
 
 mod mailbox;
+#[cfg(feature = "sqlite")]
+mod mailboxes;
 pub mod memory;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -2,13 +2,20 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod bent;
+pub mod hooked;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::Client;
 use palisade::lease::{BootClock, Clock};
+use palisade::store::Capability;
 use palisade::stores::memory::MemoryStore;
+use palisade::{Client, Guard, Released};
+use palisade_conformance::eventually;
 use palisade_conformance::faults::{Faults, Faulty};
+
+use hooked::Hooked;
 
 /// A client that can be cut off, a client that cannot, and the faults between the first and the store they share.
 pub struct Bench {
@@ -26,6 +33,29 @@ pub fn bench_on(ours: Arc<dyn Clock>, theirs: Arc<dyn Clock>) -> Bench {
     let store = MemoryStore::new(theirs);
     let (faulty, faults) = Faulty::over(Arc::new(store.another()));
     Bench { client: Client::over(faulty, ours), outside: Client::over(Arc::new(store), Arc::new(BootClock)), faults }
+}
+
+/// The same over a store with oddities of its own, and a capability that the test may change.
+pub fn hooked(ours: Arc<dyn Clock>, change: impl FnOnce(&mut Capability)) -> (Bench, Arc<Hooked>) {
+    let store = MemoryStore::new(Arc::new(BootClock));
+    let hooked = Arc::new(Hooked::over(store.another(), change));
+    let (faulty, faults) = Faulty::over(Arc::clone(&hooked) as _);
+    let outside = Client::over(Arc::new(store), Arc::new(BootClock));
+    (Bench { client: Client::over(faulty, ours), outside, faults }, hooked)
+}
+
+/// Waits until so many stand in line for the name.
+pub async fn in_line(outside: &Client, name: &str, waiters: usize) {
+    eventually("in line", async || {
+        let line = outside.show(name).await.expect("an answer");
+        line.is_some_and(|line| line.waiters.len() == waiters)
+    })
+    .await;
+}
+
+/// Releases a guard that still holds.
+pub async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.expect("an answer"), Released::Done);
 }
 
 pub const fn ms(millis: u64) -> Duration {

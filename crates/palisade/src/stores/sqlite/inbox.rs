@@ -15,7 +15,7 @@ use super::liveness::Folder;
 use crate::fence::Fence;
 use crate::line::Told;
 use crate::store::{ClaimId, Event, Gone, Woken};
-use crate::stores::mailbox::Mailboxes;
+use crate::stores::mailboxes::Mailboxes;
 
 /// The letters to one client.
 #[derive(Default)]

@@ -29,9 +29,11 @@ pub(super) struct Life {
 }
 
 impl Folder {
-    /// The folder beside the database; made if it is not there.
+    /// The folder beside the database, which is there; made if it is not there itself.
     pub(super) fn beside(database: &Path) -> io::Result<Folder> {
-        let mut path = database.as_os_str().to_owned();
+        // SQLite follows a link to the file, and stays with a relative path when the process goes elsewhere. So must we: in
+        // another folder everybody would look dead.
+        let mut path = database.canonicalize()?.into_os_string();
         path.push("-clients");
         let path = PathBuf::from(path);
         match fs::create_dir(&path) {
@@ -63,9 +65,13 @@ impl Folder {
         Ok(Life { pipe: Some(pipe), path })
     }
 
-    /// Whether a client is alive.
+    /// Whether a client is alive. One whose pipe is there but cannot be opened (no right, no descriptor left) is taken for alive:
+    /// its lease ends it.
     pub(super) fn is_alive(&self, client: &str) -> bool {
-        self.open(client).is_ok_and(|pipe| is_locked(&pipe))
+        match self.open(client) {
+            Ok(pipe) => is_locked(&pipe),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 
     fn open(&self, client: &str) -> io::Result<OwnedFd> {
@@ -78,7 +84,11 @@ impl Folder {
     ///
     /// May be dropped at any point.
     pub(super) async fn death(&self, client: &str) {
-        let Ok(pipe) = self.open(client) else { return };
+        let pipe = match self.open(client) {
+            Ok(pipe) => pipe,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) => return std::future::pending().await,
+        };
         if !is_locked(&pipe) {
             return;
         }
@@ -128,5 +138,38 @@ impl Drop for Life {
             let _ = fs::remove_file(self.path.with_extension("sock"));
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder_in(place: &Path) -> Folder {
+        fs::write(place.join("locks.db"), "").unwrap();
+        Folder::beside(&place.join("locks.db")).unwrap()
+    }
+
+    #[test]
+    fn a_link_to_the_file_leads_to_the_same_clients() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = folder_in(place.path());
+        std::os::unix::fs::symlink("locks.db", place.path().join("link.db")).unwrap();
+        let linked = Folder::beside(&place.path().join("link.db")).unwrap();
+        assert_eq!(folder.path, linked.path);
+        assert!(folder.path.is_absolute());
+    }
+
+    #[test]
+    fn only_those_who_are_known_to_be_dead_are_dead() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = folder_in(place.path());
+        let life = folder.live("lives").unwrap();
+        assert!(folder.is_alive("lives"));
+        drop(life);
+        assert!(!folder.is_alive("lives"));
+        // It is there and cannot be opened, as for a user without the right: that says nothing of its owner.
+        std::os::unix::fs::symlink("unknown.pipe", folder.pipe("unknown")).unwrap();
+        assert!(folder.is_alive("unknown"));
     }
 }

@@ -1,0 +1,265 @@
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::certs::certs;
+use crate::dir::Dir;
+use crate::error::{OrPanic, Result};
+use crate::lan::{Host, Place};
+use crate::port::Port;
+use crate::process::{Recipe, Server, TOOL_LIMIT, with_free_ports};
+use crate::{command, probe};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Tls {
+    #[default]
+    None,
+    Server,
+    Mutual,
+}
+
+/// How an etcd is to be. Plain, unless something is said.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    tls: Tls,
+    auth: bool,
+    place: Place,
+}
+
+impl Setup {
+    /// Clients speak TLS, and know the server by its certificate.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = Tls::Server;
+        self
+    }
+
+    /// As [`Setup::tls`], and the server knows clients by theirs.
+    #[must_use]
+    pub fn mutual_tls(mut self) -> Self {
+        self.tls = Tls::Mutual;
+        self
+    }
+
+    /// Adds the users `root:rootpw`, who may do everything, and `locker:lockpw`, who may read and write below `lock/`.
+    #[must_use]
+    pub fn auth(mut self) -> Self {
+        self.auth = true;
+        self
+    }
+
+    /// Puts it on a host of a [`crate::lan::Lan`]. Its certificate does not know the address there.
+    #[must_use]
+    pub fn on(mut self, host: &Host) -> Self {
+        self.place = Place::on(host);
+        self
+    }
+
+    /// Starts it, and returns when it answers.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[must_use]
+    pub fn start(&self) -> Etcd {
+        with_free_ports(|| self.start_once()).or_panic()
+    }
+
+    fn start_once(&self) -> Result<Etcd> {
+        let node = Node::new(&self.place);
+        let members = node.member("s1");
+        let etcd = node.launch("s1", &members, self.tls)?;
+        etcd.server.wait_ready()?;
+        if self.auth {
+            etcd.client.make_users()?;
+        }
+        Ok(etcd)
+    }
+}
+
+/// What must be known of all members before the first can be started.
+pub(super) struct Node {
+    place: Place,
+    client: Port,
+    peer: Port,
+}
+
+impl Node {
+    pub(super) fn new(place: &Place) -> Self {
+        Self { place: place.clone(), client: Port::new(), peer: Port::new() }
+    }
+
+    /// Its entry in the list of members.
+    pub(super) fn member(&self, name: &str) -> String {
+        format!("{name}=http://{}:{}", self.place.ip(), self.peer)
+    }
+
+    pub(super) fn launch_plain(self, name: &str, members: &str) -> Result<Etcd> {
+        self.launch(name, members, Tls::None)
+    }
+
+    fn launch(self, name: &str, members: &str, tls: Tls) -> Result<Etcd> {
+        let dir = Dir::new("etcd");
+        let client =
+            Client { address: (self.place.ip(), self.client.number()).into(), tls, users: Arc::new(AtomicBool::new(false)) };
+        let peer = format!("http://{}:{}", self.place.ip(), self.peer);
+        let data = dir.path().join("data");
+        let recipe = Recipe::new("etcd", &self.place)
+            .args(["--name", name, "--initial-cluster-state", "new", "--initial-cluster", members])
+            .args(["--data-dir".into(), data.into_os_string()])
+            .args(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
+            // Both, or it takes its well-known port as well.
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(tls_args(tls));
+        let probe = Box::new({
+            let client = client.clone();
+            move || client.probe()
+        });
+        let server = Server::launch(recipe, dir, vec![self.client, self.peer], probe)?;
+        Ok(Etcd { server, client })
+    }
+}
+
+fn tls_args(tls: Tls) -> Vec<std::ffi::OsString> {
+    let certs = certs_if(tls);
+    let mut args = Vec::new();
+    if let Some(certs) = certs {
+        args.extend(["--cert-file".into(), certs.server.clone().into(), "--key-file".into(), certs.server_key.clone().into()]);
+    }
+    // An authority alone already makes client certificates a must.
+    if let (Some(certs), Tls::Mutual) = (certs, tls) {
+        args.extend(["--client-cert-auth".into(), "--trusted-ca-file".into(), certs.ca.clone().into()]);
+    }
+    args
+}
+
+fn certs_if(tls: Tls) -> Option<&'static crate::Certs> {
+    (tls != Tls::None).then(certs)
+}
+
+/// One etcd server. [`Server`] has the faults.
+#[derive(Debug)]
+pub struct Etcd {
+    server: Server,
+    client: Client,
+}
+
+impl Etcd {
+    /// Starts a plain one.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::with().start()
+    }
+
+    /// Starts one that is not plain: `Etcd::with().tls().auth().start()`.
+    #[must_use]
+    pub fn with() -> Setup {
+        Setup::default()
+    }
+
+    /// Where it listens for clients.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.client.address
+    }
+
+    /// The same as a URL of etcd's own kind. TLS also needs the authority: [`crate::certs()`].
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.client.url()
+    }
+
+    /// Runs etcd's own tool as the first user, and returns what it says.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    #[track_caller]
+    pub fn etcdctl(&self, words: &[&str]) -> String {
+        self.try_etcdctl(words).or_panic()
+    }
+
+    /// As [`Etcd::etcdctl`], for a server that may be down: says what the tool says of that.
+    pub fn try_etcdctl(&self, words: &[&str]) -> Result<String, String> {
+        self.client.etcdctl(words).map_err(|failure| failure.to_string())
+    }
+
+    /// Whether it is the leader, by its own word.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        probe::get(self.address(), "/metrics").is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
+    }
+
+    pub(super) fn wait_ready(&self) -> Result<()> {
+        self.server.wait_ready()
+    }
+}
+
+impl Deref for Etcd {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+/// How to talk to it.
+#[derive(Clone, Debug)]
+struct Client {
+    address: SocketAddr,
+    tls: Tls,
+    /// Set once the users exist, also for the probe.
+    users: Arc<AtomicBool>,
+}
+
+impl Client {
+    fn url(&self) -> String {
+        let scheme = if self.tls == Tls::None { "http" } else { "https" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    fn probe(&self) -> Result<(), String> {
+        if self.tls == Tls::None {
+            return probe::get(self.address, "/health").map(drop);
+        }
+        self.etcdctl(&["endpoint", "health"]).map(drop).map_err(|failure| failure.to_string())
+    }
+
+    fn etcdctl(&self, words: &[&str]) -> Result<String> {
+        let mut etcdctl = command::command("etcdctl")?;
+        etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &self.url()]);
+        if let Some(certs) = certs_if(self.tls) {
+            etcdctl.arg("--cacert").arg(&certs.ca);
+        }
+        if self.tls == Tls::Mutual {
+            etcdctl.arg("--cert").arg(&certs().client).arg("--key").arg(&certs().client_key);
+        }
+        if self.users.load(Ordering::Relaxed) {
+            etcdctl.args(["--user", "root:rootpw"]);
+        }
+        etcdctl.args(words);
+        command::run(etcdctl, TOOL_LIMIT)
+    }
+
+    fn make_users(&self) -> Result<()> {
+        for words in [
+            "user add root:rootpw",
+            "role add root",
+            "user grant-role root root",
+            "user add locker:lockpw",
+            "role add lock",
+            "role grant-permission lock --prefix=true readwrite lock/",
+            "user grant-role locker lock",
+            "auth enable",
+        ] {
+            self.etcdctl(&words.split(' ').collect::<Vec<_>>())?;
+        }
+        self.users.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! PostgreSQL.
+//!
+//! ```no_run
+//! use palisade_testkit::postgres::Postgres;
+//!
+//! let postgres = Postgres::start();
+//! assert_eq!(postgres.sql("select 1 + 1"), "2");
+//! postgres.restart(); // a crash, then recovery: everything confirmed is still there
+//!
+//! let guarded = Postgres::with().tls().clock().start();
+//! guarded.clock().set_back(std::time::Duration::from_secs(3600));
+//! println!("{} with the authority {}", guarded.url(), palisade_testkit::certs().ca.display());
+//! ```
+
+use std::fs::{self, Permissions};
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::certs::certs;
+use crate::clock::Clock;
+use crate::dir::Dir;
+use crate::error::{OrPanic, Result};
+use crate::lan::{Host, Place};
+use crate::port::Port;
+use crate::process::{Recipe, Server, TOOL_LIMIT, is_root, with_free_ports};
+use crate::{command, template};
+
+/// It refuses to run as root.
+const USER: &str = "postgres";
+const PASSWORD: &str = "rootpw";
+
+/// How a PostgreSQL is to be. Plain, unless something is said.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    tls: bool,
+    clock: bool,
+    place: Place,
+}
+
+impl Setup {
+    /// Offers TLS. A client certificate is not asked for.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Gives it a wall clock of its own: see [`Postgres::clock`].
+    #[must_use]
+    pub fn clock(mut self) -> Self {
+        self.clock = true;
+        self
+    }
+
+    /// Puts it on a host of a [`crate::lan::Lan`].
+    #[must_use]
+    pub fn on(mut self, host: &Host) -> Self {
+        self.place = Place::on(host);
+        self
+    }
+
+    /// Starts it, and returns when it answers.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[must_use]
+    pub fn start(&self) -> Postgres {
+        with_free_ports(|| self.start_once()).or_panic()
+    }
+
+    fn start_once(&self) -> Result<Postgres> {
+        let (dir, port) = (Dir::new("postgres"), Port::new());
+        let address: SocketAddr = (self.place.ip(), port.number()).into();
+        let data = dir.path().join("data");
+        template::copy("initdb", &data, make_template)?;
+        self.configure(&data, address)?;
+        if is_root() {
+            command::give(dir.path(), USER)?;
+        }
+        let mut recipe = Recipe::new("postgres", &self.place).args(["-D".into(), data.into_os_string()]);
+        recipe.user = Some(USER);
+        // The "fast" one: without waiting for clients to leave.
+        recipe.stop = Signal::INT;
+        let clock = if self.clock { Some(Clock::give(&mut recipe, &dir)?) } else { None };
+        let probe = Box::new(move || sql(address, "postgres", "select 1").map(drop).map_err(|failure| failure.to_string()));
+        let server = Server::start(recipe, dir, vec![port], probe)?;
+        sql(address, "postgres", "create role locker login password 'lockpw'")?;
+        sql(address, "postgres", "create database locks owner locker")?;
+        Ok(Postgres { server, address, clock })
+    }
+
+    fn configure(&self, data: &Path, address: SocketAddr) -> Result<()> {
+        let mut settings = format!(
+            "\nlisten_addresses = '{}'\nport = {}\nunix_socket_directories = ''\nmax_connections = 300\n",
+            address.ip(),
+            address.port()
+        );
+        if self.tls {
+            let (cert, key) = (data.join("server.crt"), data.join("server.key"));
+            fs::copy(&certs().server, &cert)?;
+            fs::copy(&certs().server_key, &key)?;
+            // It refuses a key that others could read.
+            fs::set_permissions(&key, Permissions::from_mode(0o600))?;
+            settings.push_str("ssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = 'server.key'\n");
+        }
+        append(&data.join("postgresql.conf"), &settings)?;
+        append(&data.join("pg_hba.conf"), "\nhost all all 10.99.0.0/16 scram-sha-256\n")
+    }
+}
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    let mut all = fs::read_to_string(path)?;
+    all.push_str(text);
+    Ok(fs::write(path, all)?)
+}
+
+fn make_template(dir: &Dir) -> Result<PathBuf> {
+    let password = dir.write("password", PASSWORD);
+    let data = dir.path().join("data");
+    let mut initdb = command::command(if is_root() { "setpriv" } else { "initdb" })?;
+    if is_root() {
+        command::give(dir.path(), USER)?;
+        initdb.args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--init-groups", "--"]);
+        initdb.arg(command::find("initdb")?);
+    }
+    initdb.args(["-U", "postgres", "-A", "scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8"]);
+    initdb.arg("-D").arg(&data).arg("--pwfile").arg(password);
+    command::run(initdb, Duration::from_secs(120))?;
+    Ok(data)
+}
+
+/// One PostgreSQL server, with a database `locks` that belongs to the user `locker`. [`Server`] has the faults.
+#[derive(Debug)]
+pub struct Postgres {
+    server: Server,
+    address: SocketAddr,
+    clock: Option<Clock>,
+}
+
+impl Postgres {
+    /// Starts a plain one.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::with().start()
+    }
+
+    /// Starts one that is not plain: `Postgres::with().tls().start()`.
+    #[must_use]
+    pub fn with() -> Setup {
+        Setup::default()
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The database `locks` as its owner. TLS also needs the authority: [`crate::certs()`].
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://locker:lockpw@{}/locks", self.address)
+    }
+
+    /// Runs SQL in the database `locks` as the superuser, and returns the values, a line for each row, with `|` between.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    #[track_caller]
+    pub fn sql(&self, text: &str) -> String {
+        self.try_sql(text).or_panic()
+    }
+
+    /// As [`Postgres::sql`], for a server that may be down: says why it failed.
+    pub fn try_sql(&self, text: &str) -> Result<String, String> {
+        sql(self.address, "locks", text).map_err(|failure| failure.to_string())
+    }
+
+    /// Its own wall clock.
+    ///
+    /// # Panics
+    ///
+    /// When [`Setup::clock`] did not ask for one.
+    #[track_caller]
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.clock.as_ref().expect("started with .clock()")
+    }
+}
+
+impl Deref for Postgres {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+fn sql(address: SocketAddr, database: &str, text: &str) -> Result<String> {
+    let mut psql = command::command("psql")?;
+    psql.env("PGPASSWORD", PASSWORD).env("PGCONNECT_TIMEOUT", "5");
+    psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database]);
+    psql.args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-c", text]);
+    command::run(psql, TOOL_LIMIT).map(|said| said.trim_end().to_owned())
+}
