@@ -1,6 +1,6 @@
 //! `acquire`, `renew` and `release`: locks for scripts that cannot wrap a command, and an operator's way out.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::io::{BufRead, IsTerminal, Read};
 use std::path::Path;
 
 use palisade::blocking::Wait;
@@ -11,7 +11,7 @@ use crate::args::{AcquireArgs, Common, GrantArgs, ReleaseArgs};
 use crate::config::{self, Store};
 use crate::exit::{Exit, Failure};
 use crate::lock::{self, Acquired, Lock};
-use crate::notice::Notices;
+use crate::notice::{Notices, write_out};
 
 pub(crate) fn acquire(common: &Common, args: &AcquireArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
@@ -22,29 +22,33 @@ pub(crate) fn acquire(common: &Common, args: &AcquireArgs, notices: Notices) -> 
     let owner = args.lock.owner.clone().map_or_else(|| lock::default_owner("acquire"), Into::into);
     let lock = Lock::new(store.locks(), &args.lock, &owner, None, true)?;
     match lock.acquire(&args.lock).wait() {
-        Ok(Acquired::Held(guard)) => print_grant(guard),
-        Ok(Acquired::Busy) => Ok(lock::not_acquired(store.locks(), &args.lock, None, notices).wait()),
+        Ok(Acquired::Held(guard)) => print_new_grant(&store, guard),
+        Ok(Acquired::Busy) => lock::not_acquired(store.locks(), &args.lock, None, notices).wait(),
         Err(error) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {
-            Ok(lock::not_acquired(store.locks(), &args.lock, Some(&error), notices).wait())
+            lock::not_acquired(store.locks(), &args.lock, Some(&error), notices).wait()
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Prints the grant; if nobody can read it, it is given back.
-fn print_grant(guard: Guard<AnyMode>) -> Result<Exit, Failure> {
+/// Prints a grant that nobody has seen yet; if nobody can read it, it is given back.
+fn print_new_grant(store: &Store, guard: Guard<AnyMode>) -> Result<Exit, Failure> {
     let detached = guard.detach().wait().map_err(Error::from)?;
-    let json = serde_json::to_string(&detached).map_err(|error| Failure::internal(error.to_string()))?;
-    let mut stdout = std::io::stdout();
-    writeln!(stdout, "{json}")
-        .and_then(|()| stdout.flush())
-        .map_err(|error| Failure::internal(format!("cannot write: {error}")))?;
+    print_grant(&detached).inspect_err(|_| {
+        // If that fails too, it ends with its lease.
+        let _ = store.locks().adopt::<AnyMode>(&detached).wait().map(|guard| guard.release().wait());
+    })
+}
+
+fn print_grant(grant: &DetachedGrant) -> Result<Exit, Failure> {
+    let json = serde_json::to_string(grant).map_err(|error| Failure::internal(error.to_string()))?;
+    write_out(&format!("{json}\n")).map_err(|error| Failure::internal(format!("cannot write: {error}")))?;
     Ok(Exit::DONE)
 }
 
 pub(crate) fn renew(common: &Common, args: &GrantArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
-    print_grant(adopt(&store, &args.grant)?)
+    print_grant(&adopt(&store, &args.grant)?.detach().wait().map_err(Error::from)?)
 }
 
 pub(crate) fn release(common: &Common, args: &ReleaseArgs, notices: Notices) -> Result<Exit, Failure> {

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::args::{Common, ListArgs, ShowArgs};
 use crate::config;
 use crate::exit::{Exit, Failure};
-use crate::notice::{Notices, printable};
+use crate::notice::{Notices, print, printable};
 
 pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
     let lines = store.locks().list(&args.prefix).wait()?;
     if args.output.json {
-        lines.iter().for_each(|line| println!("{}", as_json(line, &store.scheme)));
+        print(&lines.iter().map(|line| format!("{}\n", as_json(line, &store.scheme))).collect::<String>())?;
         return Ok(Exit::DONE);
     }
     let head = ["NAME", "KIND", "MODE", "HOLDER", "FENCE", "HELD", "LEASE-LEFT", "WAITERS", "REASON"].map(str::to_owned);
@@ -39,7 +39,7 @@ pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result
             holders => rows.extend(holders.iter().map(|holder| cells(Some(holder)))),
         }
     }
-    print_table(&rows);
+    print(&table(&rows))?;
     Ok(Exit::DONE)
 }
 
@@ -54,31 +54,42 @@ pub(crate) fn show(common: &Common, args: &ShowArgs, notices: Notices) -> Result
         waiters_known: store.locks().capability().waiters_known,
     });
     if args.output.json {
-        println!("{}", as_json(&line, &store.scheme));
+        print(&format!("{}\n", as_json(&line, &store.scheme)))?;
         return Ok(Exit::DONE);
     }
+    print(&as_text(&line))?;
+    Ok(Exit::DONE)
+}
+
+fn as_text(line: &LineView) -> String {
     let name = printable(&line.name);
+    let mut text = Vec::new();
     if line.holders.is_empty() {
-        println!("{name} is free");
+        text.push(format!("{name} is free"));
     } else {
-        println!("{name}: {}", line.kind);
+        text.push(format!("{name}: {}", line.kind));
     }
     for holder in &line.holders {
         let fence = fence(holder).unwrap_or_else(|| "none".to_owned());
         let (held, left) = (span(holder.held), span(holder.lease_left));
-        println!("  held by {} ({}) for {held}, fence {fence}, lease left {left}", printable(&holder.owner), holder.mode);
+        text.push(format!(
+            "  held by {} ({}) for {held}, fence {fence}, lease left {left}",
+            printable(&holder.owner),
+            holder.mode
+        ));
         if let Some(reason) = &holder.reason {
-            println!("    reason: {}", printable(reason));
+            text.push(format!("    reason: {}", printable(reason)));
         }
-        println!("    force it open: palisade release {name} --fence {fence}");
+        text.push(format!("    force it open: palisade release {name} --fence {fence}"));
     }
     if !line.waiters_known {
-        println!("  who waits is not known in this store");
+        text.push("  who waits is not known in this store".to_owned());
     }
     for (place, waiter) in line.waiters.iter().enumerate() {
-        println!("  {}. {} ({}) waits for {}", place + 1, printable(&waiter.owner), waiter.mode, span(waiter.waited));
+        text.push(format!("  {}. {} ({}) waits for {}", place + 1, printable(&waiter.owner), waiter.mode, span(waiter.waited)));
     }
-    Ok(Exit::DONE)
+    text.push(String::new());
+    text.join("\n")
 }
 
 fn fence(holder: &Holder) -> Option<String> {
@@ -106,7 +117,6 @@ fn as_json(line: &LineView, scheme: &str) -> Value {
             "owner": waiter.owner,
             "reason": waiter.reason,
             "mode": mode(waiter.mode),
-            "permits": permits(waiter.mode),
             "waited_ms": millis(waiter.waited),
         })
     };
@@ -143,12 +153,13 @@ fn permits(mode: Mode) -> Option<u32> {
 }
 
 /// Columns as wide as their widest cell; the last is left as it is.
-pub(crate) fn print_table<const N: usize>(rows: &[[String; N]]) {
+pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
-    for row in &rows {
+    let line = |row: &[String; N]| {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        println!("{}", cells.join("  ").trim_end());
-    }
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
 }

@@ -117,14 +117,24 @@ impl Lock {
     }
 }
 
-/// Says why it was not acquired, and answers with the code for that.
-pub(crate) async fn not_acquired(locks: &Client, args: &LockArgs, error: Option<&Error>, notices: Notices) -> Exit {
+/// Says why it was not acquired, and answers with the code for that. A wait that ran out without a word from the store is no
+/// reason to call the name busy.
+pub(crate) async fn not_acquired(
+    locks: &Client,
+    args: &LockArgs,
+    error: Option<&Error>,
+    notices: Notices,
+) -> Result<Exit, Failure> {
     let mut holder = match error.map(Error::kind) {
         Some(ErrorKind::Timeout { holder }) => holder.clone(),
         _ => None,
     };
     if holder.is_none() {
-        holder = locks.show(&args.name).await.ok().flatten().and_then(|line| line.holders.into_iter().next());
+        holder = match locks.show(&args.name).await {
+            Ok(line) => line.and_then(|line| line.holders.into_iter().next()),
+            Err(error) if *error.kind() == ErrorKind::Unavailable => return Err(error.into()),
+            Err(_) => None,
+        };
     }
     let name = &args.name;
     match holder {
@@ -132,7 +142,7 @@ pub(crate) async fn not_acquired(locks: &Client, args: &LockArgs, error: Option<
         None if args.once_per.is_some() => notices.notice(&format!("{name}: skipped, a run began within the period")),
         None => notices.notice(&format!("{name} is busy; look closer with: palisade show {name}")),
     }
-    args.busy_exit_code.map_or(Exit::BUSY, Exit)
+    Ok(args.busy_exit_code.map_or(Exit::BUSY, Exit))
 }
 
 /// Holder, reason and how long.

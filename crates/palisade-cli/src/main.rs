@@ -47,12 +47,16 @@ fn perform(cli: Cli, notices: Notices, watcher: Option<std::io::Result<run::watc
         Verb::Release(args) => grant::release(&common, &args, notices),
         Verb::Stores(args) => stores::stores(&args),
         Verb::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "palisade", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "palisade", &mut script);
+            notice::print(&String::from_utf8_lossy(&script))?;
             Ok(Exit::DONE)
         }
         Verb::Man => {
-            let page = clap_mangen::Man::new(Cli::command());
-            page.render(&mut std::io::stdout()).map_err(|error| Failure::internal(format!("cannot write: {error}")))?;
+            let mut page = Vec::new();
+            let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
+            rendered.map_err(|error| Failure::internal(format!("cannot make the page: {error}")))?;
+            notice::print(&String::from_utf8_lossy(&page))?;
             Ok(Exit::DONE)
         }
     }

@@ -1,6 +1,8 @@
 //! What is said to people: on stderr, one line each.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+
+use crate::exit::Failure;
 
 /// How much is said.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,20 @@ impl Notices {
 
 fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "palisade: {}", printable(message));
+}
+
+/// Prints data. A reader that has gone has seen enough; whatever else keeps it from being written is a failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    match write_out(text) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| Failure::internal(format!("cannot write: {error}"))),
+    }
+}
+
+/// Writes data to stdout, all of it.
+pub(crate) fn write_out(text: &str) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
 }
 
 /// Names and owners come from others: what would move a terminal's cursor is shown, not done.

@@ -6,11 +6,17 @@ use serde_json::json;
 
 use crate::args::StoresArgs;
 use crate::exit::{Exit, Failure};
-use crate::inspect::print_table;
+use crate::inspect::table;
+use crate::notice::print;
+
+const ADVICE: &str = "
+One machine, no server: sqlite. Tests, or threads of one process: memory.
+Whatever you choose: only a resource that checks the fence refuses a stale write.
+";
 
 pub(crate) fn stores(args: &StoresArgs) -> Result<Exit, Failure> {
     if args.output.json {
-        capabilities().for_each(|capability| println!("{}", as_json(capability)));
+        print(&capabilities().map(|capability| format!("{}\n", as_json(capability))).collect::<String>())?;
         return Ok(Exit::DONE);
     }
     if args.markdown {
@@ -19,10 +25,7 @@ pub(crate) fn stores(args: &StoresArgs) -> Result<Exit, Failure> {
     }
     let head = ["STORE", "FORMAT", "LOSES A GRANT BY", "ORDER", "WAKES BY", "FENCE", "LEASE", "KINDS"].map(str::to_owned);
     let rows: Vec<[String; 8]> = std::iter::once(head).chain(capabilities().map(row)).collect();
-    print_table(&rows);
-    println!();
-    println!("One machine, no server: sqlite. Tests, or threads of one process: memory.");
-    println!("Whatever you choose: only a resource that checks the fence refuses a stale write.");
+    print(&format!("{}{ADVICE}", table(&rows)))?;
     Ok(Exit::DONE)
 }
 

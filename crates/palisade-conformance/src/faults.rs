@@ -24,7 +24,7 @@ pub struct Faults {
     gate: std::sync::OnceLock<Semaphore>,
     renewals: AtomicUsize,
     renewal_requests: AtomicUsize,
-    lost_replies: AtomicUsize,
+    failures: AtomicUsize,
     restored: Notify,
 }
 
@@ -80,9 +80,14 @@ impl Faults {
         self.renewal_requests.load(Ordering::SeqCst)
     }
 
-    /// How many answers were lost by [`lose_replies`](Faults::lose_replies): so many requests arrived that look as if they had not.
-    pub fn lost_replies(&self) -> usize {
-        self.lost_replies.load(Ordering::SeqCst)
+    /// How many requests have failed here, on their way to the store or back.
+    pub fn failures(&self) -> usize {
+        self.failures.load(Ordering::SeqCst)
+    }
+
+    fn fail<T>(&self, why: &'static str) -> Result<T> {
+        self.failures.fetch_add(1, Ordering::SeqCst);
+        Err(Error::unavailable(why))
     }
 
     async fn step(&self) {
@@ -103,13 +108,12 @@ impl Faults {
             unhang.await;
         }
         if self.cut.load(Ordering::SeqCst) {
-            return Err(Error::unavailable("cut off by the test"));
+            return self.fail("cut off by the test");
         }
         let answer = request.await;
         self.step().await;
         if self.lose_replies.load(Ordering::SeqCst) {
-            self.lost_replies.fetch_add(1, Ordering::SeqCst);
-            return Err(Error::unavailable("the answer was lost by the test"));
+            return self.fail("the answer was lost by the test");
         }
         answer
     }

@@ -45,6 +45,8 @@ async fn a_push_meant_for_an_earlier_life_is_not_taken() {
     let waiting = acquire(&client, "x", lease);
     in_line(&outside, "x", 1).await;
     faults.cut(true);
+    let before = faults.failures();
+    eventually("nothing is on its way to the store any more", async || faults.failures() >= before + 2).await;
     // To a waiter that does not know that it waits.
     give_back(holder).await;
     theirs.advance(lease);
@@ -63,7 +65,7 @@ async fn a_claim_that_was_sent_twice_asks_before_it_believes_a_push() {
     store.stale_push(holder.fence());
     faults.lose_replies(true);
     let waiting = acquire(&client, "x", Duration::from_secs(3));
-    eventually("sent", async || faults.lost_replies() > 0).await;
+    eventually("sent", async || faults.failures() > 0).await;
     faults.lose_replies(false);
     in_line(&outside, "x", 1).await;
     waits_for(holder, waiting, &faults).await;

@@ -86,9 +86,15 @@ async fn a_seal_whose_answer_was_lost_is_found() {
     let work = client.once("k").begin().await.expect("an answer").expect("not done yet");
     faults.lose_replies(true);
     let finishing = tokio::spawn(async move { work.finish().await });
-    eventually("sealed, and the answer is lost", async || faults.lost_replies() > 0).await;
+    eventually("sealed, and the answer is lost", async || faults.failures() > 0).await;
     faults.lose_replies(false);
     clock.advance(HOUR);
+    // It may have begun its pause before or after that hour.
+    eventually("it has asked again", async || {
+        clock.advance(ms(100));
+        finishing.is_finished()
+    })
+    .await;
     finishing.await.expect("no panic").expect("it is recorded");
     assert!(outside.once("k").begin().await.expect("an answer").is_none(), "it is sealed");
 }

@@ -5,6 +5,7 @@ mod signals;
 mod terminal;
 pub(crate) mod watcher;
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -55,19 +56,24 @@ struct Session {
     store: Store,
     owner: String,
     grace: Duration,
+    /// When it is over the command is stopped, and the lock held until it is.
+    max_hold: Option<Duration>,
     notices: Notices,
     watcher: Watcher,
 }
 
 impl Session {
-    fn begin(common: &Common, args: RunArgs, notices: Notices, watcher: Watcher) -> Result<Session, Failure> {
+    fn begin(common: &Common, mut args: RunArgs, notices: Notices, watcher: Watcher) -> Result<Session, Failure> {
         let store = config::connect(common, notices)?;
         let grace = grace(&args)?;
         let program = args.command.first().map(|program| Path::new(program).file_name().unwrap_or(program).to_string_lossy());
         let owner = args.lock.owner.clone();
         let owner = owner.unwrap_or_else(|| lock::default_owner(&program.unwrap_or_default()).to_string());
-        let lock = Lock::new(store.locks(), &args.lock, &owner, Some(grace + MARGIN), false)?;
-        Ok(Session { args, store, lock, owner, grace, notices, watcher })
+        // One that nobody stops needs no time for it, and its hold ends in the store.
+        let stops = args.on_lost != OnLost::Ignore;
+        let max_hold = if stops { take_max_hold(&mut args.lock)? } else { None };
+        let lock = Lock::new(store.locks(), &args.lock, &owner, stops.then_some(grace + MARGIN), false)?;
+        Ok(Session { args, store, lock, owner, grace, max_hold, notices, watcher })
     }
 
     async fn run(self) -> Result<Exit, Failure> {
@@ -91,19 +97,22 @@ impl Session {
     async fn acquire(&self, signals: &mut Signals) -> Result<Result<Guard<AnyMode>, Exit>, Failure> {
         let args = &self.args.lock;
         let locks = self.store.locks();
+        let shown = Cell::new(false);
         let acquired = tokio::select! {
             biased;
             signal = signals.leave() => Err(signal),
             acquired = self.lock.acquire(args) => Ok(acquired),
             // Never ends.
-            never = show_the_wait(locks, args, &self.owner, self.notices) => match never {},
+            never = show_the_wait(locks, args, &self.owner, self.notices, &shown) => match never {},
         };
-        self.notices.update("");
+        if shown.get() {
+            self.notices.update("");
+        }
         match acquired {
             Ok(Ok(Acquired::Held(guard))) => Ok(Ok(guard)),
-            Ok(Ok(Acquired::Busy)) => Ok(Err(lock::not_acquired(locks, args, None, self.notices).await)),
+            Ok(Ok(Acquired::Busy)) => lock::not_acquired(locks, args, None, self.notices).await.map(Err),
             Ok(Err(error)) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {
-                Ok(Err(lock::not_acquired(locks, args, Some(&error), self.notices).await))
+                lock::not_acquired(locks, args, Some(&error), self.notices).await.map(Err)
             }
             Ok(Err(error)) => Err(error.into()),
             Err(signal) => {
@@ -118,18 +127,21 @@ impl Session {
     async fn supervise(mut self, guard: Guard<AnyMode>, signals: &mut Signals) -> Result<Exit, Failure> {
         let failed = |message: String| Failure { exit: Exit::FAILED_AFTER_ACQUIRING, message };
         let mut ended = signal(SignalKind::child()).map_err(|error| failed(format!("cannot listen to signals: {error}")))?;
-        let terminal = Terminal::ours();
+        let stop_key = signal(SignalKind::from_raw(Signal::TSTP.as_raw()));
+        let mut stop_key = stop_key.map_err(|error| failed(format!("cannot listen to signals: {error}")))?;
+        let mut terminal = Terminal::ours();
         let gifts = Gifts {
             variables: self.variables(&guard),
             liveness: self.store.locks().liveness().map(|descriptor| descriptor.as_raw_fd()),
-            terminal: terminal.as_ref().map(Terminal::descriptor),
+            terminal: terminal.as_ref().and_then(Terminal::for_a_start),
         };
         let child = match Child::start(&self.args.command, gifts) {
             Ok(child) => child,
             Err(error) => return Ok(self.not_started(guard, &error).await),
         };
         self.watcher.arm(child.group());
-        let (exit, stopped) = self.attend(&guard, &child, terminal.as_ref(), signals, &mut ended).await.map_err(failed)?;
+        let ears = Ears { signals, ended: &mut ended, stop_key: &mut stop_key };
+        let (exit, stopped) = self.attend(&guard, &child, &mut terminal, ears).await.map_err(failed)?;
         self.watcher.disarm();
         drop(terminal);
         self.give_back(guard).await;
@@ -160,17 +172,19 @@ impl Session {
         &self,
         guard: &Guard<AnyMode>,
         child: &Child,
-        terminal: Option<&Terminal>,
-        signals: &mut Signals,
-        ended: &mut tokio::signal::unix::Signal,
+        terminal: &mut Option<Terminal>,
+        ears: Ears<'_>,
     ) -> Result<(Exit, bool), String> {
+        let Ears { signals, ended, stop_key } = ears;
         let stop = guard.on_lost();
         let mut told = false;
         let mut kill_at: Option<tokio::time::Instant> = None;
+        let mut continue_at: Option<tokio::time::Instant> = None;
+        let over_at = self.max_hold.and_then(|longest| tokio::time::Instant::now().checked_add(longest));
         let exit = loop {
             match child.look().map_err(|error| format!("cannot wait for the command: {error}"))? {
                 State::Ended(exit) => break exit,
-                State::Stopped(by) => self.let_go_on(child, terminal, by).await,
+                State::Stopped(by) => continue_at = self.let_go_on(child, terminal, by),
                 State::Runs => {}
             }
             tokio::select! {
@@ -179,7 +193,20 @@ impl Session {
                 signal = signals.next() => child.signal(signal),
                 () = stop.cancelled(), if !told => {
                     told = true;
-                    kill_at = self.stop(guard, child);
+                    let (why, left) = self.why_lost(guard);
+                    kill_at = self.stop(child, &why, left);
+                }
+                // Ctrl-Z, where the terminal is not lent: stopped, we could neither renew nor stop the command.
+                _ = stop_key.recv() => self.notices.notice("the command holds a lock; it is not stopped"),
+                () = sleep_until(continue_at) => {
+                    continue_at = None;
+                    lend(terminal, child);
+                    child.signal(Signal::CONT);
+                }
+                () = sleep_until(over_at), if !told => {
+                    told = true;
+                    // The lease has longer to go than that, or it would have been called lost.
+                    kill_at = self.stop(child, "the longest hold was reached", self.grace);
                 }
                 () = sleep_until(kill_at) => {
                     child.signal(Signal::KILL);
@@ -194,15 +221,19 @@ impl Session {
         Ok((exit, stopped))
     }
 
-    /// The lock is lost, or about to be: tells the command, and says when to kill it.
-    fn stop(&self, guard: &Guard<AnyMode>, child: &Child) -> Option<tokio::time::Instant> {
-        let name = &self.args.lock.name;
-        let (why, left) = match guard.status() {
+    /// Why the lock is lost, or about to be, and how long the command may take to end.
+    fn why_lost(&self, guard: &Guard<AnyMode>) -> (String, Duration) {
+        match guard.status() {
             Status::Lost(reason) => (reason.to_string(), self.grace),
             Status::Held | Status::AtRisk => {
                 ("the lease could not be renewed in time".to_owned(), guard.remaining().saturating_sub(MARGIN))
             }
-        };
+        }
+    }
+
+    /// Tells the command to stop, and says when to kill it.
+    fn stop(&self, child: &Child, why: &str, left: Duration) -> Option<tokio::time::Instant> {
+        let name = &self.args.lock.name;
         match self.args.on_lost {
             OnLost::Ignore => {
                 self.notices.error(&format!("{name} is lost ({why}); the command goes on without it"));
@@ -234,18 +265,18 @@ impl Session {
         child.signal(Signal::KILL);
     }
 
-    /// A command that was stopped would hold the lock and do nothing: it is continued.
-    async fn let_go_on(&self, child: &Child, terminal: Option<&Terminal>, by: i32) {
+    /// A command that was stopped would hold the lock and do nothing: it is continued, now or when this says.
+    fn let_go_on(&self, child: &Child, terminal: &mut Option<Terminal>, by: i32) -> Option<tokio::time::Instant> {
         if by == Signal::TTIN.as_raw() || by == Signal::TTOU.as_raw() {
-            match terminal {
-                Some(terminal) => terminal.lend(child.group()),
+            if !lend(terminal, child) {
                 // Without a terminal to lend it stops again at once: not in a circle.
-                None => tokio::time::sleep(Duration::from_secs(1)).await,
+                return Some(tokio::time::Instant::now() + Duration::from_secs(1));
             }
         } else {
             self.notices.notice("the command holds a lock and was stopped; it is continued");
         }
         child.signal(Signal::CONT);
+        None
     }
 
     async fn give_back(&self, guard: Guard<AnyMode>) {
@@ -262,6 +293,24 @@ impl Session {
     }
 }
 
+/// What a run listens to.
+struct Ears<'a> {
+    signals: &'a mut Signals,
+    ended: &'a mut tokio::signal::unix::Signal,
+    stop_key: &'a mut tokio::signal::unix::Signal,
+}
+
+/// Lends the terminal to the command, if it is ours, or has become ours meanwhile.
+fn lend(terminal: &mut Option<Terminal>, child: &Child) -> bool {
+    if terminal.is_none() {
+        *terminal = Terminal::ours();
+    }
+    if let Some(terminal) = terminal {
+        terminal.lend(child.group());
+    }
+    terminal.is_some()
+}
+
 /// How long the command has between TERM and KILL.
 fn grace(args: &RunArgs) -> Result<Duration, Failure> {
     let quarter = args.lock.lease / 4;
@@ -275,6 +324,17 @@ fn grace(args: &RunArgs) -> Result<Duration, Failure> {
     }
 }
 
+/// Takes the longest hold out of the options: the lock itself would end then, while the command is still being stopped.
+fn take_max_hold(args: &mut LockArgs) -> Result<Option<Duration>, Failure> {
+    match (args.max_hold.take(), args.min_hold) {
+        (Some(Duration::ZERO), _) => Err(Failure::usage("--max-hold 0 is over at once; give a longer time")),
+        (Some(longest), Some(shortest)) if longest < shortest => {
+            Err(Failure::usage("--max-hold is shorter than --min-hold; swap them?"))
+        }
+        (max_hold, _) => Ok(max_hold),
+    }
+}
+
 async fn sleep_until(at: Option<tokio::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -283,7 +343,7 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
 }
 
 /// While waiting on a terminal: one line with holder and position, every second. Never ends.
-async fn show_the_wait(locks: &Client, args: &LockArgs, owner: &str, notices: Notices) -> Infallible {
+async fn show_the_wait(locks: &Client, args: &LockArgs, owner: &str, notices: Notices, shown: &Cell<bool>) -> Infallible {
     if !notices.can_update() {
         return std::future::pending().await;
     }
@@ -293,6 +353,7 @@ async fn show_the_wait(locks: &Client, args: &LockArgs, owner: &str, notices: No
         let holder = line.holders.first().map(lock::held_by).unwrap_or_else(|| "busy".to_owned());
         let place = line.waiters.iter().position(|waiter| waiter.owner == owner);
         let place = place.map(|place| format!(", position {} of {}", place + 1, line.waiters.len())).unwrap_or_default();
+        shown.set(true);
         notices.update(&format!("palisade: waiting for {}: {holder}{place}", args.name));
     }
 }

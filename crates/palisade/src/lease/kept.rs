@@ -479,11 +479,9 @@ impl Group {
             // Set once: a claim belongs to one group.
             let _ = member.group.set(Arc::clone(&group));
         }
-        // One may have been lost, or come near it, before it was bound.
+        // One may have been lost, or come near it, before it was bound: whoever sees that tells the group.
         for member in members {
-            if member.watch(now).is_none() {
-                group.lost();
-            }
+            member.watch(now);
         }
         group
     }

@@ -303,3 +303,18 @@ fn a_fellow_is_not_seen_lost_before_all_are() {
     lost.ended(Gone::Revoked);
     assert_eq!(*looks.saw.lock().expect("no panic"), [([true; 3], Duration::ZERO)]);
 }
+
+/// Two that are lost at the same time: who sees the one finds the other told as well, though that was only about to be.
+#[test]
+fn a_loss_in_the_midst_of_another_is_told_for_both() {
+    let (kept, fellow) = (holder(terms()), holder(terms()));
+    let group = Group::bind(&[&kept, &fellow], at(0));
+    let stops = [stop_token(&kept, at(0)), stop_token(&fellow, at(0)), group.stop.clone()];
+    let look = |kept: &Kept| kept.ended(Gone::Taken);
+    let looks = Arc::new(Looks { look, kept, fellow: Arc::clone(&fellow), stops, saw: Mutex::default() });
+    let waker = std::task::Waker::from(Arc::clone(&looks));
+    let mut changed = Box::pin(fellow.changed());
+    assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    fellow.ended(Gone::Revoked);
+    assert_eq!(*looks.saw.lock().expect("no panic"), [([true; 3], Duration::ZERO)]);
+}

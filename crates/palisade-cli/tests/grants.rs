@@ -1,0 +1,162 @@
+//! `acquire`, `renew` and `release`: locks for scripts that cannot wrap a command, and an operator's way out.
+
+mod common;
+
+use std::fs;
+use std::process::Stdio;
+
+use common::{Done, Place, until};
+use serde_json::Value;
+
+fn acquire(place: &Place, line: &str) -> Value {
+    let done = place.verb(&format!("acquire {line}"));
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    assert_eq!(done.stdout.lines().count(), 1, "one object per line");
+    fs::write(place.path("grant"), &done.stdout).unwrap();
+    serde_json::from_str(&done.stdout).expect("a grant is JSON")
+}
+
+#[test]
+fn a_grant_outlives_the_process_and_can_be_renewed_and_released() {
+    let place = Place::new();
+    let grant = acquire(&place, "--lease 20s --reason script scripted");
+    for (field, value) in [("name", "scripted"), ("store", "sqlite"), ("fence", "1")] {
+        assert_eq!(grant[field], value, "{field}");
+    }
+    assert!(grant["lease_ms"] == 20_000 && grant["claim"].as_str().is_some_and(|claim| claim.len() >= 32), "{grant}");
+    assert!(!grant.to_string().contains("locks.db"), "it carries no URL");
+    assert_eq!(place.run("run --try scripted", "true").code, 75);
+    let left = |place: &Place| place.show("scripted")["holders"][0]["lease_left_ms"].as_u64().unwrap();
+    until("some of the lease is over", || left(&place) < 19_000);
+    let renewed = place.verb("renew --grant grant");
+    assert_eq!((renewed.code, serde_json::from_str::<Value>(&renewed.stdout).unwrap()), (0, grant), "{renewed:?}");
+    assert!(left(&place) > 19_000, "by the same lease");
+    let released = place.verb("release --grant grant");
+    assert_eq!((released.code, released.stdout.as_str()), (0, ""), "{released:?}");
+    assert_eq!(place.holders("scripted"), 0);
+    for line in ["release --grant grant", "renew --grant grant"] {
+        let gone = place.verb(line);
+        assert_eq!((gone.code, gone.stdout.as_str()), (79, ""), "{line}: {gone:?}");
+    }
+}
+
+#[test]
+fn a_grant_can_come_through_a_pipe() {
+    let place = Place::new();
+    acquire(&place, "piped");
+    for (verb, code) in [("renew", 0), ("release", 0), ("release", 79)] {
+        let mut command = place.command([verb, "--grant", "-"]);
+        command.stdin(Stdio::from(fs::File::open(place.path("grant")).unwrap()));
+        assert_eq!(place.finish(command).code, code, "{verb}");
+    }
+}
+
+#[test]
+fn a_grant_ends_with_its_lease() {
+    let place = Place::new();
+    acquire(&place, "--lease 1s brief");
+    assert_eq!(place.run("run --wait 20s brief", "true").code, 0);
+    assert_eq!(place.verb("renew --grant grant").code, 79);
+    assert_eq!(place.verb("release --grant grant").code, 79);
+}
+
+#[test]
+fn an_old_grant_does_not_release_the_next_holder() {
+    let place = Place::new();
+    acquire(&place, "--lease 1s passed-on");
+    let mut next = place.holder("run passed-on");
+    assert_eq!(place.verb("release --grant grant").code, 79);
+    assert_eq!(place.holders("passed-on"), 1);
+    assert!(!next.has_ended());
+}
+
+#[test]
+fn acquire_takes_the_options_of_run() {
+    let place = Place::new();
+    acquire(&place, "--shared --owner me book");
+    acquire(&place, "--shared book");
+    assert_eq!(place.holders("book"), 2);
+    assert_eq!(place.verb("acquire --try book").code, 75);
+    assert_eq!(place.verb("acquire --wait 100ms --busy-exit-code 3 book").code, 3);
+    acquire(&place, "--limit 3 --permits 2 slots");
+    assert_eq!(place.show("slots")["holders"][0]["permits"], 2);
+    assert_eq!(place.verb("release --grant grant").code, 0);
+    assert_eq!(place.holders("slots"), 0);
+}
+
+#[test]
+fn what_is_no_grant_is_64_and_is_not_repeated() {
+    let place = Place::new();
+    let grant = acquire(&place, "n").to_string();
+    let claim = serde_json::from_str::<Value>(&grant).unwrap()["claim"].as_str().unwrap().to_owned();
+    let broken = [
+        String::new(),
+        "SENTINEL".to_owned(),
+        grant[..grant.len() - 2].to_owned(),
+        grant.replace("\"fence\":\"1\"", "\"fence\":\"SENTINEL\""),
+        grant.replace(&claim, &format!("{claim}SENTINEL")),
+        grant.replace("\"name\":\"n\"", "\"name\":\"\""),
+        grant.replace("20000", "-5").replace("30000", "-5"),
+        "[]".to_owned(),
+        "{}".to_owned(),
+    ];
+    for text in broken {
+        assert_ne!(text, grant);
+        fs::write(place.path("grant"), &text).unwrap();
+        for verb in ["renew", "release"] {
+            let done = place.verb(&format!("{verb} --grant grant"));
+            assert_eq!((done.code, done.stdout.as_str()), (64, ""), "{text}: {done:?}");
+            assert!(!done.stderr.contains("SENTINEL") && !done.stderr.contains(&claim), "{text}: {done:?}");
+        }
+    }
+    fs::write(place.path("grant"), b"\xff\xfe").unwrap();
+    assert_eq!(place.verb("renew --grant grant").code, 64);
+    assert_eq!(place.verb("renew --grant no-such-file").code, 64);
+    assert_eq!(place.holders("n"), 1);
+}
+
+#[test]
+fn memory_keeps_nothing_for_another_process() {
+    let place = Place::new();
+    for url in ["memory:", "memory:shared"] {
+        let mut command = place.bare();
+        command.args(["--url", url, "acquire", "n"]);
+        let done = place.finish(command);
+        assert_eq!((done.code, done.stdout.as_str()), (64, ""), "{done:?}");
+    }
+}
+
+#[track_caller]
+fn answers(done: &Done, code: i32) {
+    assert_eq!((done.code, done.stdout.as_str()), (code, ""), "{done:?}");
+    assert!(!done.stderr.is_empty());
+}
+
+#[test]
+fn a_forced_release_breaks_just_the_grant_with_that_fence() {
+    let place = Place::new();
+    acquire(&place, "n");
+    assert_eq!(place.verb("release --grant grant").code, 0);
+    acquire(&place, "n");
+    assert_eq!(place.fence("n"), "2");
+    answers(&place.verb("release n --fence 1 --yes"), 75);
+    answers(&place.verb("release n --fence 3 --yes"), 75);
+    assert_eq!(place.holders("n"), 1);
+    answers(&place.verb("release n --fence 2"), 64);
+    assert_eq!(place.holders("n"), 1, "nobody could be asked");
+    answers(&place.verb("release n --fence 2 --yes"), 0);
+    assert_eq!(place.holders("n"), 0);
+    answers(&place.verb("release n --fence 2 --yes"), 79);
+    assert_eq!(place.verb("renew --grant grant").code, 79);
+}
+
+#[test]
+fn a_forced_release_with_a_bad_fence_is_64() {
+    let place = Place::new();
+    acquire(&place, "n");
+    for line in ["release n --fence x --yes", "release n --yes", "release n --fence -1 --yes", "release --fence 1 --yes"] {
+        answers(&place.verb(line), 64);
+    }
+    answers(&place.verb("release n --fence 1 --grant grant --yes"), 64);
+    assert_eq!(place.holders("n"), 1);
+}
