@@ -10,6 +10,9 @@
 //!
 //! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no store chosen.
 
+// The pages use the embedded store.
+#![cfg(feature = "sqlite")]
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -25,7 +28,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "a part of your Cargo.toml"),
     ("README.md", "a line of a crontab"),
     ("README.md", "a systemd unit"),
-    ("README.md", "minutes of measuring, in release mode"),
+    ("README.md", "measures for a while, in release mode"),
 ];
 
 /// Longer than any block takes, on a busy machine too.
