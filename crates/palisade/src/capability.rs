@@ -66,7 +66,7 @@ pub struct Capability {
 pub enum Durability {
     /// The end of the process.
     Process,
-    /// A power cut of this machine.
+    /// A restart of this machine.
     Machine,
     /// A restart or a failover of the server.
     Server,

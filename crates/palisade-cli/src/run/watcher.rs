@@ -7,11 +7,23 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions};
 
 /// Palisade's end of the pipe.
 pub(crate) struct Watcher {
-    pipe: std::fs::File,
+    /// Taken when it ends.
+    pipe: Option<std::fs::File>,
+    process: Option<Pid>,
+}
+
+impl Drop for Watcher {
+    /// Lets the watcher go, and waits for it: where nobody collects the orphans, it would stay as a zombie.
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        if let Some(process) = self.process {
+            let _ = rustix::process::waitpid(Some(process), WaitOptions::empty());
+        }
+    }
 }
 
 /// Starts the watcher. Before any thread is started.
@@ -27,7 +39,7 @@ pub(crate) fn start() -> io::Result<Watcher> {
             // SAFETY: ends this process without running what the original has registered for its end.
             unsafe { libc::_exit(0) }
         }
-        _ => Ok(Watcher { pipe: writer.into() }),
+        process => Ok(Watcher { pipe: Some(writer.into()), process: Pid::from_raw(process) }),
     }
 }
 
@@ -44,7 +56,9 @@ impl Watcher {
 
     fn tell(&mut self, group: i32) {
         // If the watcher is gone there is nobody to tell; the command's own parent-death signal is left.
-        let _ = self.pipe.write_all(&group.to_ne_bytes());
+        if let Some(pipe) = &mut self.pipe {
+            let _ = pipe.write_all(&group.to_ne_bytes());
+        }
     }
 }
 

@@ -65,7 +65,10 @@ impl fmt::Display for RowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RowError::Stale { highest, offered } => {
-                write!(f, "stale: fence {offered} comes after fence {highest}; the lock was lost, start over with a new grant")
+                write!(
+                    f,
+                    "stale: fence {offered} is older than fence {highest}, which was here since; the lock was lost, take it anew"
+                )
             }
             RowError::NoFence => f.write_str("the grant has no fence: take the lock in a store and format that gives one"),
             RowError::NoRow => f.write_str("there is no such row; insert it with its fence first"),

@@ -1,6 +1,7 @@
 //! The database file: opening it, its schema, its clock, and transactions that wait for their turn without starving anybody.
 
 use std::cell::Cell;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -85,6 +86,8 @@ pub(super) struct Database {
 
 struct Open {
     connection: Connection,
+    /// Which file it is: one that was removed and made anew is another.
+    file: Option<(u64, u64)>,
     /// What is added to CLOCK_BOOTTIME. It cannot change while the machine runs.
     base_ns: i64,
 }
@@ -130,6 +133,10 @@ impl Database {
         work: impl FnOnce(&Connection, StoreTime) -> Result<T>,
     ) -> Result<T, Refusal> {
         TURN_BY.set(Some(Instant::now() + patience));
+        // A file that was removed under us decides nothing any more. In the new one our grants are gone, and we learn it.
+        if open.as_ref().is_some_and(|open| open.file != identity(&self.path)) {
+            *open = None;
+        }
         let open = match &mut *open {
             Some(open) => open,
             closed => closed.insert(self.open()?),
@@ -163,7 +170,7 @@ impl Database {
         self.step(boot::check_schema(&connection, APPLICATION_ID, SCHEMA_VERSION, SCHEMA))?
             .map_err(|why| Refusal::Failed(Error::new(why.kind, format!("{}: {}", self.path.display(), why.message))))?;
         let base_ns = self.step(boot::enter(&connection))?;
-        Ok(Open { connection, base_ns })
+        Ok(Open { connection, file: identity(&self.path), base_ns })
     }
 }
 
@@ -172,6 +179,10 @@ impl Open {
         let nanos = boot::boottime_ns().saturating_add(self.base_ns);
         StoreTime::at(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
 }
 
 /// Refuses what SQLite would fail on later, or worse, would not.
