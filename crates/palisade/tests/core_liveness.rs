@@ -84,7 +84,7 @@ async fn a_dead_shard_does_not_make_the_keeper_spin() {
 #[tokio::test]
 async fn a_dead_shard_costs_only_its_own_holders() {
     let (Bench { client, .. }, store) = hooked(boot(), |_| {});
-    let lease = ms(600);
+    let lease = ms(1500);
     let dead = client.mutex("dead").lease(lease).acquire().await.expect("acquired");
     let alive = client.mutex("alive").lease(lease).acquire().await.expect("acquired");
     store.shard_dies("dead");
