@@ -37,6 +37,8 @@ pub fn set_patience(patience: Duration) {
 pub struct Hooks {
     /// Makes the store stand still: no request is answered.
     pub pause: Option<Hook>,
+    /// Ends the sessions of all its clients behind their backs: the store takes them for dead.
+    pub lose_sessions: Option<Hook>,
 }
 
 /// Something done to a deployment, until it is dropped.

@@ -75,7 +75,7 @@ checks! {
         permits_are_limited, many_permits_are_not_overtaken, several_locks_are_one, several_locks_do_not_deadlock,
         a_grant_can_be_handed_over;
     times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once;
-    loss: the_holder_is_told_first, a_store_that_stands_still_is_survived, a_lease_is_kept_in_full, a_lost_lock_can_be_taken_again, extreme_durations_work;
+    loss: the_holder_is_told_first, a_store_that_stands_still_is_survived, a_lost_session_is_told, a_lease_is_kept_in_full, a_lost_lock_can_be_taken_again, extreme_durations_work;
     history: the_store_follows_the_line;
     processes: processes_exclude_each_other, a_killed_holder_is_replaced, killed_waiters_hold_nobody_up;
     cancel: every_verb_at_every_step;

@@ -24,13 +24,22 @@ fn sqlite() -> Subject {
         connection.execute_batch("BEGIN IMMEDIATE").expect("our turn");
         Box::new(connection)
     };
+    let clients = folder.path().join("locks.db-clients");
+    // A client lives by its pipe: without it the others take it for dead.
+    let lose_sessions = move || -> Box<dyn Send> {
+        let files = std::fs::read_dir(&clients).expect("a folder of clients").flatten();
+        for pipe in files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|kind| kind == "pipe")) {
+            std::fs::remove_file(pipe).expect("removed");
+        }
+        Box::new(())
+    };
     Subject::new(move || {
         // Kept for as long as the subject is.
         let _ = &folder;
         Arc::new(SqliteStore::new(&path))
     })
     .with_url(url)
-    .with_hooks(Hooks { pause: Some(Box::new(pause)) })
+    .with_hooks(Hooks { pause: Some(Box::new(pause)), lose_sessions: Some(Box::new(lose_sessions)) })
 }
 
 /// Makes the tests of the table, and the table itself for the test below.

@@ -65,6 +65,25 @@ pub async fn a_store_that_stands_still_is_survived(subject: &Subject) -> Verdict
     Verdict::Kept
 }
 
+/// A client whose session the store has ended learns it at its next contact, and cannot harm whoever was admitted meanwhile
+/// (user-asks W8, L7).
+pub async fn a_lost_session_is_told(subject: &Subject) -> Verdict {
+    let Some(lose_sessions) = &subject.hooks().lose_sessions else { return Verdict::NotPromised("losing sessions on demand") };
+    let name = subject.name("lost-session");
+    let lease = subject.capability().min_lease.max(Duration::from_secs(2));
+    let ours = subject.client();
+    let guard = ours.mutex(&name).lease(lease).acquire().await.expect("acquired");
+    drop(lose_sessions());
+    let theirs = subject.client();
+    let next = theirs.mutex(&name).acquire_timeout(patience()).await.expect("the name is free");
+    assert!(next.fence() > guard.fence() || next.fence().is_none(), "{} after {}", next.fence(), guard.fence());
+    tokio::time::timeout(patience(), guard.lost()).await.expect("told");
+    assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
+    assert_eq!(next.status(), Status::Held, "the old holder's release freed the next one's lock");
+    assert_eq!(next.release().await.expect("released"), Released::Done);
+    Verdict::Kept
+}
+
 /// The store keeps a grant for at least as long as it promised, from the moment it was asked.
 pub async fn a_lease_is_kept_in_full(subject: &Subject) -> Verdict {
     let name = subject.name("in-full");
