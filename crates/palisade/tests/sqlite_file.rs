@@ -39,3 +39,21 @@ async fn a_link_leads_to_the_same_locks() {
     assert!(theirs.mutex("x").try_acquire().await.expect("an answer").is_none());
     drop(guard);
 }
+
+/// Many who come at once to a file that is not there yet: one makes it, and all get their turn.
+#[test]
+fn many_make_the_file_at_once() {
+    use palisade::blocking::Wait;
+    for _ in 0..20 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let threads: Vec<_> = (0..16)
+            .map(|number| {
+                let locks = client(&folder);
+                std::thread::spawn(move || {
+                    drop(locks.mutex(format!("{number}")).try_acquire().wait().expect("its turn").expect("free"))
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("everybody gets his turn"));
+    }
+}

@@ -111,12 +111,18 @@ impl Database {
     }
 
     /// Runs a write transaction, waiting for its turn. Blocks the thread.
-    pub(super) fn run<T>(&self, work: impl FnOnce(&Connection, StoreTime) -> Result<T>) -> Result<T> {
-        let open = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        self.transact(open, PATIENTLY, work).map_err(|refusal| match refusal {
-            Refusal::Busy => Error::unavailable(busy::message(&self.path)),
-            Refusal::Failed(error) => error,
-        })
+    pub(super) fn run<T>(&self, work: impl Fn(&Connection, StoreTime) -> Result<T>) -> Result<T> {
+        let end = Instant::now() + PATIENTLY;
+        loop {
+            let open = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+            match self.transact(open, end.saturating_duration_since(Instant::now()), &work) {
+                Ok(done) => return Ok(done),
+                Err(Refusal::Failed(error)) => return Err(error),
+                // While a file is made, SQLite answers busy without waiting: whoever makes it is done in a moment.
+                Err(Refusal::Busy) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                Err(Refusal::Busy) => return Err(Error::unavailable(busy::message(&self.path))),
+            }
+        }
     }
 
     /// Reads if nobody of this client uses the file just now.
