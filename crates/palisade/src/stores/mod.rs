@@ -4,6 +4,8 @@ mod mailbox;
 #[cfg(feature = "sqlite")]
 mod mailboxes;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

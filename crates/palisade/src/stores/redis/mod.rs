@@ -1,0 +1,2 @@
+//! `redis:` — the line in a Redis server.
+mod script;

@@ -1,0 +1,73 @@
+//! A script, and one call of it on one key.
+
+use std::sync::OnceLock;
+
+use redis::Cmd;
+
+/// A Lua script of ours. One step of the server, whatever it does.
+pub(super) struct Script {
+    text: &'static str,
+    sha: OnceLock<String>,
+}
+
+impl Script {
+    pub(super) const fn new(text: &'static str) -> Script {
+        Script { text, sha: OnceLock::new() }
+    }
+
+    fn sha(&self) -> &str {
+        self.sha.get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
+    }
+}
+
+/// One call of a script on its one key.
+pub(super) struct Call {
+    script: &'static Script,
+    pub(super) key: String,
+    args: Vec<Arg>,
+}
+
+enum Arg {
+    Text(String),
+    Number(u64),
+}
+
+impl Call {
+    pub(super) fn new(script: &'static Script, key: impl Into<String>) -> Call {
+        Call { script, key: key.into(), args: Vec::new() }
+    }
+
+    #[must_use]
+    pub(super) fn text(mut self, text: impl Into<String>) -> Call {
+        self.args.push(Arg::Text(text.into()));
+        self
+    }
+
+    #[must_use]
+    pub(super) fn number(mut self, number: u64) -> Call {
+        self.args.push(Arg::Number(number));
+        self
+    }
+
+    /// The call by the script's hash: for a server that has seen the script.
+    pub(super) fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", self.script.sha())
+    }
+
+    /// The call with the whole text: one round trip on a server that has not seen the script.
+    pub(super) fn whole(&self) -> Cmd {
+        self.command("EVAL", self.script.text)
+    }
+
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut command = Cmd::with_capacity(4 + self.args.len(), script.len() + 256);
+        command.arg(verb).arg(script).arg(1).arg(&self.key);
+        for arg in &self.args {
+            match arg {
+                Arg::Text(text) => command.arg(text),
+                Arg::Number(number) => command.arg(*number),
+            };
+        }
+        command
+    }
+}
