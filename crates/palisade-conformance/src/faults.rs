@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Page, Query, Released, Revoked, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimRef, Ending, Event, Page, Query, Released, Revoked, Runs, Standing, Store, Woken,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
@@ -130,7 +130,7 @@ impl Faulty {
     /// Puts faults before a store. It never answers in the caller's thread then.
     pub fn over(store: Arc<dyn Store>) -> (Arc<Faulty>, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        let capability = Capability { in_caller: false, ..*store.capability() };
+        let capability = Capability { runs: Runs::Client, ..*store.capability() };
         (Arc::new(Faulty { store, capability, faults: Arc::clone(&faults) }), faults)
     }
 }

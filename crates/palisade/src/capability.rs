@@ -56,9 +56,22 @@ pub struct Capability {
     pub renew_batch: usize,
     /// Whether `claim` may wait inside the engine; a concurrent `release` of its id ends it, also one that is still on its way.
     pub claim_blocks: bool,
-    /// Whether the store's futures are ready at once, so that the core runs them in the caller's thread and saves two thread
-    /// switches. One that is not ready after all goes on in the client's thread.
-    pub in_caller: bool,
+    /// Where claims and releases run.
+    pub runs: Runs,
+}
+
+/// Where the store's claims and releases run. Everything else runs in the client's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// In the client's thread.
+    Client,
+    /// In the caller's thread, since they are ready at once, which saves two thread switches. One that is not ready after all
+    /// goes on in the client's thread.
+    AtOnce,
+    /// In the caller's own task, for as long as it stays, and in the client's thread once it has left. So does the waiting in
+    /// line: a push that reaches the caller's thread wakes nobody else. Such a future may be polled from any thread, and what
+    /// others wait for must not depend on its being polled again. For stores with a connection in the caller's runtime: Redis.
+    Caller,
 }
 
 /// What it takes to lose a confirmed grant.

@@ -11,8 +11,8 @@
 //! - Release and renew are conditional on claim *and* fence, never on the name alone.
 //! - Expiry is the store's, by the store's clock. Deadlines are the core's, by ours. Neither compares with the other.
 //! - A store value serves one client: pushes and events go to whoever opened it.
-//! - A store knows nothing of guards, keepers or users' runtimes. It is called on the client's own thread, inside the client's
-//!   own tokio runtime; or in the caller's thread where [`Capability::in_caller`] says that its futures are ready at once.
+//! - A store knows nothing of guards and keepers. It is called on the client's own thread, inside the client's own tokio
+//!   runtime; claims and releases also in the caller's, where [`Capability::runs`] says so.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +31,11 @@ use crate::name::Name;
 pub trait Store: Send + Sync + 'static {
     /// What this store, in this format, can do and promises.
     fn capability(&self) -> &Capability;
+
+    /// The client's own runtime has started: told once, before anything is asked.
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        let _ = runtime;
+    }
 
     /// Asks for the name: granted, queued or busy. The same claim again finds its own grant or place, and counts as a renewal.
     async fn claim(&self, claim: &Claim) -> Result<Answer>;
@@ -314,6 +319,8 @@ pub struct Busy {
     pub ask_in: Option<Duration>,
     /// Whether it was refused because such a claim was granted less than its `once_per` ago.
     pub too_soon: bool,
+    /// Whether [`Store::wake`] tells when the name is free, though the store in general [cannot](Wakes::Poll).
+    pub woken: bool,
 }
 
 /// Why [`Store::wake`] returned.
@@ -323,6 +330,9 @@ pub enum Woken {
     Ask,
     /// The store pushed the grant. It was given while the claim waited, so its lease is the waiter's.
     Granted(Fence),
+    /// The same claim is to be sent again: it may have been granted, and only a claim can say whether that is safe from a
+    /// failover.
+    ClaimAgain,
 }
 
 /// Where a claim stands after a renewal.
@@ -487,4 +497,4 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-pub use crate::capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Wakes};
+pub use crate::capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Runs, Wakes};

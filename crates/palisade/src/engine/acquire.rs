@@ -1,8 +1,9 @@
 //! The loop that every store shares: claim, wake, then renew or claim again.
 //!
-//! It runs as an errand on the client's thread, and the user's future is only the receiver of what it brings. Where the store
-//! answers at once ([`in_caller`](crate::store::Capability::in_caller)) the first claim is made in the caller's thread, and
-//! the errand begins only if it has to wait.
+//! It is an errand. On most stores it runs on the client's thread, and the user's future is only the receiver of what it
+//! brings. Where the store answers at once, the first claim is made in the caller's thread, and the errand begins only if it
+//! has to wait. Where the store can be asked from [anywhere](crate::store::Runs::Caller), the user's own task runs the errand;
+//! if it leaves, what is on its way is seen off on the client's thread.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use super::{Boxed, Core, broken_off};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Moment;
 use crate::lease::kept::{Kept, Stage};
-use crate::store::{Answer, Busy, Claim, Gone, Holder, Wakes, Woken};
+use crate::store::{Answer, Busy, Claim, Gone, Holder, Runs, Standing, Wakes, Woken};
 
 /// Between two attempts to reach a store.
 const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::from_secs(1) };
@@ -53,9 +54,16 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result
         Wait::For(span) => core.now() + span,
         Wait::Try | Wait::Forever => Moment::NEVER,
     };
+    core.handle()?;
     let mut asked = Asked::of(core, plan.claim(wait != Wait::Try)?);
+    let errand =
+        |user| Errand { core: Arc::clone(core), plan: plan.clone(), once: wait == Wait::Try, deadline, user, holder: None };
+    if core.capability().runs == Runs::Caller {
+        return errand(User::Here).run_here(asked).await;
+    }
     let here = match core.poll_here(&mut asked.answer)? {
         Poll::Ready(Ok(Answer::Granted(grant))) => {
+            asked.settled = true;
             let kept = Kept::granted(Arc::clone(&asked.claim), plan.terms, asked.sent, grant, core.now());
             let grip = Grip::new(Arc::clone(core), kept);
             if let Stage::Held = grip.kept.stage() {
@@ -63,8 +71,14 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result
             }
             First::Taken(grip)
         }
-        Poll::Ready(Ok(Answer::Busy(busy))) if wait == Wait::Try || busy.too_soon => return Ok(Outcome::Busy(busy)),
-        Poll::Ready(Ok(Answer::Sealed)) => return Ok(Outcome::Sealed),
+        Poll::Ready(Ok(Answer::Busy(busy))) if wait == Wait::Try || busy.too_soon => {
+            asked.settled = true;
+            return Ok(Outcome::Busy(busy));
+        }
+        Poll::Ready(Ok(Answer::Sealed)) => {
+            asked.settled = true;
+            return Ok(Outcome::Sealed);
+        }
         Poll::Ready(answer) => {
             asked.answer = Box::pin(async { answer });
             First::Asked(asked)
@@ -73,16 +87,7 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result
     };
     let (reply, brought) = oneshot::channel();
     let stay = Arc::new(Stay { core: Arc::clone(core), left: Mutex::new(None) });
-    let errand = Errand {
-        core: Arc::clone(core),
-        plan: plan.clone(),
-        once: wait == Wait::Try,
-        deadline,
-        reply,
-        holder: None,
-        _stay: Arc::clone(&stay),
-    };
-    core.spawn_errand(errand.run(here))?;
+    core.spawn_errand(errand(User::Far { reply, _stay: Arc::clone(&stay) }).run(here))?;
     let staying = Staying(Some(stay));
     let brought = brought.await.unwrap_or_else(|_| Err(broken_off()));
     staying.stayed();
@@ -123,31 +128,83 @@ impl Drop for Staying {
     }
 }
 
-/// A claim on its way to the store.
+/// A claim on its way to the store. Whoever leaves it before it has its answer lets it arrive, and then withdraws it.
 struct Asked {
+    core: Arc<Core>,
     claim: Arc<Claim>,
     sent: Moment,
     answer: Boxed<Result<Answer>>,
+    /// The answer is in the hands of somebody who sees to it.
+    settled: bool,
 }
 
 impl Asked {
-    fn of(core: &Core, claim: Arc<Claim>) -> Asked {
+    fn of(core: &Arc<Core>, claim: Arc<Claim>) -> Asked {
         let (store, asking) = (Arc::clone(&core.store), Arc::clone(&claim));
-        Asked { claim, sent: core.now(), answer: Box::pin(async move { store.claim(&asking).await }) }
+        let answer = Box::pin(async move { store.claim(&asking).await });
+        Asked { core: Arc::clone(core), claim, sent: core.now(), answer, settled: false }
+    }
+
+    async fn answered(&mut self) -> Result<Answer> {
+        let answer = (&mut self.answer).await;
+        self.settled = true;
+        answer
     }
 }
 
-/// One acquisition, carried out on the client's thread.
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let answer = std::mem::replace(&mut self.answer, Box::pin(std::future::pending()));
+        let (core, claim) = (Arc::clone(&self.core), self.claim.to_ref(None));
+        let task = async move {
+            if core.capability().claim_blocks {
+                core.withdraw(claim.clone());
+            }
+            match answer.await {
+                Ok(Answer::Busy(_) | Answer::Sealed) => {}
+                Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdraw(claim),
+            }
+        };
+        // A client whose thread cannot be started has sent nothing.
+        drop(self.core.spawn(task));
+    }
+}
+
+/// A claim of which nobody knows whether it arrived. Whoever leaves it withdraws it.
+struct Unsure<'a> {
+    core: &'a Arc<Core>,
+    claim: Option<&'a Arc<Claim>>,
+}
+
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim {
+            self.core.withdraw(claim.to_ref(None));
+        }
+    }
+}
+
+/// One acquisition.
 struct Errand {
     core: Arc<Core>,
     plan: Plan,
     /// One attempt only.
     once: bool,
     deadline: Moment,
-    reply: oneshot::Sender<Result<Outcome>>,
+    user: User,
     /// Who held the name when the store was last asked.
     holder: Option<Holder>,
-    _stay: Arc<Stay>,
+}
+
+/// Where the user waits.
+enum User {
+    /// In the task that runs the errand: whoever leaves drops it.
+    Here,
+    /// In a task of its own, while the client's thread runs the errand.
+    Far { reply: oneshot::Sender<Result<Outcome>>, _stay: Arc<Stay> },
 }
 
 /// Why an errand ends without bringing anything.
@@ -166,6 +223,21 @@ impl From<Error> for Exit {
 }
 
 impl Errand {
+    /// Runs it in the user's own task.
+    ///
+    /// # Cancel safety
+    ///
+    /// Whatever is on its way or in line sees to its own end when it is dropped.
+    async fn run_here(mut self, asked: Asked) -> Result<Outcome> {
+        match self.pursue(First::Asked(asked)).await {
+            Ok(Outcome::Granted(grip)) => Ok(Outcome::Granted(grip.arrived())),
+            Ok(other) => Ok(other),
+            Err(Exit::Failed(error)) => Err(error),
+            Err(Exit::TimedOut | Exit::Left) => Err(self.timed_out()),
+        }
+    }
+
+    /// Runs it on the client's thread, for a user who waits elsewhere.
     async fn run(mut self, first: First) {
         let brought = match self.pursue(first).await {
             Ok(outcome) => Ok(outcome),
@@ -173,9 +245,10 @@ impl Errand {
             Err(Exit::TimedOut) => Err(self.timed_out()),
             Err(Exit::Failed(error)) => Err(error),
         };
-        let Errand { reply, _stay, .. } = self;
-        // A user who has left meanwhile: the grip comes back in the error and gives itself back.
-        drop(reply.send(brought));
+        if let User::Far { reply, _stay } = self.user {
+            // A user who has left meanwhile: the grip comes back in the error and gives itself back.
+            drop(reply.send(brought));
+        }
     }
 
     async fn pursue(&mut self, first: First) -> Result<Outcome, Exit> {
@@ -213,10 +286,16 @@ impl Errand {
 
     /// Completes when nobody waits for this errand any more.
     async fn left(&mut self) -> Exit {
-        let core = Arc::clone(&self.core);
+        let (core, user) = (&self.core, &mut self.user);
+        let gone = async {
+            match user {
+                User::Here => std::future::pending().await,
+                User::Far { reply, .. } => reply.closed().await,
+            }
+        };
         tokio::select! {
             biased;
-            () = self.reply.closed() => Exit::Left,
+            () = gone => Exit::Left,
             () = core.sleep_until(self.deadline) => Exit::TimedOut,
         }
     }
@@ -229,61 +308,35 @@ impl Errand {
         loop {
             let answer = tokio::select! {
                 biased;
-                answer = &mut asked.answer => answer,
-                exit = self.left() => {
-                    self.see_off(asked);
-                    return Err(exit);
-                }
+                answer = asked.answered() => answer,
+                exit = self.left() => return Err(exit),
             };
             let error = match answer {
-                Ok(answer) => return Ok((asked.claim, asked.sent, answer, attempts > 0)),
+                Ok(answer) => return Ok((Arc::clone(&asked.claim), asked.sent, answer, attempts > 0)),
                 Err(error) => error,
             };
+            // Unless the store refused it outright: then it has nothing of ours.
+            let refused = matches!(error.kind(), ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Denied);
+            let core = Arc::clone(&self.core);
+            let mut unsure = Unsure { core: &core, claim: (!refused).then_some(&asked.claim) };
             let since = *unreached_since.get_or_insert(asked.sent);
             let give_up = self.once || !error.retry_may_help() || self.core.now().since(since) >= self.plan.store_wait;
             if give_up {
-                self.withdraw_after(&error, &asked.claim);
                 return Err(Exit::Failed(error));
             }
-            let resume = self.core.now() + UNREACHED.pause(attempts);
-            let core = Arc::clone(&self.core);
+            let resume = core.now() + UNREACHED.pause(attempts);
             tokio::select! {
                 biased;
-                exit = self.left() => {
-                    self.withdraw_after(&error, &asked.claim);
-                    // Not a time-out: nobody is known to hold the name.
-                    return Err(if matches!(exit, Exit::TimedOut) { Exit::Failed(error) } else { exit });
-                }
+                // Not a time-out: nobody is known to hold the name.
+                exit = self.left() => return Err(if matches!(exit, Exit::TimedOut) { Exit::Failed(error) } else { exit }),
                 () = core.sleep_until(resume) => {}
             }
             // The same claim: if the first request arrived after all, this one finds its grant.
-            asked = Asked::of(&self.core, asked.claim);
+            unsure.claim = None;
+            drop(unsure);
+            asked = Asked::of(&core, Arc::clone(&asked.claim));
             attempts += 1;
         }
-    }
-
-    /// Withdraws a claim that failed, unless the store refused it outright: then it has nothing of ours.
-    fn withdraw_after(&self, error: &Error, claim: &Arc<Claim>) {
-        if !matches!(error.kind(), ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Denied) {
-            self.core.withdraw(claim.to_ref(None));
-        }
-    }
-
-    /// Lets a claim that is on its way arrive, then withdraws it.
-    fn see_off(&self, asked: Asked) {
-        let core = Arc::clone(&self.core);
-        let task = async move {
-            if core.capability().claim_blocks {
-                core.withdraw(asked.claim.to_ref(None));
-            }
-            let claim = asked.claim.to_ref(None);
-            match asked.answer.await {
-                Ok(Answer::Busy(_) | Answer::Sealed) => {}
-                Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdraw(claim),
-            }
-        };
-        // This runs on the client's thread, so the thread is there.
-        drop(self.core.spawn(task));
     }
 
     /// Waits in line until it is our turn. The keeper renews the place; what it learns, and what the store pushes, comes in
@@ -333,13 +386,22 @@ impl Errand {
                 () = changed => asking = false,
                 woken = &mut wake, if !asking => {
                     wake = store.wake(&kept.claim);
-                    let taken = match woken {
-                        Woken::Granted(fence) => !sent_again && kept.pushed(fence, core.now()),
-                        Woken::Ask => false,
-                    };
-                    if !taken {
-                        asking = true;
-                        ask(&kept);
+                    match woken {
+                        Woken::Granted(fence) if !sent_again && kept.pushed(fence, core.now()) => {}
+                        Woken::Granted(_) | Woken::Ask => {
+                            asking = true;
+                            ask(&kept);
+                        }
+                        Woken::ClaimAgain => {
+                            let again = Asked::of(&core, Arc::clone(&kept.claim));
+                            let (_, sent, answer, _) = self.ask(again).await?;
+                            match answer {
+                                Answer::Granted(grant) => kept.confirm(sent, Standing::Held(grant), core.now()),
+                                Answer::Queued(place) => kept.confirm(sent, Standing::Waiting(place), core.now()),
+                                Answer::Busy(_) => return Ok(Turn::Again),
+                                Answer::Sealed => return Ok(Turn::Settled(Outcome::Sealed)),
+                            }
+                        }
                     }
                 }
                 () = core.sleep_until(ask_at) => {
@@ -359,8 +421,8 @@ impl Errand {
         self.holder = busy.holder.or_else(|| self.holder.take());
         // Where the store wakes us, asking by the clock is only the net below.
         let pause = match core.capability().wakes {
-            Wakes::Poll => self.plan.spin.pause(attempts),
-            Wakes::Push | Wakes::Watch | Wakes::Engine => claim.wait_lease() / 3,
+            Wakes::Poll if !busy.woken => self.plan.spin.pause(attempts),
+            Wakes::Poll | Wakes::Push | Wakes::Watch | Wakes::Engine => claim.wait_lease() / 3,
         };
         let resume = core.now() + busy.ask_in.map_or(pause, |left| left.clamp(Duration::from_millis(1), pause));
         tokio::select! {

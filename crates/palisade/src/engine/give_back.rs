@@ -12,7 +12,7 @@ use super::{Boxed, Core, broken_off};
 use crate::error::{Error, Result};
 use crate::lease::LossReason;
 use crate::lease::kept::Kept;
-use crate::store::{ClaimRef, Ending, Released};
+use crate::store::{ClaimRef, Ending, Released, Runs};
 
 /// Between two attempts to release.
 const PAUSE: Spin = Spin { min: Duration::from_millis(50), max: Duration::from_secs(1) };
@@ -26,6 +26,43 @@ pub(crate) struct GivingBack {
 enum Answer {
     Here(Result<Released>),
     Coming(oneshot::Receiver<Result<Released>>),
+    /// Sent, and the caller's to wait for.
+    Sent(Sent),
+}
+
+/// A release that was sent from the caller's thread. Whoever leaves it lets it go on in the client's thread.
+struct Sent {
+    core: Arc<Core>,
+    claim: ClaimRef,
+    ending: Ending,
+    answer: Option<Boxed<Result<Released>>>,
+}
+
+impl Sent {
+    async fn outcome(mut self) -> Result<Released> {
+        let Some(answer) = &mut self.answer else { return Ok(Released::Unknown) };
+        let error = match answer.await {
+            Ok(released) => {
+                self.answer = None;
+                return Ok(released);
+            }
+            Err(error) => error,
+        };
+        self.answer = None;
+        match self.core.release_later(self.claim.clone(), self.ending, Box::pin(async { Err(error) })) {
+            Answer::Coming(coming) => coming.await.unwrap_or(Ok(Released::Unknown)),
+            Answer::Here(answer) => answer,
+            Answer::Sent(_) => Ok(Released::Unknown),
+        }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            drop(self.core.release_later(self.claim.clone(), self.ending, answer));
+        }
+    }
 }
 
 impl GivingBack {
@@ -47,6 +84,7 @@ impl GivingBack {
             Answer::Here(answer) => answer,
             // No answer: the client's thread ended, or the store panicked. The lease ends the claim.
             Answer::Coming(coming) => coming.await.unwrap_or(Ok(Released::Unknown)),
+            Answer::Sent(sent) => sent.outcome().await,
         };
         match self.lost {
             // Whatever the store said: it was not held until now.
@@ -78,6 +116,9 @@ impl Core {
         match here {
             Ok(Ok(Poll::Ready(Ok(released)))) => Answer::Here(Ok(released)),
             Ok(Ok(Poll::Ready(Err(error)))) => self.release_later(claim, ending, Box::pin(async { Err(error) })),
+            Ok(Ok(Poll::Pending)) if self.capability().runs == Runs::Caller => {
+                Answer::Sent(Sent { core: Arc::clone(self), claim, ending, answer: Some(first) })
+            }
             Ok(Ok(Poll::Pending)) => self.release_later(claim, ending, first),
             Ok(Err(error)) => {
                 self.not_released(&claim, &error);

@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
 use crate::lease::ledger::Ledger;
 use crate::lease::{Clock, Drift, Moment};
-use crate::store::{Capability, Store};
+use crate::store::{Capability, Runs, Store};
 
 /// A future of the store, on its way to its end.
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -92,6 +92,7 @@ impl Core {
         let (handle, hears) = thread::start(keeper, self.background.clone())
             .map_err(|cause| Error::unavailable("the client's thread cannot be started").with_source(cause))?;
         *ended = Some(hears);
+        self.store.attach(&handle);
         Ok(self.handle.get_or_init(|| handle))
     }
 
@@ -119,7 +120,9 @@ impl Core {
     /// Dropping it does not stop the store's future.
     pub(crate) async fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let mut call: Boxed<Result<T>> = Box::pin(call);
-        if let Poll::Ready(answer) = self.poll_here(&mut call)? {
+        if self.capability().runs == Runs::AtOnce
+            && let Poll::Ready(answer) = self.poll_here(&mut call)?
+        {
             return answer;
         }
         let (reply, answer) = oneshot::channel();
@@ -127,19 +130,20 @@ impl Core {
         answer.await.unwrap_or_else(|_| Err(broken_off()))
     }
 
-    /// Tries a future in the caller's thread, where the store says that its futures are ready at once.
-    ///
-    /// It is polled inside the client's runtime: if it is not ready after all, it goes on there.
+    /// Tries a future in the caller's thread, where the store says that it may run there. One that is not ready goes on
+    /// elsewhere: it must be polled again.
     pub(crate) fn poll_here<T>(&self, future: &mut Boxed<T>) -> Result<Poll<T>> {
         let handle = self.handle()?;
-        if !self.capability().in_caller {
-            return Ok(Poll::Pending);
-        }
-        let _inside = handle.enter();
+        // What is to be ready at once and is not goes on in the client's runtime: so it must begin there.
+        let _inside = match self.capability().runs {
+            Runs::Client => return Ok(Poll::Pending),
+            Runs::AtOnce => Some(handle.enter()),
+            Runs::Caller => None,
+        };
         Ok(future.as_mut().poll(&mut Context::from_waker(Waker::noop())))
     }
 
-    /// Sleeps on the client's clock.
+    /// Sleeps on the client's clock, by a timer of the client's runtime: whoever sleeps may have none.
     pub(crate) async fn sleep_until(&self, at: Moment) {
         const LONGEST: Duration = Duration::from_secs(3600);
         if at == Moment::NEVER {
@@ -152,7 +156,16 @@ impl Core {
             if left.is_zero() {
                 return;
             }
-            let _ = tokio::time::timeout(left.min(LONGEST), jumped).await;
+            // Without the client's thread there is nobody to sleep for.
+            let Some(handle) = self.handle.get() else { return };
+            let sleep = {
+                let _inside = handle.enter();
+                tokio::time::sleep(left.min(LONGEST))
+            };
+            tokio::select! {
+                () = sleep => {}
+                () = jumped => {}
+            }
         }
     }
 

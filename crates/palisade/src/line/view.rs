@@ -34,12 +34,12 @@ impl Line {
 
     /// What a claim in this mode is told that may not stand in line.
     pub(super) fn busy(&self, now: StoreTime, mode: Mode) -> Busy {
-        Busy { holder: self.first_holder(now), ask_in: self.ask_in(now, mode, self.waiters.len()), too_soon: false }
+        Busy { holder: self.first_holder(now), ask_in: self.ask_in(now, mode, self.waiters.len()), too_soon: false, woken: false }
     }
 
     /// What a claim is told that comes too soon after the last once-per grant.
     pub(super) fn too_soon(&self, now: StoreTime, left: Duration) -> Busy {
-        Busy { holder: self.first_holder(now), ask_in: Some(left), too_soon: true }
+        Busy { holder: self.first_holder(now), ask_in: Some(left), too_soon: true, woken: false }
     }
 
     fn first_holder(&self, now: StoreTime) -> Option<Holder> {

@@ -202,7 +202,7 @@ fn an_undo_puts_back_the_mark_of_the_grant_before() {
     assert!(matches!(scene.claim(10, &hourly(2)), Answer::Granted(_)));
     let _ = scene.release(11, 2, Ending::Undo);
     let Answer::Busy(busy) = scene.claim(11, &daily(3)) else { panic!("too soon") };
-    assert_eq!(busy, Busy { holder: None, ask_in: Some(secs(49)), too_soon: true });
+    assert_eq!(busy, Busy { holder: None, ask_in: Some(secs(49)), too_soon: true, woken: false });
 }
 
 #[test]

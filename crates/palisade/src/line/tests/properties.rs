@@ -418,7 +418,7 @@ proptest! {
 
         let next = Claim { queue: false, ..some_claim(2, kind, wanted, 5) };
         for second in leaves_at..min_hold {
-            let busy = Busy { holder: None, ask_in: Some(secs(min_hold - second)), too_soon: false };
+            let busy = Busy { holder: None, ask_in: Some(secs(min_hold - second)), too_soon: false, woken: false };
             prop_assert_eq!(line.claim(at(second), &next, told), Ok(Answer::Busy(busy)));
         }
         let granted = line.claim(at(min_hold.max(leaves_at)), &next, told);

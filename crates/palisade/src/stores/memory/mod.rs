@@ -22,7 +22,7 @@ use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
-    Revoked, Standing, Store, Wakes, Woken,
+    Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
 
@@ -52,7 +52,7 @@ pub const CAPABILITY: Capability = Capability {
     name_limit: Name::LONGEST,
     renew_batch: 1024,
     claim_blocks: false,
-    in_caller: true,
+    runs: Runs::AtOnce,
 };
 
 /// The lines that clients of one name share.
