@@ -1,5 +1,6 @@
 //! The stores: one folder each, and the table of their URLs.
 
+mod events;
 mod mailbox;
 #[cfg(feature = "sqlite")]
 mod mailboxes;

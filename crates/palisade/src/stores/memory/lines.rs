@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::inbox::Inbox;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
@@ -11,6 +10,7 @@ use crate::name::Name;
 use crate::store::{
     Answer, Claim, ClaimId, ClaimRef, Ending, Event, Gone, LineView, Page, Query, Released, Revoked, Standing, Woken,
 };
+use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
 /// How many lines a page of a list has.
@@ -29,13 +29,13 @@ pub(super) struct Lines {
 /// How to reach the client of a claim.
 struct Route {
     name: Name,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Events>,
     /// For a claim that waits, or was handed the name while it waited.
     mailbox: Option<Arc<Mailbox>>,
 }
 
 impl Lines {
-    pub(super) fn claim(&mut self, now: StoreTime, claim: &Claim, inbox: &Arc<Inbox>) -> Result<Answer> {
+    pub(super) fn claim(&mut self, now: StoreTime, claim: &Claim, inbox: &Arc<Events>) -> Result<Answer> {
         let answer = self.event(now, &claim.name, |line, told| line.claim(now, claim, told))?;
         if let Answer::Granted(_) | Answer::Queued(_) = answer {
             let mailbox = matches!(answer, Answer::Queued(_)).then(Arc::default);
@@ -46,7 +46,7 @@ impl Lines {
         Ok(answer)
     }
 
-    pub(super) fn renew(&mut self, now: StoreTime, claim: &ClaimRef, inbox: &Arc<Inbox>) -> Standing {
+    pub(super) fn renew(&mut self, now: StoreTime, claim: &ClaimRef, inbox: &Arc<Events>) -> Standing {
         let ClaimRef { claim, fence } = claim;
         let standing = self.event(now, &claim.name, |line, told| line.renew(now, claim.id, *fence, told));
         match &standing {

@@ -4,7 +4,6 @@
 //! tests, and for programs that want the same locks with and without a server. Its futures are ready at once, so every verb is
 //! one call in the caller's thread: acquire 1, release 1, hand-off 1 plus one wake-up of the next in line.
 
-mod inbox;
 mod lines;
 
 use std::collections::HashMap;
@@ -13,7 +12,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::inbox::Inbox;
 use self::lines::Lines;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -24,6 +22,7 @@ use crate::store::{
     Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
     Revoked, Runs, Standing, Store, Wakes, Woken,
 };
+use crate::stores::events::Events;
 use crate::url::StoreUrl;
 
 /// What the memory store can do.
@@ -86,7 +85,7 @@ impl Hall {
 /// One client's door to the lines.
 pub struct MemoryStore {
     hall: Arc<Hall>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Events>,
 }
 
 /// Opens `memory:` or `memory:NAME`.

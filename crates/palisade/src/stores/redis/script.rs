@@ -1,22 +1,35 @@
 //! A script, and one call of it on one key.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use redis::Cmd;
 
 /// A Lua script of ours. One step of the server, whatever it does.
 pub(super) struct Script {
     text: &'static str,
-    sha: OnceLock<String>,
+    known: OnceLock<Known>,
 }
+
+struct Known {
+    sha: String,
+    /// Tells it from the others of this program.
+    bit: u64,
+}
+
+/// How many scripts this program has used.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Script {
     pub(super) const fn new(text: &'static str) -> Script {
-        Script { text, sha: OnceLock::new() }
+        Script { text, known: OnceLock::new() }
     }
 
-    fn sha(&self) -> &str {
-        self.sha.get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
+    fn known(&self) -> &Known {
+        self.known.get_or_init(|| {
+            let sha = redis::Script::new(self.text).get_hash().to_owned();
+            Known { sha, bit: 1 << (COUNT.fetch_add(1, Ordering::Relaxed) % u64::BITS) }
+        })
     }
 }
 
@@ -49,9 +62,14 @@ impl Call {
         self
     }
 
+    /// One bit, for a set of scripts.
+    pub(super) fn script_bit(&self) -> u64 {
+        self.script.known().bit
+    }
+
     /// The call by the script's hash: for a server that has seen the script.
     pub(super) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", self.script.sha())
+        self.command("EVALSHA", &self.script.known().sha)
     }
 
     /// The call with the whole text: one round trip on a server that has not seen the script.

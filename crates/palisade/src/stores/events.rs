@@ -1,4 +1,4 @@
-//! How the lines tell a client what it did not ask for.
+//! What a store tells its client without being asked, kept until the core takes it up.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -8,14 +8,14 @@ use tokio::sync::Notify;
 
 use crate::store::Event;
 
-/// What one client must hear of.
+/// What one client must hear of, in order.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct Events {
     events: Mutex<VecDeque<Event>>,
     arrived: Notify,
 }
 
-impl Inbox {
+impl Events {
     pub(super) fn push(&self, event: Event) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         self.arrived.notify_waiters();

@@ -1,0 +1,95 @@
+//! What the server's errors mean to us. Messages hold no secret: of what the server says only its first word is shown, and the
+//! rest where it cannot be a secret.
+
+use redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
+
+use super::address::Address;
+use crate::error::{Error, ErrorKind};
+
+/// What to do about an error.
+#[derive(Debug)]
+pub(super) enum Remedy {
+    /// The server has not seen the script: send its text.
+    SendWhole,
+    /// The key lives elsewhere, from now on or for this request only.
+    Redirect { to: Address, slot: Option<u16> },
+    /// The key is on its way between two servers: ask again in a moment.
+    AskAgain,
+    /// The connection is gone.
+    Reconnect(Error),
+    /// This is not the server to write to any more.
+    FindPrimary(Error),
+    /// Nothing here helps.
+    Tell(Error),
+}
+
+pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
+    let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}"));
+    match error.kind() {
+        Kind::Server(ServerErrorKind::NoScript) => Remedy::SendWhole,
+        Kind::Server(kind @ (ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
+            match error.redirect_node().and_then(|(node, slot)| Some((Address::parse(node, asked)?, slot))) {
+                Some((to, slot)) => Remedy::Redirect { to, slot: (kind == ServerErrorKind::Moved).then_some(slot) },
+                None => Remedy::Tell(Error::protocol(format!("{asked} redirects to a place that cannot be read"))),
+            }
+        }
+        Kind::Server(ServerErrorKind::TryAgain) => Remedy::AskAgain,
+        Kind::Server(ServerErrorKind::ReadOnly) => Remedy::FindPrimary(unavailable("is a replica and takes no writes")),
+        Kind::Server(ServerErrorKind::ClusterDown) => Remedy::FindPrimary(unavailable("says that its cluster is down")),
+        Kind::Server(ServerErrorKind::MasterDown) => Remedy::FindPrimary(unavailable("has lost its primary")),
+        Kind::Server(ServerErrorKind::BusyLoading) => Remedy::Tell(unavailable("is still loading its data")),
+        Kind::Server(ServerErrorKind::NoPerm) => Remedy::Tell(denied(asked, error)),
+        Kind::Server(ServerErrorKind::CrossSlot) => {
+            Remedy::Tell(Error::config("the keys of this lock are in different slots of the cluster; take a name without braces"))
+        }
+        Kind::AuthenticationFailed => Remedy::Tell(denied(asked, error)),
+        Kind::RESP3NotSupported => {
+            Remedy::Tell(Error::unsupported(format!("{asked} is older than Redis 6.0, which this store needs; upgrade it")))
+        }
+        Kind::InvalidClientConfig => Remedy::Tell(Error::config(format!("{asked}: {}", error.category())).with_source(error.clone())),
+        Kind::Io => Remedy::Reconnect(unavailable("cannot be reached").with_source(error.clone())),
+        _ => by_code(error, asked),
+    }
+}
+
+fn by_code(error: &RedisError, asked: &Address) -> Remedy {
+    let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}"));
+    match error.code() {
+        Some("NOAUTH" | "WRONGPASS") => Remedy::Tell(denied(asked, error)),
+        Some("NOREPLICAS") => Remedy::Tell(unavailable("has too few replicas to take writes")),
+        Some("BUSY") => Remedy::Tell(unavailable("is busy with somebody's endless script; end it with SCRIPT KILL")),
+        Some("OOM") => Remedy::Tell(unavailable("is out of memory and takes no writes")),
+        Some("MISCONF") => Remedy::Tell(unavailable("cannot save its data and takes no writes; see its log")),
+        Some("UNBLOCKED") => Remedy::FindPrimary(unavailable("has just become a replica")),
+        Some("WRONGTYPE") => Remedy::Tell(Error::protocol(
+            "the key of this lock holds data of another kind; take another name or prefix, or delete that key",
+        )),
+        Some(code) => Remedy::Tell(refusal(code, error, asked)),
+        None if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() => {
+            Remedy::Reconnect(unavailable("cannot be reached").with_source(error.clone()))
+        }
+        None => Remedy::Tell(Error::protocol(format!("{asked}: {}", error.category())).with_source(error.clone())),
+    }
+}
+
+/// An answer that is none of the known refusals.
+fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
+    let detail = error.detail().unwrap_or_default();
+    // A limit of connections is told in words only.
+    if detail.contains("max number of clients") {
+        return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));
+    }
+    if detail.contains("WRONGTYPE") {
+        return Error::protocol("the key of this lock holds data of another kind; take another name or prefix, or delete that key");
+    }
+    Error::protocol(format!("{asked} refused a request: {code} {detail}"))
+}
+
+fn denied(asked: &Address, error: &RedisError) -> Error {
+    let what = match (error.code(), error.kind()) {
+        (Some("NOAUTH"), _) => "wants a user or a password; write them into the URL".to_owned(),
+        (Some("NOPERM"), _) => format!("denies a right: {}; see docs/stores/redis.md for the rights that are needed", error.detail().unwrap_or_default()),
+        _ => "refused the user or the password".to_owned(),
+    };
+    Error::new(ErrorKind::Denied, format!("{asked} {what}"))
+}

@@ -1,0 +1,252 @@
+//! One connection to one server, in the runtime of whoever asks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::address::Address;
+use super::commit::Commit;
+use super::failure::{self, Remedy};
+use super::script::Call;
+use crate::error::{Error, Result};
+
+/// How many requests may wait in the connection's own queue before a caller waits to put one in.
+const QUEUE: usize = 4096;
+
+/// Who hears what a connection says by itself. Called by the connection's own task: must not block.
+pub(super) trait Hears: Send + Sync + 'static {
+    /// A message came on a channel.
+    fn message(&self, channel: &[u8], payload: &[u8]);
+    /// The connection has ended: by the server or the network, or else with the runtime it lived in.
+    fn ended(&self, by_server: bool);
+}
+
+pub(super) struct Link {
+    pub(super) address: Address,
+    connection: MultiplexedConnection,
+    /// Fires when the link must not be used any more.
+    broken: CancellationToken,
+    /// One bit for each script that the server has had from this link.
+    scripts: AtomicU64,
+    sent: AtomicU64,
+    answered: AtomicU64,
+    /// How many replicas the server had when it was last asked.
+    replicas: AtomicUsize,
+    pub(super) commit: Commit,
+}
+
+impl Link {
+    /// Connects and logs in. The connection lives in the runtime that this runs in.
+    pub(super) async fn open(client: &redis::Client, address: Address, hears: impl Hears) -> Result<Arc<Link>> {
+        let broken = CancellationToken::new();
+        let ears = Ears { hears, broken: broken.clone(), by_server: std::sync::atomic::AtomicBool::new(false) };
+        // Time-outs are ours: the runtime that we are called in may have no timers.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE)
+            .set_push_sender(ears);
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        // The connection has the only other hold on the ears: when it ends, they hear of it.
+        drop(config);
+        let connection = connection.map_err(|error| told(&error, &address))?;
+        let link = Link {
+            address,
+            connection,
+            broken,
+            scripts: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            replicas: AtomicUsize::new(0),
+            commit: Commit::default(),
+        };
+        Ok(Arc::new(link))
+    }
+
+    /// Asks the server what it is. A replica is not asked for locks.
+    pub(super) async fn look_at_role(&self) -> Result<(), Remedy> {
+        let role = self.ask(redis::cmd("ROLE")).await.map_err(|error| failure::remedy(&error, &self.address))?;
+        match role {
+            Value::Array(parts) => match (parts.first().and_then(text), parts.get(2)) {
+                (Some("master"), Some(Value::Array(replicas))) => {
+                    self.replicas.store(replicas.len(), Ordering::Relaxed);
+                    Ok(())
+                }
+                (Some("slave"), _) => {
+                    Err(Remedy::FindPrimary(Error::unavailable(format!("{} is a replica and takes no writes", self.address))))
+                }
+                (Some("sentinel"), _) => Err(Remedy::Tell(Error::config(format!(
+                    "{} is a sentinel; write redis+sentinel://{0}/master",
+                    self.address
+                )))),
+                _ => Err(Remedy::Tell(Error::protocol(format!("{} does not say what it is", self.address)))),
+            },
+            _ => Err(Remedy::Tell(Error::protocol(format!("{} does not say what it is", self.address)))),
+        }
+    }
+
+    /// How many replicas the server had when it was last asked.
+    pub(super) fn replicas(&self) -> usize {
+        self.replicas.load(Ordering::Relaxed)
+    }
+
+    /// Sends one command.
+    pub(super) async fn ask(&self, command: Cmd) -> RedisResult<Value> {
+        let mut connection = self.connection.clone();
+        self.until_broken(connection.send_packed_command(&command)).await?.extract_error()
+    }
+
+    /// Calls a script: by its hash once the server has had it from here, else whole.
+    pub(super) async fn call(&self, call: &Call) -> RedisResult<Value> {
+        let answer = self.ask(self.command(call)).await;
+        match answer {
+            Err(error) if is_no_script(&error) => self.ask(call.whole()).await,
+            answer => answer,
+        }
+    }
+
+    /// The same for a key that is just moving here.
+    pub(super) async fn call_asking(&self, call: &Call) -> RedisResult<Value> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(call.whole());
+        let mut answers = self.ask_all(&pipeline, 2).await?;
+        answers.pop().map_or_else(|| Err(unanswered()), Value::extract_error)
+    }
+
+    /// Calls many in one pipeline; each has its own answer.
+    pub(super) async fn call_all(&self, calls: &[Call]) -> Result<Vec<RedisResult<Value>>, RedisError> {
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            pipeline.add_command(self.command(call));
+        }
+        let answers = self.ask_all(&pipeline, calls.len()).await?;
+        Ok(answers.into_iter().map(Value::extract_error).collect())
+    }
+
+    fn command(&self, call: &Call) -> Cmd {
+        let bit = call.script_bit();
+        // A script that somebody has flushed since is found missing, and sent whole.
+        if self.scripts.fetch_or(bit, Ordering::Relaxed) & bit == 0 { call.whole() } else { call.by_hash() }
+    }
+
+    async fn ask_all(&self, pipeline: &Pipeline, count: usize) -> RedisResult<Vec<Value>> {
+        let mut connection = self.connection.clone();
+        self.until_broken(connection.send_packed_commands(pipeline, 0, count)).await
+    }
+
+    pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+        let mut connection = self.connection.clone();
+        self.until_broken(connection.subscribe(channel)).await
+    }
+
+    pub(super) async fn unsubscribe(&self, channel: &str) -> RedisResult<()> {
+        let mut connection = self.connection.clone();
+        self.until_broken(connection.unsubscribe(channel)).await
+    }
+
+    async fn until_broken<T>(&self, request: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let _counted = Counted::new(self);
+        tokio::select! {
+            biased;
+            answer = request => answer,
+            () = self.broken.cancelled() => Err(unanswered()),
+        }
+    }
+
+    /// Ends the link for everybody who waits for an answer on it.
+    pub(super) fn give_up(&self) {
+        self.broken.cancel();
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_cancelled()
+    }
+
+    /// Completes when the link is broken.
+    pub(super) async fn ended(&self) {
+        self.broken.cancelled().await;
+    }
+
+    /// How many requests were answered, and whether any waits for its answer.
+    pub(super) fn progress(&self) -> (u64, bool) {
+        let answered = self.answered.load(Ordering::Acquire);
+        (answered, self.sent.load(Ordering::Acquire) != answered)
+    }
+
+    /// Whether enough replicas have everything that was written on this link until now.
+    pub(super) async fn confirmed(self: &Arc<Self>, runtime: &Handle, replicas: usize, patience: std::time::Duration) -> Result<bool> {
+        let count = self.commit.join(self, runtime, replicas, patience).await;
+        count.map(|count| count >= replicas)
+    }
+}
+
+/// Counts a request as answered however its wait ends.
+struct Counted<'a>(&'a Link);
+
+impl Counted<'_> {
+    fn new(link: &Link) -> Counted<'_> {
+        link.sent.fetch_add(1, Ordering::AcqRel);
+        Counted(link)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.answered.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+pub(super) fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
+}
+
+/// What to tell of an error when there is nothing to be done about it.
+pub(super) fn told(error: &RedisError, address: &Address) -> Error {
+    match failure::remedy(error, address) {
+        Remedy::Reconnect(error) | Remedy::FindPrimary(error) | Remedy::Tell(error) => error,
+        Remedy::SendWhole | Remedy::AskAgain | Remedy::Redirect { .. } => {
+            Error::unavailable(format!("{address} sends us elsewhere, again and again"))
+        }
+    }
+}
+
+fn unanswered() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "no answer in time").into()
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The link's own ears, in the hands of the connection's task: they are dropped when it ends, for whatever reason.
+struct Ears<H: Hears> {
+    hears: H,
+    broken: CancellationToken,
+    by_server: std::sync::atomic::AtomicBool,
+}
+
+impl<H: Hears> AsyncPushSender for Ears<H> {
+    fn send(&self, push: PushInfo) -> std::result::Result<(), SendError> {
+        match (push.kind, push.data.as_slice()) {
+            (PushKind::Message, [Value::BulkString(channel), Value::BulkString(payload)]) => self.hears.message(channel, payload),
+            (PushKind::Disconnection, _) => self.by_server.store(true, Ordering::Release),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<H: Hears> Drop for Ears<H> {
+    fn drop(&mut self) {
+        self.broken.cancel();
+        self.hears.ended(self.by_server.load(Ordering::Acquire));
+    }
+}

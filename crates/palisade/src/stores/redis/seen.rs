@@ -1,0 +1,60 @@
+//! The last fence that this client has seen of each name: a server that has lost its memory and its clock is found out by it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::fence::Fence;
+use crate::name::Name;
+
+/// How many names are remembered.
+const NAMES: usize = 8192;
+
+#[derive(Default)]
+pub(super) struct Seen(Mutex<HashMap<Name, Fence>>);
+
+impl Seen {
+    /// Takes up the fence of a grant; `false` when it is below one that was seen before. The same one again is the same grant.
+    pub(super) fn take(&self, name: &Name, fence: Fence) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match seen.get_mut(name) {
+            Some(last) if fence < *last => false,
+            Some(last) => {
+                *last = fence;
+                true
+            }
+            None => {
+                if seen.len() >= NAMES {
+                    // The older half by fence, which is by time: who comes back after so many names is new to us.
+                    let mut fences: Vec<Fence> = seen.values().copied().collect();
+                    let middle = fences.len() / 2;
+                    let (_, median, _) = fences.select_nth_unstable(middle);
+                    let median = *median;
+                    seen.retain(|_, fence| *fence > median);
+                }
+                seen.insert(name.clone(), fence);
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lower_fence_is_found_out_and_names_are_forgotten_in_time() {
+        let seen = Seen::default();
+        let name = |number: usize| Name::new(format!("n{number}")).expect("a name");
+        let fence = |number| Fence::new(number).expect("a fence");
+        assert!(seen.take(&name(0), fence(7)));
+        assert!(seen.take(&name(0), fence(7)), "the same grant");
+        assert!(!seen.take(&name(0), fence(6)));
+        assert!(seen.take(&name(0), fence(8)));
+        for number in 1..3 * NAMES {
+            assert!(seen.take(&name(number), fence(number as u64 + 10)));
+        }
+        assert!(seen.0.lock().expect("whole").len() <= NAMES);
+        assert!(!seen.take(&name(3 * NAMES - 1), fence(1)), "the latest are remembered");
+    }
+}

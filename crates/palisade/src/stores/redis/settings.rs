@@ -1,0 +1,254 @@
+//! What the URL says: where the servers are, how to log in, and which format to use.
+
+use std::path::Path;
+use std::time::Duration;
+
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates};
+
+use super::address::Address;
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::url::{Secret, StoreUrl};
+
+/// How the servers stand together.
+#[derive(Debug)]
+pub(super) enum Site {
+    /// One server.
+    Single(Address),
+    /// A primary with replicas, under the eyes of sentinels.
+    Sentinel { sentinels: Vec<Address>, master: String },
+    /// Many primaries, each with a part of the keys.
+    Cluster(Vec<Address>),
+}
+
+/// How locks are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Palisade,
+    Simple,
+}
+
+pub(super) struct Settings {
+    pub(super) site: Site,
+    pub(super) format: Format,
+    user: Option<Secret>,
+    password: Option<Secret>,
+    sentinel_user: Option<Secret>,
+    sentinel_password: Option<Secret>,
+    tls: Option<TlsCertificates>,
+    db: i64,
+    /// What stands before every key; with its colon in the format `palisade`.
+    prefix: String,
+    exact_names: bool,
+    /// How many replicas must have a grant; `None`: one, where there are any.
+    pub(super) replicas: Option<usize>,
+    pub(super) connect_timeout: Duration,
+    pub(super) request_timeout: Duration,
+}
+
+/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be read back.
+pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
+
+/// The version of the format `palisade`.
+const VERSION: &str = "1:";
+
+const WORDS: [&str; 3] = ["replicas", "sentinel_user", "sentinel_password"];
+
+impl Settings {
+    pub(super) fn read(mut url: StoreUrl) -> Result<Settings> {
+        let sentinel = url.scheme().ends_with("+sentinel");
+        let cluster = url.scheme().ends_with("+cluster");
+        let secure = url.scheme().starts_with("rediss");
+        let addresses: Vec<Address> = url.endpoints(if sentinel { 26379 } else { 6379 })?.iter().map(Address::of).collect();
+        let replicas = url.take_parsed("replicas", "a number of replicas, from 0")?;
+        let (sentinel_user, sentinel_password) = match sentinel {
+            true => (url.take("sentinel_user").map(Secret::new), url.take("sentinel_password").map(Secret::new)),
+            false => (None, None),
+        };
+        url.finish(&WORDS)?;
+        let (site, db) = site(&url, addresses, sentinel, cluster)?;
+        let common = url.common();
+        let format = match common.format.as_deref() {
+            None | Some("palisade") => Format::Palisade,
+            Some("simple") => Format::Simple,
+            Some(_) => return Err(Error::config("bad store URL: format= of redis: is palisade or simple")),
+        };
+        let prefix = match (format, common.prefix.as_deref()) {
+            (Format::Palisade, prefix) => format!("{}:{VERSION}", prefix.unwrap_or("palisade")),
+            (Format::Simple, prefix) => prefix.unwrap_or_default().to_owned(),
+        };
+        if prefix.contains(['{', '}']) {
+            return Err(Error::config("bad store URL: prefix= may not have braces: they would put every lock into one slot"));
+        }
+        Ok(Settings {
+            site,
+            format,
+            user: url.user().cloned(),
+            password: url.password().cloned(),
+            sentinel_user,
+            sentinel_password,
+            tls: tls(&url, secure)?,
+            db,
+            prefix,
+            exact_names: common.exact_names,
+            replicas,
+            connect_timeout: common.connect_timeout,
+            request_timeout: common.request_timeout,
+        })
+    }
+
+    /// The key of a name.
+    pub(super) fn key(&self, name: &Name) -> String {
+        let mapped = if self.exact_names { name.as_str().to_owned() } else { name.mapped(NAME_LIMIT) };
+        match self.format {
+            // In braces, so that what belongs to a name can be put beside it in a cluster.
+            Format::Palisade => format!("{}{{{mapped}}}", self.prefix),
+            Format::Simple => format!("{}{mapped}", self.prefix),
+        }
+    }
+
+    /// The name of a key; `None` for a key that is not ours.
+    pub(super) fn name(&self, key: &str) -> Option<Name> {
+        let mapped = key.strip_prefix(&self.prefix)?;
+        let mapped = match self.format {
+            Format::Palisade => mapped.strip_prefix('{')?.strip_suffix('}')?,
+            Format::Simple => mapped,
+        };
+        if self.exact_names { Name::new(mapped).ok() } else { Name::unmapped(mapped) }
+    }
+
+    /// A pattern for the keys of all names that begin so.
+    pub(super) fn pattern(&self, prefix: &str) -> String {
+        let glob = |text: &str| {
+            text.chars().fold(String::new(), |mut glob, letter| {
+                if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+                    glob.push('\\');
+                }
+                glob.push(letter);
+                glob
+            })
+        };
+        // What the prefix is mapped to depends on nothing that follows it.
+        let mapped = match Name::new(prefix) {
+            Ok(prefix) if !self.exact_names => prefix.mapped(NAME_LIMIT),
+            _ => prefix.to_owned(),
+        };
+        let brace = if self.format == Format::Palisade { "{" } else { "" };
+        format!("{}{brace}{}*", glob(&self.prefix), glob(&mapped))
+    }
+
+    /// The channel of an inbox.
+    pub(super) fn channel(&self, id: &str) -> String {
+        match self.format {
+            Format::Palisade => format!("{}inbox:{id}", self.prefix),
+            Format::Simple => format!("palisade:{VERSION}inbox:{id}"),
+        }
+    }
+
+    /// The channel that tells what happens to a key.
+    pub(super) fn keyspace(&self, key: &str) -> String {
+        format!("__keyspace@{}__:{key}", self.db)
+    }
+
+    /// How to connect to a server that has locks.
+    pub(super) fn connection(&self, address: &Address) -> Result<redis::Client> {
+        let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(self.db);
+        login = login.set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
+        self.client(address, with_login(login, self.user.as_ref(), self.password.as_ref()))
+    }
+
+    /// How to connect to a sentinel: it has a login of its own, and no databases.
+    pub(super) fn sentinel_connection(&self, address: &Address) -> Result<redis::Client> {
+        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        self.client(address, with_login(login, self.sentinel_user.as_ref(), self.sentinel_password.as_ref()))
+    }
+
+    fn client(&self, address: &Address, login: RedisConnectionInfo) -> Result<redis::Client> {
+        let (host, port) = (address.host.to_string(), address.port);
+        let refused = |cause| Error::config(format!("{address}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause);
+        let info = |place: ConnectionAddr| -> Result<ConnectionInfo> {
+            let info = place.into_connection_info().map_err(refused)?;
+            // Off by default, and a request that waits for the answer to the one before it would cost 40 ms.
+            Ok(info.set_tcp_settings(tcp()).set_redis_settings(login.clone()))
+        };
+        match &self.tls {
+            None => redis::Client::open(info(ConnectionAddr::Tcp(host, port))?).map_err(refused),
+            Some(certificates) => {
+                let place = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
+                redis::Client::build_with_tls(info(place)?, certificates.clone()).map_err(refused)
+            }
+        }
+    }
+}
+
+fn with_login(login: RedisConnectionInfo, user: Option<&Secret>, password: Option<&Secret>) -> RedisConnectionInfo {
+    let login = match user.map(Secret::reveal) {
+        Some(user) if !user.is_empty() => login.set_username(user),
+        _ => login,
+    };
+    match password {
+        Some(password) => login.set_password(password.reveal()),
+        None => login,
+    }
+}
+
+fn tcp() -> redis::io::tcp::TcpSettings {
+    // A peer that is gone without a word is found out even where nobody asks it anything.
+    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
+    redis::io::tcp::TcpSettings::default().set_nodelay(true).set_keepalive(keepalive)
+}
+
+fn site(url: &StoreUrl, addresses: Vec<Address>, sentinel: bool, cluster: bool) -> Result<(Site, i64)> {
+    let path = url.below_hosts();
+    let database = |text: &str| match text {
+        "" => Ok(0),
+        number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
+            Error::config("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
+        }),
+    };
+    if sentinel {
+        let (master, db) = path.split_once('/').unwrap_or((path, ""));
+        if master.is_empty() {
+            return Err(Error::config("bad store URL: the sentinels' name of the primary is missing; write redis+sentinel://h1,h2,h3/master"));
+        }
+        return Ok((Site::Sentinel { sentinels: addresses, master: master.to_owned() }, database(db)?));
+    }
+    if cluster {
+        return match database(path)? {
+            0 => Ok((Site::Cluster(addresses), 0)),
+            _ => Err(Error::config("bad store URL: a cluster has only the database 0")),
+        };
+    }
+    let db = database(path)?;
+    match <[Address; 1]>::try_from(addresses) {
+        Ok([address]) => Ok((Site::Single(address), db)),
+        Err(_) => Err(Error::config(
+            "bad store URL: redis: is one server; write redis+sentinel://h1,h2/master or redis+cluster://h1,h2 for several",
+        )),
+    }
+}
+
+fn tls(url: &StoreUrl, secure: bool) -> Result<Option<TlsCertificates>> {
+    let common = url.common();
+    if !secure {
+        return match (&common.ca, &common.cert, &common.key) {
+            (None, None, None) => Ok(None),
+            _ => Err(Error::config("bad store URL: ca=, cert= and key= are for TLS; write rediss: instead of redis:")),
+        };
+    }
+    // Two providers in one program would leave none chosen: ours is, unless the program chose one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let read = |word: &str, path: &Path| {
+        std::fs::read(path).map_err(|cause| Error::config(format!("{word}= cannot be read: {cause}")).with_source(cause))
+    };
+    let client_tls = match (&common.cert, &common.key) {
+        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read("cert", cert)?, client_key: read("key", key)? }),
+        (None, None) => None,
+        _ => return Err(Error::config("bad store URL: cert= and key= go together")),
+    };
+    let root_cert = common.ca.as_deref().map(|path| read("ca", path)).transpose()?;
+    Ok(Some(TlsCertificates { client_tls, root_cert }))
+}

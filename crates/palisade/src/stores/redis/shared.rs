@@ -1,0 +1,354 @@
+//! What all verbs of one client share: its lanes, where the keys are, who waits, and what the core must hear of.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::runtime::{Handle, Id};
+
+use super::failure::{self, Remedy};
+use super::keyspace::Keyspace;
+use super::lane::Lane;
+use super::line::{self, Push};
+use super::link::Link;
+use super::script::Call;
+use super::seen::Seen;
+use super::settings::Settings;
+use super::topology::Topology;
+use crate::error::{Error, Result};
+use crate::store::{ClaimId, Event, Woken};
+use crate::stores::events::Events;
+use crate::stores::mailbox::Mailbox;
+
+/// How long to look for a key that moves between servers, between two attempts.
+const MOVING: Duration = Duration::from_millis(20);
+/// How many redirections one request follows.
+const REDIRECTS: usize = 8;
+/// How long a server may leave a request unanswered before others are asked whether it is still the one to ask.
+const SUSPECT: Duration = Duration::from_millis(500);
+/// Between two attempts to restore a connection that was lost.
+const RESTORE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How often a link looks how many replicas there are.
+const COUNT_REPLICAS: Duration = Duration::from_secs(10);
+
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) topology: Topology,
+    pub(super) events: Events,
+    pub(super) seen: Seen,
+    pub(super) keyspace: Keyspace,
+    waiting: Mutex<HashMap<ClaimId, Waiting>>,
+    lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
+    /// The client's own runtime.
+    client: OnceLock<Handle>,
+    restoring: AtomicBool,
+}
+
+/// A claim that stands in line.
+struct Waiting {
+    mailbox: Arc<Mailbox>,
+    /// The lane whose inbox it is told by.
+    lane: Arc<Lane>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings) -> Arc<Shared> {
+        Arc::new(Shared {
+            topology: Topology::new(&settings),
+            settings,
+            events: Events::default(),
+            seen: Seen::default(),
+            keyspace: Keyspace::default(),
+            waiting: Mutex::default(),
+            lanes: Mutex::default(),
+            client: OnceLock::new(),
+            restoring: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn attach(&self, runtime: &Handle) {
+        let _ = self.client.set(runtime.clone());
+    }
+
+    /// The client's own runtime, or the caller's where there is no client.
+    pub(super) fn runtime(&self) -> Result<Handle> {
+        match self.client.get() {
+            Some(client) => Ok(client.clone()),
+            None => Handle::try_current().map_err(|_| Error::config("the store is used without a client and outside of a tokio runtime")),
+        }
+    }
+
+    /// Sleeps by a timer of the client's: the caller's runtime may have none.
+    pub(super) async fn sleep(&self, span: Duration) {
+        let sleep = {
+            let _inside = self.client.get().map(Handle::enter);
+            tokio::time::sleep(span)
+        };
+        sleep.await;
+    }
+
+    /// The lane of whoever calls: of the runtime it runs in, or else of the client's own.
+    pub(super) fn lane(self: &Arc<Self>) -> Result<Arc<Lane>> {
+        let runtime = match Handle::try_current() {
+            Ok(runtime) => runtime,
+            Err(_) => self.runtime()?,
+        };
+        self.lane_of(runtime)
+    }
+
+    /// The lane of the client's own runtime, where there is a client.
+    pub(super) fn own_lane(self: &Arc<Self>) -> Result<Arc<Lane>> {
+        self.lane_of(self.runtime()?)
+    }
+
+    fn lane_of(self: &Arc<Self>, runtime: Handle) -> Result<Arc<Lane>> {
+        let id = runtime.id();
+        let mut lanes = locked(&self.lanes);
+        if let Some((_, lane)) = lanes.iter().find(|(known, _)| *known == id) {
+            return Ok(Arc::clone(lane));
+        }
+        lanes.retain(|(_, lane)| !lane.is_dead());
+        let lane = Lane::new(runtime, self)?;
+        lanes.push((id, Arc::clone(&lane)));
+        Ok(lane)
+    }
+
+    fn all_lanes(&self) -> Vec<Arc<Lane>> {
+        locked(&self.lanes).iter().map(|(_, lane)| Arc::clone(lane)).collect()
+    }
+
+    /// Calls a script where its key is, and says by which link.
+    pub(super) async fn call(self: &Arc<Self>, lane: &Arc<Lane>, call: &Call, queues: bool) -> Result<(Arc<Link>, Value)> {
+        let begun = tokio::time::Instant::now();
+        let (mut redirect, mut redirects, mut reconnected) = (None, 0, false);
+        loop {
+            let asking = redirect.is_some();
+            let address = match redirect.take() {
+                Some(address) => address,
+                None => self.topology.find(self, &call.key).await?,
+            };
+            // A link that was open before may have died unnoticed: its failure is no proof that the server is gone.
+            let known = lane.open_link(&address);
+            let was_open = known.is_some();
+            let link = match known {
+                Some(link) => link,
+                None => lane.link(&address).await.inspect_err(|_| self.topology.forget())?,
+            };
+            if queues {
+                lane.at_home(&link).await?;
+            }
+            let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
+            let error = match answer {
+                Ok(value) => return Ok((link, value)),
+                Err(error) => error,
+            };
+            match failure::remedy(&error, &address) {
+                Remedy::Redirect { to, slot } if redirects < REDIRECTS => {
+                    redirects += 1;
+                    match slot {
+                        Some(slot) => self.topology.learn(slot, to),
+                        None => redirect = Some(to),
+                    }
+                }
+                Remedy::AskAgain if begun.elapsed() < self.settings.request_timeout => self.sleep(MOVING).await,
+                Remedy::Reconnect(error) => {
+                    self.give_up(&link);
+                    if reconnected || !was_open {
+                        return Err(error);
+                    }
+                    reconnected = true;
+                }
+                Remedy::FindPrimary(error) => {
+                    self.give_up(&link);
+                    return Err(error);
+                }
+                Remedy::Tell(error) => return Err(error),
+                Remedy::Redirect { .. } | Remedy::AskAgain | Remedy::SendWhole => {
+                    self.topology.forget();
+                    return Err(Error::unavailable(format!("{address}: the key moves between servers; try again")));
+                }
+            }
+        }
+    }
+
+    /// How many replicas must confirm what is granted on this link.
+    pub(super) fn replicas_for(&self, link: &Link) -> usize {
+        self.settings.replicas.unwrap_or_else(|| link.replicas().min(1))
+    }
+
+    /// Whether a pushed grant must be confirmed by replicas, as far as is known.
+    fn pushes_need_replicas(&self) -> bool {
+        match self.settings.replicas {
+            Some(count) => count > 0,
+            None => self.all_lanes().iter().flat_map(|lane| lane.links()).any(|link| link.replicas() > 0),
+        }
+    }
+
+    /// Whether enough replicas have what was written on this link. Where the number was left to us, and the last replica is
+    /// gone, none is needed any more.
+    pub(super) async fn confirmed(&self, lane: &Lane, link: &Arc<Link>, patience: Duration) -> Result<bool> {
+        let replicas = self.replicas_for(link);
+        if replicas == 0 || link.confirmed(&lane.runtime, replicas, patience).await? {
+            return Ok(true);
+        }
+        if self.settings.replicas.is_none() {
+            let _ = link.look_at_role().await;
+        }
+        Ok(self.replicas_for(link) == 0)
+    }
+
+    // Who waits.
+
+    /// Opens an empty mailbox for a claim that may queue.
+    pub(super) fn wait_for(&self, claim: ClaimId, lane: &Arc<Lane>) {
+        locked(&self.waiting).insert(claim, Waiting { mailbox: Arc::default(), lane: Arc::clone(lane) });
+    }
+
+    pub(super) fn stop_waiting(&self, claim: ClaimId) {
+        locked(&self.waiting).remove(&claim);
+    }
+
+    pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
+        locked(&self.waiting).get(&claim).map(|waiting| Arc::clone(&waiting.mailbox))
+    }
+
+    /// The inbox by which a claim is told, if it waits and its lane still hears; and its lane.
+    pub(super) fn waits_in(&self, claim: ClaimId) -> Option<Arc<Lane>> {
+        let lane = locked(&self.waiting).get(&claim).map(|waiting| Arc::clone(&waiting.lane))?;
+        lane.home().is_some().then_some(lane)
+    }
+
+    /// A message came to one of our inboxes.
+    pub(super) fn pushed(&self, payload: &[u8]) {
+        let Some((claim, push)) = line::push(payload) else {
+            tracing::warn!("a message that cannot be read came to the inbox");
+            return;
+        };
+        let woken = match push {
+            Push::Granted(_) if self.pushes_need_replicas() => Woken::ClaimAgain,
+            Push::Granted(fence) => Woken::Granted(fence),
+            Push::Gone(why) => {
+                self.events.push(Event::Gone { claim, why });
+                Woken::Ask
+            }
+        };
+        if let Some(mailbox) = self.mailbox(claim) {
+            mailbox.push(woken);
+        }
+    }
+
+    /// A message came on a channel of the keyspace.
+    pub(super) fn key_changed(&self, channel: &[u8], payload: &[u8]) {
+        self.keyspace.heard(channel, payload);
+    }
+
+    // What becomes of links.
+
+    /// A link does not answer, or its server is the wrong one: whoever waits on it fails, and it is restored.
+    pub(super) fn give_up(self: &Arc<Self>, link: &Link) {
+        link.give_up();
+        self.cut_off();
+    }
+
+    /// A connection has ended.
+    pub(super) fn link_ended(self: &Arc<Self>, lane: Option<&Arc<Lane>>, by_server: bool) {
+        if by_server {
+            self.cut_off();
+        } else if lane.is_some_and(|lane| lane.has_lost_home()) {
+            // A caller's runtime has ended, and with it the inbox: what was pushed there is asked for.
+            self.events.push(Event::Restored);
+        }
+    }
+
+    /// Contact is lost: tells the core, and restores it without waiting to be asked.
+    fn cut_off(self: &Arc<Self>) {
+        self.topology.forget();
+        let Some(client) = self.client.get() else { return };
+        if !self.restoring.swap(true, Ordering::AcqRel) {
+            self.events.push(Event::CutOff);
+            client.spawn(restore(Arc::downgrade(self)));
+        }
+    }
+
+    /// Watches over a link: ends it when its server has not answered for too long, and sooner when another is to be asked.
+    pub(super) fn watch(self: &Arc<Self>, lane: &Arc<Lane>, link: &Arc<Link>) {
+        if let Ok(runtime) = self.runtime() {
+            let _ = lane;
+            runtime.spawn(watch(Arc::downgrade(self), Arc::clone(link)));
+        }
+    }
+}
+
+async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
+    let Some(timeout) = shared.upgrade().map(|shared| shared.settings.request_timeout) else { return };
+    let tick = SUSPECT.min(timeout / 4).max(Duration::from_millis(1));
+    let (mut answered, mut silent, mut counted) = (0, Duration::ZERO, Duration::ZERO);
+    loop {
+        tokio::select! {
+            () = link.ended() => return,
+            () = tokio::time::sleep(tick) => {}
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        let (now_answered, outstanding) = link.progress();
+        silent = if outstanding && now_answered == answered { silent + tick } else { Duration::ZERO };
+        let used = now_answered != answered;
+        answered = now_answered;
+        counted += tick;
+        if silent >= timeout {
+            shared.give_up(&link);
+        } else if silent >= SUSPECT {
+            // It stands still. Perhaps others have agreed on another one meanwhile.
+            let _ = shared.topology.look(&shared).await;
+            if !shared.topology.primaries().contains(&link.address) {
+                shared.give_up(&link);
+            }
+        } else if used && counted >= COUNT_REPLICAS && shared.settings.replicas.is_none() {
+            counted = Duration::ZERO;
+            if let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
+                shared.give_up(&link);
+            }
+        }
+    }
+}
+
+/// Restores what was lost: the client's own link, and every inbox that had waiters. Then the core renews everything.
+async fn restore(shared: std::sync::Weak<Shared>) {
+    let mut pause = RESTORE.0;
+    loop {
+        let Some(strong) = shared.upgrade() else { return };
+        if restored(&strong).await {
+            strong.restoring.store(false, Ordering::Release);
+            strong.events.push(Event::Restored);
+            return;
+        }
+        drop(strong);
+        tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+        pause = (pause * 2).min(RESTORE.1);
+    }
+}
+
+async fn restored(shared: &Arc<Shared>) -> bool {
+    if shared.topology.look(shared).await.is_err() {
+        return false;
+    }
+    let Ok(own) = shared.own_lane() else { return false };
+    let mut reached = false;
+    for address in shared.topology.primaries() {
+        reached |= own.link(&address).await.is_ok();
+    }
+    for lane in shared.all_lanes() {
+        if lane.has_lost_home()
+            && let Some(address) = shared.topology.primaries().first()
+            && let Ok(link) = lane.link(address).await
+        {
+            let _ = lane.at_home(&link).await;
+        }
+    }
+    reached
+}

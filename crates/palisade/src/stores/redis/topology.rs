@@ -1,0 +1,288 @@
+//! Which server has a key.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redis::Value;
+
+use super::address::Address;
+use super::flight::Flight;
+use super::link::told;
+use super::settings::{Settings, Site};
+use super::shared::Shared;
+use crate::error::{Error, Result};
+
+/// How many slots a cluster has.
+const SLOTS: usize = 16384;
+
+pub(super) struct Topology(Mutex<Map>);
+
+#[derive(Default)]
+struct Map {
+    /// Of one server, or of the primary that the sentinels name.
+    one: Option<Address>,
+    /// Of a cluster: the places in `servers`.
+    slots: Vec<Option<u16>>,
+    servers: Vec<Address>,
+    /// Whether what is known is to be asked for anew.
+    stale: bool,
+    finding: Option<Arc<Flight<()>>>,
+    /// Which sentinel or server to ask first: the next one after each failure.
+    turn: usize,
+}
+
+impl Topology {
+    pub(super) fn new(settings: &Settings) -> Topology {
+        let one = match &settings.site {
+            Site::Single(address) => Some(address.clone()),
+            Site::Sentinel { .. } | Site::Cluster(_) => None,
+        };
+        Topology(Mutex::new(Map { one, ..Map::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Map> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a key is, as far as is known.
+    pub(super) fn known(&self, key: &str) -> Option<Address> {
+        let map = self.lock();
+        if map.stale { None } else { map.place(key) }
+    }
+
+    /// Where a key was when we last looked: tells parts of the keys apart, and may be wrong.
+    pub(super) fn last_known(&self, key: &str) -> Option<Address> {
+        self.lock().place(key)
+    }
+
+    /// Every primary that is known.
+    pub(super) fn primaries(&self) -> Vec<Address> {
+        let map = self.lock();
+        let mut primaries: Vec<Address> = match &map.one {
+            Some(one) => vec![one.clone()],
+            None => map.slots.iter().flatten().filter_map(|place| map.servers.get(usize::from(*place)).cloned()).collect(),
+        };
+        primaries.sort();
+        primaries.dedup();
+        primaries
+    }
+
+    /// What is known is doubtful: the next request looks anew.
+    pub(super) fn forget(&self) {
+        self.lock().stale = true;
+    }
+
+    /// A server said where a slot is.
+    pub(super) fn learn(&self, slot: u16, address: Address) {
+        let mut map = self.lock();
+        if map.slots.is_empty() {
+            return;
+        }
+        let place = map.place_of(address);
+        if let Some(entry) = map.slots.get_mut(usize::from(slot)) {
+            *entry = Some(place);
+        }
+    }
+
+    /// Where a key is; asks sentinels or the cluster where that is not known.
+    pub(super) async fn find(&self, shared: &Arc<Shared>, key: &str) -> Result<Address> {
+        for _ in 0..2 {
+            if let Some(address) = self.known(key) {
+                return Ok(address);
+            }
+            self.look(shared).await?;
+        }
+        self.known(key).ok_or_else(|| Error::unavailable("no server of the cluster has the slot of this name now"))
+    }
+
+    /// Looks anew, once for all who ask at the same time.
+    pub(super) async fn look(&self, shared: &Arc<Shared>) -> Result<()> {
+        if let Site::Single(_) = shared.settings.site {
+            self.lock().stale = false;
+            return Ok(());
+        }
+        let flight = {
+            let mut map = self.lock();
+            match &map.finding {
+                Some(flight) if !flight.has_landed() => Arc::clone(flight),
+                _ => {
+                    let work = look(Arc::clone(shared));
+                    let flight = Flight::start(&shared.runtime()?, work);
+                    map.finding = Some(Arc::clone(&flight));
+                    flight
+                }
+            }
+        };
+        flight.result().await
+    }
+
+    /// The servers to ask, beginning with another one after each failure.
+    fn to_ask(&self, first: &[Address]) -> Vec<Address> {
+        let map = self.lock();
+        let mut all: Vec<Address> = first.to_vec();
+        if map.one.is_none() {
+            all.extend(map.servers.iter().filter(|server| !first.contains(server)).cloned());
+        }
+        let turn = map.turn % all.len().max(1);
+        all.rotate_left(turn);
+        all
+    }
+
+    /// Takes up where the primary is; `true` when that is new.
+    pub(super) fn set_primary(&self, address: Address) -> bool {
+        let mut map = self.lock();
+        map.stale = false;
+        map.one.replace(address.clone()).is_some_and(|before| before != address)
+    }
+}
+
+impl Map {
+    fn place(&self, key: &str) -> Option<Address> {
+        if self.one.is_some() {
+            return self.one.clone();
+        }
+        let place = (*self.slots.get(slot(key))?)?;
+        self.servers.get(usize::from(place)).cloned()
+    }
+
+    fn place_of(&mut self, address: Address) -> u16 {
+        let at = self.servers.iter().position(|server| *server == address).unwrap_or_else(|| {
+            self.servers.push(address);
+            self.servers.len() - 1
+        });
+        u16::try_from(at).unwrap_or(u16::MAX)
+    }
+}
+
+/// The slot of a key: of what stands in its first braces, if anything does.
+fn slot(key: &str) -> usize {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
+    usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key).as_bytes())) % SLOTS
+}
+
+async fn look(shared: Arc<Shared>) -> Result<()> {
+    match &shared.settings.site {
+        Site::Single(_) => Ok(()),
+        Site::Sentinel { sentinels, master } => {
+            let address = ask_in_turn(&shared, sentinels, |shared, sentinel| async move {
+                ask_sentinel(&shared, &sentinel, master).await
+            })
+            .await?;
+            shared.topology.set_primary(address);
+            Ok(())
+        }
+        Site::Cluster(seeds) => {
+            let ranges = ask_in_turn(&shared, seeds, |shared, server| async move { ask_cluster(&shared, &server).await }).await?;
+            let mut map = shared.topology.lock();
+            map.servers.clear();
+            map.slots = vec![None; SLOTS];
+            for (from, to, address) in ranges {
+                let place = map.place_of(address);
+                map.slots.iter_mut().take(to + 1).skip(from).for_each(|slot| *slot = Some(place));
+            }
+            map.stale = false;
+            Ok(())
+        }
+    }
+}
+
+/// Asks one after the other until one answers. Of several failures the one is told that people can do something about.
+async fn ask_in_turn<T, F: Future<Output = Result<T>>>(
+    shared: &Arc<Shared>,
+    servers: &[Address],
+    ask: impl Fn(Arc<Shared>, Address) -> F,
+) -> Result<T> {
+    let mut failure = None;
+    for server in shared.topology.to_ask(servers) {
+        let asked = tokio::select! {
+            answer = ask(Arc::clone(shared), server.clone()) => answer,
+            () = shared.sleep(shared.settings.connect_timeout) => {
+                Err(Error::unavailable(format!("{server} does not answer within the connect_timeout")))
+            }
+        };
+        match asked {
+            Ok(answer) => return Ok(answer),
+            Err(error) => {
+                shared.topology.lock().turn += 1;
+                if failure.as_ref().is_none_or(|known: &Error| known.retry_may_help()) {
+                    failure = Some(error);
+                }
+            }
+        }
+    }
+    Err(failure.unwrap_or_else(|| Error::unavailable("no server is known")))
+}
+
+async fn ask_sentinel(shared: &Shared, sentinel: &Address, master: &str) -> Result<Address> {
+    let client = shared.settings.sentinel_connection(sentinel)?;
+    let failed = |error| match told(&error, sentinel) {
+        told if error.code() == Some("ERR") && error.detail().is_some_and(|detail| detail.contains("unknown command")) => {
+            Error::config(format!("{sentinel} is not a sentinel; write redis://{sentinel}")).with_source(told)
+        }
+        told => told,
+    };
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+    let mut ask = redis::cmd("SENTINEL");
+    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+    let answer: Option<(String, u16)> = ask.query_async(&mut connection).await.map_err(failed)?;
+    match answer {
+        Some((host, port)) => Ok(Address::new(&host, port)),
+        None => Err(Error::config(format!("the sentinel {sentinel} knows no primary by the name in the URL; see SENTINEL MASTERS"))),
+    }
+}
+
+async fn ask_cluster(shared: &Shared, server: &Address) -> Result<Vec<(usize, usize, Address)>> {
+    let client = shared.settings.connection(server)?;
+    let failed = |error| match told(&error, server) {
+        told if error.detail().is_some_and(|detail| detail.contains("cluster support disabled")) => {
+            Error::config(format!("{server} is not part of a cluster; write redis://{server}")).with_source(told)
+        }
+        told => told,
+    };
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+    let slots: Value = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await.map_err(failed)?;
+    let ranges = read_slots(&slots, server).ok_or_else(|| Error::protocol(format!("{server} answers slots that cannot be read")))?;
+    match ranges.is_empty() {
+        true => Err(Error::unavailable(format!("{server} knows no slots; its cluster is not ready"))),
+        false => Ok(ranges),
+    }
+}
+
+fn read_slots(value: &Value, asked: &Address) -> Option<Vec<(usize, usize, Address)>> {
+    let Value::Array(ranges) = value else { return None };
+    let mut read = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let Value::Array(parts) = range else { return None };
+        let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] = parts.as_slice() else { return None };
+        let (from, to) = (usize::try_from(*from).ok()?, usize::try_from(*to).ok()?);
+        let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
+        let host = match host {
+            Value::BulkString(host) => std::str::from_utf8(host).ok()?,
+            _ => "",
+        };
+        // No name of its own: it is where we asked.
+        let host = if host.is_empty() || host == "?" { &asked.host } else { host };
+        if from > to || to >= SLOTS {
+            return None;
+        }
+        read.push((from, to, Address::new(host, u16::try_from(*port).ok()?)));
+    }
+    Some(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the Redis documentation has them.
+    #[test]
+    fn slots_are_those_of_the_server() {
+        assert_eq!(slot("123456789"), 0x31C3);
+        assert_eq!(slot("foo"), 12182);
+        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+        assert_eq!(slot("foo{}{bar}"), usize::from(crc16::State::<crc16::XMODEM>::calculate(b"foo{}{bar}")) % SLOTS);
+        assert_eq!(slot("foo{{bar}}zap"), slot("{bar"));
+        assert_eq!(slot("palisade:1:{orders}"), slot("orders"));
+    }
+}
