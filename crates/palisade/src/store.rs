@@ -51,6 +51,13 @@ pub trait Store: Send + Sync + 'static {
     /// next call returns at once. What is kept for a busy claim lives in this future only: it is not released.
     async fn wake(&self, claim: &Claim) -> Woken;
 
+    /// Which part of the store has a name: claims of different parts are renewed in requests of their own, so that a server
+    /// which hangs does not hold up the others. The same number for all where there is only one.
+    fn part(&self, name: &Name) -> u64 {
+        let _ = name;
+        0
+    }
+
     /// Extends the leases of all these claims, waiting and holding, and says where each stands, in the same order.
     ///
     /// Each has its own answer: what could not be asked about one server's claims changes nothing for another's.

@@ -40,9 +40,13 @@ impl Keeper {
             let mut due = self.ledger.take_due();
             // What is over is not renewed: that would keep others out for a holder that has been told to stop.
             due.retain(|kept| kept.begin_attempt(now) || self.drop_if_over(kept, now));
-            for batch in due.chunks(self.store.capability().renew_batch.max(1)) {
-                // A task of its own: a store that hangs or panics must not stop the other renewals.
-                self.renewals.spawn(Arc::clone(&self).renew(batch.to_vec()));
+            // Those of one part together, in the order in which they are due.
+            due.sort_by_cached_key(|kept| self.store.part(&kept.claim.name));
+            for part in due.chunk_by(|one, other| self.store.part(&one.claim.name) == self.store.part(&other.claim.name)) {
+                for batch in part.chunks(self.store.capability().renew_batch.max(1)) {
+                    // A task of its own: a store that hangs or panics must not stop the other renewals.
+                    self.renewals.spawn(Arc::clone(&self).renew(batch.to_vec()));
+                }
             }
         }
     }

@@ -35,6 +35,18 @@ struct Entry {
 const STORES: &[Entry] = &[
     Entry { schemes: &["memory"], feature: "", open: Some(memory::open), capabilities: &[memory::CAPABILITY] },
     Entry {
+        schemes: &["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"],
+        feature: "redis",
+        #[cfg(feature = "redis")]
+        open: Some(redis::open),
+        #[cfg(not(feature = "redis"))]
+        open: None,
+        #[cfg(feature = "redis")]
+        capabilities: &[redis::CAPABILITY, redis::SIMPLE],
+        #[cfg(not(feature = "redis"))]
+        capabilities: &[],
+    },
+    Entry {
         schemes: &["sqlite"],
         feature: "sqlite",
         #[cfg(feature = "sqlite")]

@@ -46,7 +46,9 @@ pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
         Kind::RESP3NotSupported => {
             Remedy::Tell(Error::unsupported(format!("{asked} is older than Redis 6.0, which this store needs; upgrade it")))
         }
-        Kind::InvalidClientConfig => Remedy::Tell(Error::config(format!("{asked}: {}", error.category())).with_source(error.clone())),
+        Kind::InvalidClientConfig => {
+            Remedy::Tell(Error::config(format!("{asked}: {}", error.category())).with_source(error.clone()))
+        }
         Kind::Io => Remedy::Reconnect(unavailable("cannot be reached").with_source(error.clone())),
         _ => by_code(error, asked),
     }
@@ -80,7 +82,9 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
         return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));
     }
     if detail.contains("WRONGTYPE") {
-        return Error::protocol("the key of this lock holds data of another kind; take another name or prefix, or delete that key");
+        return Error::protocol(
+            "the key of this lock holds data of another kind; take another name or prefix, or delete that key",
+        );
     }
     Error::protocol(format!("{asked} refused a request: {code} {detail}"))
 }
@@ -88,7 +92,10 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
 fn denied(asked: &Address, error: &RedisError) -> Error {
     let what = match (error.code(), error.kind()) {
         (Some("NOAUTH"), _) => "wants a user or a password; write them into the URL".to_owned(),
-        (Some("NOPERM"), _) => format!("denies a right: {}; see docs/stores/redis.md for the rights that are needed", error.detail().unwrap_or_default()),
+        (Some("NOPERM"), _) => format!(
+            "denies a right: {}; see docs/stores/redis.md for the rights that are needed",
+            error.detail().unwrap_or_default()
+        ),
         _ => "refused the user or the password".to_owned(),
     };
     Error::new(ErrorKind::Denied, format!("{asked} {what}"))

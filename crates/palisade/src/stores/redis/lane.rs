@@ -106,7 +106,7 @@ impl Lane {
         state.links.retain(|_, opened| !matches!(opened, Opened::Open(link) if link.is_broken()));
         state.links.insert(address, Opened::Open(Arc::clone(&link)));
         drop(state);
-        shared.watch(&self, &link);
+        shared.watch(&link);
         Ok(link)
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::address::Address;
@@ -37,6 +38,8 @@ pub(super) struct Link {
     /// How many replicas the server had when it was last asked.
     replicas: AtomicUsize,
     pub(super) commit: Commit,
+    /// Whether the server tells what becomes of its keys; asked for at first need.
+    tells_of_keys: OnceCell<bool>,
 }
 
 impl Link {
@@ -63,6 +66,7 @@ impl Link {
             answered: AtomicU64::new(0),
             replicas: AtomicUsize::new(0),
             commit: Commit::default(),
+            tells_of_keys: OnceCell::new(),
         };
         Ok(Arc::new(link))
     }
@@ -79,10 +83,9 @@ impl Link {
                 (Some("slave"), _) => {
                     Err(Remedy::FindPrimary(Error::unavailable(format!("{} is a replica and takes no writes", self.address))))
                 }
-                (Some("sentinel"), _) => Err(Remedy::Tell(Error::config(format!(
-                    "{} is a sentinel; write redis+sentinel://{0}/master",
-                    self.address
-                )))),
+                (Some("sentinel"), _) => {
+                    Err(Remedy::Tell(Error::config(format!("{} is a sentinel; write redis+sentinel://{0}/master", self.address))))
+                }
                 _ => Err(Remedy::Tell(Error::protocol(format!("{} does not say what it is", self.address)))),
             },
             _ => Err(Remedy::Tell(Error::protocol(format!("{} does not say what it is", self.address)))),
@@ -148,6 +151,23 @@ impl Link {
         self.until_broken(connection.unsubscribe(channel)).await
     }
 
+    /// Whether the server tells of keys that are deleted or expire: it was told to, and we may know.
+    pub(super) async fn tells_of_keys(&self) -> bool {
+        let ask = || async {
+            let mut ask = redis::cmd("CONFIG");
+            ask.arg("GET").arg("notify-keyspace-events");
+            let flags = match self.ask(ask).await {
+                Ok(Value::Map(pairs)) => pairs.into_iter().next().map(|(_, value)| value),
+                Ok(Value::Array(mut parts)) => parts.pop(),
+                _ => None,
+            };
+            let flags = flags.as_ref().and_then(text).unwrap_or_default();
+            let has = |flag| flags.contains(flag) || flags.contains('A');
+            flags.contains('K') && has('g') && has('x')
+        };
+        *self.tells_of_keys.get_or_init(ask).await
+    }
+
     async fn until_broken<T>(&self, request: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let _counted = Counted::new(self);
         tokio::select! {
@@ -178,7 +198,12 @@ impl Link {
     }
 
     /// Whether enough replicas have everything that was written on this link until now.
-    pub(super) async fn confirmed(self: &Arc<Self>, runtime: &Handle, replicas: usize, patience: std::time::Duration) -> Result<bool> {
+    pub(super) async fn confirmed(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        replicas: usize,
+        patience: std::time::Duration,
+    ) -> Result<bool> {
         let count = self.commit.join(self, runtime, replicas, patience).await;
         count.map(|count| count >= replicas)
     }

@@ -33,10 +33,11 @@ impl Script {
     }
 }
 
-/// One call of a script on its one key.
+/// One call of a script on its key, and perhaps on one more in the same slot.
 pub(super) struct Call {
     script: &'static Script,
     pub(super) key: String,
+    beside: Option<String>,
     args: Vec<Arg>,
 }
 
@@ -47,7 +48,14 @@ enum Arg {
 
 impl Call {
     pub(super) fn new(script: &'static Script, key: impl Into<String>) -> Call {
-        Call { script, key: key.into(), args: Vec::new() }
+        Call { script, key: key.into(), beside: None, args: Vec::new() }
+    }
+
+    /// Another key, in the same slot.
+    #[must_use]
+    pub(super) fn beside(mut self, key: String) -> Call {
+        self.beside = Some(key);
+        self
     }
 
     #[must_use]
@@ -79,7 +87,10 @@ impl Call {
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let mut command = Cmd::with_capacity(4 + self.args.len(), script.len() + 256);
-        command.arg(verb).arg(script).arg(1).arg(&self.key);
+        command.arg(verb).arg(script).arg(1 + usize::from(self.beside.is_some())).arg(&self.key);
+        if let Some(beside) = &self.beside {
+            command.arg(beside);
+        }
         for arg in &self.args {
             match arg {
                 Arg::Text(text) => command.arg(text),

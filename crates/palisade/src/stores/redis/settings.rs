@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates};
+use redis::{
+    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
+};
 
 use super::address::Address;
 use crate::error::{Error, Result};
@@ -165,7 +167,9 @@ impl Settings {
 
     fn client(&self, address: &Address, login: RedisConnectionInfo) -> Result<redis::Client> {
         let (host, port) = (address.host.to_string(), address.port);
-        let refused = |cause| Error::config(format!("{address}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause);
+        let refused = |cause| {
+            Error::config(format!("{address}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause)
+        };
         let info = |place: ConnectionAddr| -> Result<ConnectionInfo> {
             let info = place.into_connection_info().map_err(refused)?;
             // Off by default, and a request that waits for the answer to the one before it would cost 40 ms.
@@ -203,16 +207,19 @@ fn tcp() -> redis::io::tcp::TcpSettings {
 
 fn site(url: &StoreUrl, addresses: Vec<Address>, sentinel: bool, cluster: bool) -> Result<(Site, i64)> {
     let path = url.below_hosts();
-    let database = |text: &str| match text {
-        "" => Ok(0),
-        number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
-            Error::config("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
-        }),
-    };
+    let database =
+        |text: &str| match text {
+            "" => Ok(0),
+            number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
+                Error::config("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
+            }),
+        };
     if sentinel {
         let (master, db) = path.split_once('/').unwrap_or((path, ""));
         if master.is_empty() {
-            return Err(Error::config("bad store URL: the sentinels' name of the primary is missing; write redis+sentinel://h1,h2,h3/master"));
+            return Err(Error::config(
+                "bad store URL: the sentinels' name of the primary is missing; write redis+sentinel://h1,h2,h3/master",
+            ));
         }
         return Ok((Site::Sentinel { sentinels: addresses, master: master.to_owned() }, database(db)?));
     }

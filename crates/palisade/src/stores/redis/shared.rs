@@ -1,6 +1,7 @@
 //! What all verbs of one client share: its lanes, where the keys are, who waits, and what the core must hear of.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -8,17 +9,20 @@ use std::time::Duration;
 use redis::Value;
 use tokio::runtime::{Handle, Id};
 
+use super::address::Address;
 use super::failure::{self, Remedy};
 use super::keyspace::Keyspace;
 use super::lane::Lane;
 use super::line::{self, Push};
-use super::link::Link;
+use super::link::{self, Link};
 use super::script::Call;
 use super::seen::Seen;
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::error::{Error, Result};
-use crate::store::{ClaimId, Event, Woken};
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::store::{Claim, ClaimId, Event, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
@@ -80,7 +84,8 @@ impl Shared {
     pub(super) fn runtime(&self) -> Result<Handle> {
         match self.client.get() {
             Some(client) => Ok(client.clone()),
-            None => Handle::try_current().map_err(|_| Error::config("the store is used without a client and outside of a tokio runtime")),
+            None => Handle::try_current()
+                .map_err(|_| Error::config("the store is used without a client and outside of a tokio runtime")),
         }
     }
 
@@ -177,6 +182,58 @@ impl Shared {
         }
     }
 
+    /// Calls many scripts, those of one server in one pipeline. Each has its own answer, in the same order.
+    pub(super) async fn call_all(self: &Arc<Self>, calls: Vec<Call>, told: bool) -> Vec<Result<Value>> {
+        let lane = match self.lane() {
+            Ok(lane) => lane,
+            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
+        let mut servers: HashMap<Address, Vec<(usize, Call)>> = HashMap::new();
+        for (place, call) in calls.into_iter().enumerate() {
+            match self.topology.find(self, &call.key).await {
+                Ok(address) => servers.entry(address).or_default().push((place, call)),
+                Err(error) => put(&mut answers, place, Err(error)),
+            }
+        }
+        for (address, calls) in servers {
+            let (places, calls): (Vec<usize>, Vec<Call>) = calls.into_iter().unzip();
+            let pipelined = async {
+                let link = lane.link(&address).await.inspect_err(|_| self.topology.forget())?;
+                if told {
+                    lane.at_home(&link).await?;
+                }
+                let answers = link.call_all(&calls).await.map_err(|error| {
+                    self.give_up(&link);
+                    link::told(&error, &address)
+                })?;
+                Ok::<_, Error>(answers)
+            };
+            match pipelined.await {
+                Ok(values) => {
+                    for ((place, call), value) in places.into_iter().zip(&calls).zip(values) {
+                        let answer = match value {
+                            Ok(value) => Ok(value),
+                            // Moved, or a script that was flushed: one by one.
+                            Err(_) => self.call(&lane, call, told).await.map(|(_, value)| value),
+                        };
+                        put(&mut answers, place, answer);
+                    }
+                }
+                Err(error) => places.into_iter().for_each(|place| put(&mut answers, place, Err(error.clone()))),
+            }
+        }
+        let unanswered = || Err(Error::protocol("the server answered fewer requests than it was sent"));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// Which part of the servers has a name, as far as is known: what is asked of one does not wait for another.
+    pub(super) fn part(&self, name: &Name) -> u64 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        self.topology.last_known(&self.settings.key(name)).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// How many replicas must confirm what is granted on this link.
     pub(super) fn replicas_for(&self, link: &Link) -> usize {
         self.settings.replicas.unwrap_or_else(|| link.replicas().min(1))
@@ -222,6 +279,27 @@ impl Shared {
     pub(super) fn waits_in(&self, claim: ClaimId) -> Option<Arc<Lane>> {
         let lane = locked(&self.waiting).get(&claim).map(|waiting| Arc::clone(&waiting.lane))?;
         lane.home().is_some().then_some(lane)
+    }
+
+    /// A renewal found that a waiting claim was handed the name: whether it may be taken as it is. If not, it is to claim again.
+    pub(super) fn handed_over(self: &Arc<Self>, claim: &Claim, fence: Fence) -> bool {
+        let waiting =
+            locked(&self.waiting).get(&claim.id).map(|waiting| (Arc::clone(&waiting.mailbox), Arc::clone(&waiting.lane)));
+        if let Some((_, lane)) = &waiting
+            && let Some(home) = lane.home()
+        {
+            // The push should have been first. If nobody is at the other end of the inbox any more, this question stays
+            // unanswered, and the link is given up for it.
+            lane.runtime.spawn(async move { home.ask(redis::cmd("PING")).await });
+        }
+        if !self.pushes_need_replicas() && self.seen.take(&claim.name, fence) {
+            self.stop_waiting(claim.id);
+            return true;
+        }
+        if let Some((mailbox, _)) = waiting {
+            mailbox.push(Woken::ClaimAgain);
+        }
+        false
     }
 
     /// A message came to one of our inboxes.
@@ -277,11 +355,16 @@ impl Shared {
     }
 
     /// Watches over a link: ends it when its server has not answered for too long, and sooner when another is to be asked.
-    pub(super) fn watch(self: &Arc<Self>, lane: &Arc<Lane>, link: &Arc<Link>) {
+    pub(super) fn watch(self: &Arc<Self>, link: &Arc<Link>) {
         if let Ok(runtime) = self.runtime() {
-            let _ = lane;
             runtime.spawn(watch(Arc::downgrade(self), Arc::clone(link)));
         }
+    }
+}
+
+fn put(answers: &mut [Option<Result<Value>>], place: usize, answer: Result<Value>) {
+    if let Some(slot) = answers.get_mut(place) {
+        *slot = Some(answer);
     }
 }
 
@@ -300,6 +383,7 @@ async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
         let used = now_answered != answered;
         answered = now_answered;
         counted += tick;
+        shared.keyspace.sweep(&link).await;
         if silent >= timeout {
             shared.give_up(&link);
         } else if silent >= SUSPECT {

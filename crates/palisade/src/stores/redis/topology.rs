@@ -163,10 +163,9 @@ async fn look(shared: Arc<Shared>) -> Result<()> {
     match &shared.settings.site {
         Site::Single(_) => Ok(()),
         Site::Sentinel { sentinels, master } => {
-            let address = ask_in_turn(&shared, sentinels, |shared, sentinel| async move {
-                ask_sentinel(&shared, &sentinel, master).await
-            })
-            .await?;
+            let address =
+                ask_in_turn(&shared, sentinels, |shared, sentinel| async move { ask_sentinel(&shared, &sentinel, master).await })
+                    .await?;
             shared.topology.set_primary(address);
             Ok(())
         }
@@ -227,7 +226,9 @@ async fn ask_sentinel(shared: &Shared, sentinel: &Address, master: &str) -> Resu
     let answer: Option<(String, u16)> = ask.query_async(&mut connection).await.map_err(failed)?;
     match answer {
         Some((host, port)) => Ok(Address::new(&host, port)),
-        None => Err(Error::config(format!("the sentinel {sentinel} knows no primary by the name in the URL; see SENTINEL MASTERS"))),
+        None => {
+            Err(Error::config(format!("the sentinel {sentinel} knows no primary by the name in the URL; see SENTINEL MASTERS")))
+        }
     }
 }
 
@@ -242,7 +243,8 @@ async fn ask_cluster(shared: &Shared, server: &Address) -> Result<Vec<(usize, us
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
     let slots: Value = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await.map_err(failed)?;
-    let ranges = read_slots(&slots, server).ok_or_else(|| Error::protocol(format!("{server} answers slots that cannot be read")))?;
+    let ranges =
+        read_slots(&slots, server).ok_or_else(|| Error::protocol(format!("{server} answers slots that cannot be read")))?;
     match ranges.is_empty() {
         true => Err(Error::unavailable(format!("{server} knows no slots; its cluster is not ready"))),
         false => Ok(ranges),

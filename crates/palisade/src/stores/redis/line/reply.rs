@@ -31,7 +31,7 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
         Some(b"Q") => Ok(Answer::Queued(place(parts, claim)?)),
         Some(b"B") => {
             let too_soon = numbered(parts, 1)? == 1;
-            Ok(Answer::Busy(Busy { holder: first_holder(parts)?, ask_in: span(parts, 2)?, too_soon }))
+            Ok(Answer::Busy(Busy { holder: first_holder(parts)?, ask_in: span(parts, 2)?, too_soon, woken: false }))
         }
         Some(b"S") => Ok(Answer::Sealed),
         Some(b"K") => {
@@ -250,5 +250,7 @@ fn no_answer(reply: &Value) -> Error {
 }
 
 fn strange() -> Error {
-    Error::protocol("the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?")
+    Error::protocol(
+        "the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?",
+    )
 }

@@ -1,0 +1,18 @@
+-- KEYS: the lock, its last fence. ARGV: claim, lease in ms, owner.
+local token = redis.call('GET', KEYS[1])
+if token then
+  if string.sub(token, 1, 33) == ARGV[1] .. '.' then
+    -- The answer to the first try was lost: its own grant is found again, and renewed by that.
+    if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+    return string.match(token, '^%x+%.(%d+)%.')
+  end
+  return {token, redis.call('PTTL', KEYS[1])}
+end
+local time = redis.call('TIME')
+local fence = time[1] * 1000000 + time[2]
+local last = tonumber(redis.call('GET', KEYS[2]) or 0)
+if last and last >= fence then fence = last + 1 end
+fence = string.format('%.0f', fence)
+redis.call('SET', KEYS[1], ARGV[1] .. '.' .. fence .. '.' .. ARGV[3], 'PX', ARGV[2])
+redis.call('SET', KEYS[2], fence, 'PX', ARGV[2] + 600000)
+return fence

@@ -1,0 +1,9 @@
+-- KEYS: the lock, its last fence. ARGV: the fence of the grant, or nothing for a peer's.
+local token = redis.call('GET', KEYS[1])
+if not token then return 0 end
+local fence = ''
+if string.sub(token, 33, 33) == '.' then fence = string.match(token, '^%x+%.(%d+)%.') or '' end
+if fence ~= ARGV[1] then return token end
+redis.call('DEL', KEYS[1])
+if fence ~= '' then redis.call('SET', KEYS[2], fence, 'PX', 600000) end
+return 1
