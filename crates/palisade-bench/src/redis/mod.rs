@@ -48,7 +48,7 @@ struct Setting {
     round: Duration,
 }
 
-/// Runs one part, or all of them.
+/// Runs one part, or all of them, with rounds of so many seconds; what is held is held for ten times as long.
 pub(crate) fn run(words: &[&str]) -> ExitCode {
     let (part, seconds) = match words {
         [] => ("all", None),

@@ -92,7 +92,7 @@ impl Worker {
     fn is_ready(&mut self) -> Result<()> {
         match self.line()?.as_str() {
             "ready" => Ok(()),
-            other => Err(format!("a worker said {other:?}").into()),
+            error => Err(error.into()),
         }
     }
 
@@ -103,7 +103,9 @@ impl Worker {
 
     /// Adds its turns; its CPU time is the answer.
     fn report(mut self, process: usize, turns: &mut Vec<Turn>) -> Result<Duration> {
-        let cpu = Duration::from_nanos(self.line()?.parse()?);
+        let first = self.line()?;
+        // Anything but a number is what went wrong.
+        let cpu = Duration::from_nanos(first.parse().map_err(|_| first)?);
         let mut text = String::new();
         self.said.read_to_string(&mut text)?;
         for line in text.lines() {
