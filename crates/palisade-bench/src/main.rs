@@ -2,12 +2,14 @@
 //!
 //! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the public API.
 //! `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
-//! `palisade-bench cli` — what a run under a lock costs beside the bare command.
+//! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside what a private server can do.
+//! `palisade-bench cli [URL]` — what a run under a lock costs beside the bare command.
 //! `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one client: losses, CPU and memory.
 
 mod cli;
 mod hold;
 mod overhead;
+mod redis;
 mod sqlite;
 mod usage;
 
@@ -19,14 +21,17 @@ fn main() -> ExitCode {
     let number = |text: &str, default| text.parse().unwrap_or(default);
     match words.as_slice() {
         ["overhead"] => overhead::run(),
-        ["cli"] => cli::run(),
+        ["cli"] => cli::run(None),
+        ["cli", url] => cli::run(Some(url)),
         ["sqlite"] => sqlite::run(),
         ["worker", words @ ..] => sqlite::worker(words),
+        ["redis", words @ ..] => redis::run(words),
+        ["redis-worker", words @ ..] => redis::worker(words),
         ["hold"] => hold::run(10_000, 60),
         ["hold", guards] => hold::run(number(guards, 10_000), 60),
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
-            eprintln!("usage: palisade-bench overhead | sqlite | cli | hold [GUARDS] [SECONDS]");
+            eprintln!("usage: palisade-bench overhead | sqlite | redis [PART] [SECONDS] | cli [URL] | hold [GUARDS] [SECONDS]");
             ExitCode::from(64)
         }
     }

@@ -1,0 +1,124 @@
+//! One contest: the processes are started, let go together, and asked what they did.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use palisade::lease::{BootClock, Clock};
+
+use super::super::Result;
+use super::super::round::Round;
+use super::super::server::Server;
+use super::PROCESSES;
+use super::order::{self, Turn};
+
+/// From the word to the start: enough for all to hear it.
+const GET_READY: Duration = Duration::from_millis(200);
+
+/// What all processes of one side did in one round.
+pub(super) struct Contest {
+    /// Waits, and CPU per acquisition.
+    pub(super) round: Round,
+    pub(super) changes_per_second: f64,
+    /// The most acquisitions of a process by the least.
+    pub(super) unfairness: f64,
+    /// CPU of all processes for each change, in microseconds.
+    pub(super) client_per_change: f64,
+    /// CPU of the server for each change, in microseconds.
+    pub(super) server_per_change: f64,
+}
+
+impl Contest {
+    pub(super) fn hold(server: &Server, side: &str, url: &str, length: Duration) -> Result<Contest> {
+        server.clear()?;
+        let mut workers = (0..PROCESSES).map(|_| Worker::start(side, url)).collect::<Result<Vec<_>>>()?;
+        workers.iter_mut().try_for_each(Worker::is_ready)?;
+        let start = BootClock.now().since_zero() + GET_READY;
+        // The first one brings the token, if this side has one.
+        workers.iter_mut().enumerate().try_for_each(|(process, worker)| worker.go(start, length, process == 0))?;
+        sleep_until(start);
+        let before = server.cpu()?;
+        sleep_until(start + length);
+        let served = server.cpu()?.saturating_sub(before);
+        let (mut turns, mut client) = (Vec::new(), Duration::ZERO);
+        for (process, worker) in workers.into_iter().enumerate() {
+            client += worker.report(process, &mut turns)?;
+        }
+        Ok(Contest::new(turns, length, client, served))
+    }
+
+    fn new(mut turns: Vec<Turn>, length: Duration, client: Duration, server: Duration) -> Contest {
+        let changes = order::owner_changes(&mut turns) as f64;
+        let waits = turns.iter().map(|turn| turn.waited).collect();
+        Contest {
+            round: Round::new(waits, length, client, server),
+            changes_per_second: changes / length.as_secs_f64(),
+            unfairness: order::unfairness(&turns, PROCESSES),
+            client_per_change: client.as_secs_f64() * 1e6 / changes,
+            server_per_change: server.as_secs_f64() * 1e6 / changes,
+        }
+    }
+}
+
+fn sleep_until(time: Duration) {
+    std::thread::sleep(time.saturating_sub(BootClock.now().since_zero()));
+}
+
+/// This program again, driven over its pipes.
+struct Worker {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(side: &str, url: &str) -> Result<Worker> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["redis-worker", side, url])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let said = child.stdout.take().ok_or("a worker without a pipe")?;
+        Ok(Worker { child, said: BufReader::new(said) })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        match self.said.read_line(&mut line)? {
+            0 => Err("a worker ended early".into()),
+            _ => Ok(line.trim_end().to_owned()),
+        }
+    }
+
+    fn is_ready(&mut self) -> Result<()> {
+        match self.line()?.as_str() {
+            "ready" => Ok(()),
+            error => Err(error.into()),
+        }
+    }
+
+    fn go(&mut self, start: Duration, length: Duration, first: bool) -> Result<()> {
+        let word = format!("{} {} {}\n", start.as_nanos(), length.as_nanos(), u8::from(first));
+        Ok(self.child.stdin.as_mut().ok_or("a worker without a pipe")?.write_all(word.as_bytes())?)
+    }
+
+    /// Adds its turns; its CPU time is the answer.
+    fn report(mut self, process: usize, turns: &mut Vec<Turn>) -> Result<Duration> {
+        let first = self.line()?;
+        // Anything but a number is what went wrong.
+        let cpu = Duration::from_nanos(first.parse().map_err(|_| first)?);
+        let mut text = String::new();
+        self.said.read_to_string(&mut text)?;
+        for line in text.lines() {
+            let (at, waited) = line.split_once(' ').ok_or("a worker's report is cut short")?;
+            turns.push(Turn { process, at: Duration::from_nanos(at.parse()?), waited: Duration::from_nanos(waited.parse()?) });
+        }
+        Ok(cpu)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,100 @@
+//! What the server can do at the most: the commands of a lock without its logic, sent by a fast client.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Script, Value};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+
+use super::Result;
+
+const DELETE_IF_MINE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const EXTEND_IF_MINE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
+
+/// As long as those of other clients.
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// Connects; whatever drives the connection lives on the runtime that this is called on.
+pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    // Without it, the kernel holds back the second of two small requests.
+    let info = url.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    // No limit: a timer per request is not the server's cost, and BLPOP waits as long as it takes.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let mut connection = Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
+    for script in [DELETE_IF_MINE, EXTEND_IF_MINE] {
+        Script::new(script).load_async(&mut connection).await?;
+    }
+    Ok(connection)
+}
+
+/// A connection whose driver has a thread of its own, as the connections of a library that needs no runtime of its caller's.
+pub(super) struct Elsewhere {
+    pub(super) connection: MultiplexedConnection,
+    /// The thread ends when this is dropped.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Elsewhere {
+    pub(super) fn connect(url: &str) -> Result<Elsewhere> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let connection = runtime.block_on(connect(url))?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("raw-driver".into()).spawn(move || {
+            // An error means that the sender is gone, which is how it stops.
+            runtime.block_on(stopped).unwrap_or_default();
+        })?;
+        Ok(Elsewhere { connection, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The commands of one lock, written once.
+pub(super) struct RawLock {
+    connection: MultiplexedConnection,
+    take: Cmd,
+    give_back: Cmd,
+    extend: Cmd,
+}
+
+impl RawLock {
+    pub(super) fn new(connection: MultiplexedConnection, name: &str, lease: Duration) -> RawLock {
+        let (delete, extend) = (Script::new(DELETE_IF_MINE), Script::new(EXTEND_IF_MINE));
+        let (key, millis) = (format!("raw:{name}"), lease.as_millis() as u64);
+        let mut lock =
+            RawLock { connection, take: redis::cmd("SET"), give_back: redis::cmd("EVALSHA"), extend: redis::cmd("EVALSHA") };
+        lock.take.arg(&key).arg(TOKEN).arg("NX").arg("PX").arg(millis);
+        lock.give_back.arg(delete.get_hash()).arg(1).arg(&key).arg(TOKEN);
+        lock.extend.arg(extend.get_hash()).arg(1).arg(&key).arg(TOKEN).arg(millis);
+        lock
+    }
+
+    pub(super) async fn take(&mut self) -> Result<()> {
+        match self.take.query_async(&mut self.connection).await? {
+            Value::Okay => Ok(()),
+            other => Err(format!("raw: not taken: {other:?}").into()),
+        }
+    }
+
+    pub(super) async fn give_back(&mut self) -> Result<()> {
+        let found = self.give_back.query_async(&mut self.connection).await?;
+        if found { Ok(()) } else { Err("raw: lost before it was given back".into()) }
+    }
+
+    /// Whether it was still there.
+    pub(super) async fn extend(&mut self) -> Result<bool> {
+        Ok(self.extend.query_async(&mut self.connection).await?)
+    }
+}

@@ -1,0 +1,90 @@
+//! What was wanted, and whether it was reached.
+
+use std::fmt;
+
+use super::spread::Spread;
+use crate::figure;
+
+/// How good it should be.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Wanted {
+    fn met_by(self, value: f64) -> bool {
+        match self {
+            Wanted::AtLeast(bound) => value >= bound,
+            Wanted::AtMost(bound) => value <= bound,
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::AtLeast(bound) => write!(f, ">= {bound:.2}"),
+            Wanted::AtMost(bound) => write!(f, "<= {bound:.2}"),
+        }
+    }
+}
+
+struct Verdict {
+    what: String,
+    value: f64,
+    wanted: Wanted,
+}
+
+impl Verdict {
+    fn word(&self) -> &'static str {
+        if self.wanted.met_by(self.value) { "PASS" } else { "MISS" }
+    }
+}
+
+/// All that was wanted of a run.
+#[derive(Default)]
+pub(super) struct Verdicts {
+    all: Vec<Verdict>,
+    unsound: bool,
+}
+
+impl Verdicts {
+    /// Prints a figure with what was wanted of its median, and keeps it for the table at the end.
+    pub(super) fn judge(&mut self, what: impl Into<String>, spread: Spread, wanted: Wanted) {
+        let verdict = Verdict { what: what.into(), value: spread.median, wanted };
+        figure(&verdict.what, verdict.value, &format!("{spread} wanted {wanted} {}", verdict.word()));
+        self.all.push(verdict);
+    }
+
+    /// Notes that a lock did not do what it is for, however fast.
+    pub(super) fn unsound(&mut self) {
+        self.unsound = true;
+    }
+
+    /// Nothing but speed was missed.
+    pub(super) fn are_sound(&self) -> bool {
+        !self.unsound
+    }
+
+    /// The table.
+    pub(super) fn print(&self) {
+        println!("== summary");
+        for verdict in &self.all {
+            let Verdict { what, value, wanted } = verdict;
+            println!("{what:<64} {value:>8.3}  wanted {wanted:<8} {}", verdict.word());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_itself_is_good_enough() {
+        assert!(Wanted::AtLeast(0.9).met_by(0.9) && !Wanted::AtLeast(0.9).met_by(0.89));
+        assert!(Wanted::AtMost(1.1).met_by(1.1) && !Wanted::AtMost(1.1).met_by(1.11));
+        assert!(!Wanted::AtLeast(0.9).met_by(f64::NAN));
+    }
+}

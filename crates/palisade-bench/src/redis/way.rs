@@ -1,0 +1,50 @@
+//! The ways in which a program may call us: they differ in which thread wakes which.
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::Result;
+
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// In the body of `#[tokio::main]`, which is on no worker.
+    Body,
+    /// In a spawned task of a runtime with two workers.
+    Spawned,
+    /// On a runtime with one thread.
+    CurrentThread,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 3] = [Way::Body, Way::Spawned, Way::CurrentThread];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Way::Body => "main body",
+            Way::Spawned => "spawned",
+            Way::CurrentThread => "one thread",
+        }
+    }
+}
+
+/// A runtime that is called in one way.
+pub(super) struct Caller {
+    way: Way,
+    runtime: Runtime,
+}
+
+impl Caller {
+    pub(super) fn new(way: Way) -> Result<Caller> {
+        let mut builder = match way {
+            Way::Body | Way::Spawned => Builder::new_multi_thread(),
+            Way::CurrentThread => Builder::new_current_thread(),
+        };
+        Ok(Caller { way, runtime: builder.worker_threads(2).enable_all().build()? })
+    }
+
+    pub(super) fn call<T: Send + 'static>(&self, future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        match self.way {
+            Way::Body | Way::CurrentThread => self.runtime.block_on(future),
+            Way::Spawned => self.runtime.block_on(self.runtime.spawn(future))?,
+        }
+    }
+}
