@@ -39,6 +39,14 @@ impl Store for Adapted {
         self.store.capability()
     }
 
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        self.store.attach(runtime);
+    }
+
+    fn part(&self, name: &Name) -> u64 {
+        self.store.part(name)
+    }
+
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         let (kind, mode) = match (self.kind, claim.kind) {
             (As::Writer, Kind::Mutex) => (Kind::RwLock, Mode::Exclusive),

@@ -142,6 +142,14 @@ impl Store for Faulty {
         &self.capability
     }
 
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        self.store.attach(runtime);
+    }
+
+    fn part(&self, name: &Name) -> u64 {
+        self.store.part(name)
+    }
+
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         self.faults.pass(self.store.claim(claim)).await
     }

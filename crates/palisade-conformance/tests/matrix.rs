@@ -6,6 +6,8 @@ use palisade::lease::BootClock;
 use palisade::stores::memory::MemoryStore;
 use palisade::stores::sqlite::SqliteStore;
 use palisade_conformance::{As, Hooks, Subject, suite};
+use palisade_testkit::redis::Redis;
+use palisade_testkit::shared;
 
 fn memory() -> Subject {
     let store = MemoryStore::new(Arc::new(BootClock));
@@ -42,6 +44,79 @@ fn sqlite() -> Subject {
     .with_hooks(Hooks { pause: Some(Box::new(pause)), lose_sessions: Some(Box::new(lose_sessions)) })
 }
 
+fn by_url(url: String) -> Subject {
+    let open = url.clone();
+    Subject::new(move || palisade::stores::open(open.parse().expect("a good URL")).expect("a store")).with_url(url)
+}
+
+/// The words that make a URL of this format.
+fn format_of(format: &str, url: &str) -> String {
+    format!("{url}{}format={format}", if url.contains('?') { '&' } else { '?' })
+}
+
+/// A server of its own, which can stand still.
+fn redis_alone(format: &str, server: Redis) -> Subject {
+    let server = Arc::new(server);
+    let kept = Arc::clone(&server);
+    let pause = move || -> Box<dyn Send> {
+        server.pause();
+        Box::new(Resumes(Arc::clone(&server)))
+    };
+    let url = format_of(format, &kept.url());
+    let open = url.clone();
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    Subject::new(open).with_url(url).with_hooks(Hooks { pause: Some(Box::new(pause)), ..Hooks::default() })
+}
+
+struct Resumes(Arc<Redis>);
+
+impl Drop for Resumes {
+    fn drop(&mut self) {
+        self.0.resume();
+    }
+}
+
+fn redis(format: &str) -> Subject {
+    redis_alone(format, Redis::start())
+}
+
+/// A server that tells what becomes of its keys.
+fn redis_events(format: &str) -> Subject {
+    redis_alone(format, Redis::with().set("notify-keyspace-events", "Kgx").start())
+}
+
+/// The rights that the documentation asks for, and no others.
+const RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time +role +wait +ping +hello +scan \
+    +subscribe +unsubscribe +publish &palisade:1:inbox:* ~palisade:1:* +hget +hset +hdel +hmget +hgetall +del +pexpire";
+
+/// The same for the format simple, with keyspace events.
+const SIMPLE_RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time +role +wait +ping +hello \
+    +subscribe +unsubscribe +config|get &__keyspace@0__:* ~* +get +set +del +pttl +pexpire";
+
+fn redis_secured(format: &str, rights: &str) -> Subject {
+    let server = Redis::with().tls().acl(rights).start();
+    let ca = palisade_testkit::certs().ca.display().to_string();
+    let kept = Arc::new(server);
+    let url = format!("rediss://locks:lockpw@localhost:{}/0?ca={ca}&format={format}", kept.address().port());
+    let open = url.clone();
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    Subject::new(open).with_url(url)
+}
+
+fn redis_sentinel(format: &str) -> Subject {
+    by_url(format_of(format, &shared::redis_sentinel().url()))
+}
+
+fn redis_cluster(format: &str) -> Subject {
+    by_url(format_of(format, &shared::redis_cluster().url()))
+}
+
 /// Makes the tests of the table, and the table itself for the test below.
 macro_rules! matrix {
     ($($store:literal / $format:literal: $($module:ident = $subject:expr, $kind:expr;)*)*) => {
@@ -56,6 +131,21 @@ matrix! {
         memory_mutex = memory(), As::Mutex;
         memory_writer = memory(), As::Writer;
         memory_semaphore = memory(), As::Semaphore;
+    "redis" / "palisade":
+        redis_mutex = redis("palisade"), As::Mutex;
+        redis_writer = redis("palisade"), As::Writer;
+        redis_semaphore = redis("palisade"), As::Semaphore;
+        redis_secured = redis_secured("palisade", RIGHTS), As::Mutex;
+        redis_sentinel_mutex = redis_sentinel("palisade"), As::Mutex;
+        redis_sentinel_writer = redis_sentinel("palisade"), As::Writer;
+        redis_cluster_mutex = redis_cluster("palisade"), As::Mutex;
+        redis_cluster_semaphore = redis_cluster("palisade"), As::Semaphore;
+    "redis" / "simple":
+        redis_simple = redis("simple"), As::Mutex;
+        redis_simple_events = redis_events("simple"), As::Mutex;
+        redis_simple_secured = redis_secured("simple", SIMPLE_RIGHTS), As::Mutex;
+        redis_simple_sentinel = redis_sentinel("simple"), As::Mutex;
+        redis_simple_cluster = redis_cluster("simple"), As::Mutex;
     "sqlite" / "line":
         sqlite_mutex = sqlite(), As::Mutex;
         sqlite_writer = sqlite(), As::Writer;

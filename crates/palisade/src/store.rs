@@ -337,9 +337,6 @@ pub enum Woken {
     Ask,
     /// The store pushed the grant. It was given while the claim waited, so its lease is the waiter's.
     Granted(Fence),
-    /// The same claim is to be sent again: it may have been granted, and only a claim can say whether that is safe from a
-    /// failover.
-    ClaimAgain,
 }
 
 /// Where a claim stands after a renewal.

@@ -280,10 +280,17 @@ pub async fn fences_rise(subject: &Subject) -> Verdict {
     let mut last = 0;
     for round in 0..30 {
         let client = &clients[round % 2];
+        // Released, and not dropped: the next may be of another kind, which is refused while this one holds.
         let fence = if capability.rwlock && round % 3 == 0 {
-            client.rwlock(&name).read().await.expect("acquired").fence().get()
+            let guard = client.rwlock(&name).read().await.expect("acquired");
+            let fence = guard.fence().get();
+            assert_eq!(guard.release().await.expect("released"), Released::Done);
+            fence
         } else {
-            client.mutex(&name).acquire().await.expect("acquired").fence().get()
+            let guard = client.mutex(&name).acquire().await.expect("acquired");
+            let fence = guard.fence().get();
+            assert_eq!(guard.release().await.expect("released"), Released::Done);
+            fence
         };
         assert!(fence > last, "{fence} after {last}");
         last = fence;

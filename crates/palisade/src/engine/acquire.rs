@@ -19,7 +19,7 @@ use super::{Boxed, Core, broken_off};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Moment;
 use crate::lease::kept::{Kept, Stage};
-use crate::store::{Answer, Busy, Claim, Gone, Holder, Runs, Standing, Wakes, Woken};
+use crate::store::{Answer, Busy, Claim, Gone, Holder, Runs, Wakes, Woken};
 
 /// Between two attempts to reach a store.
 const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::from_secs(1) };
@@ -391,16 +391,6 @@ impl Errand {
                         Woken::Granted(_) | Woken::Ask => {
                             asking = true;
                             ask(&kept);
-                        }
-                        Woken::ClaimAgain => {
-                            let again = Asked::of(&core, Arc::clone(&kept.claim));
-                            let (_, sent, answer, _) = self.ask(again).await?;
-                            match answer {
-                                Answer::Granted(grant) => kept.confirm(sent, Standing::Held(grant), core.now()),
-                                Answer::Queued(place) => kept.confirm(sent, Standing::Waiting(place), core.now()),
-                                Answer::Busy(_) => return Ok(Turn::Again),
-                                Answer::Sealed => return Ok(Turn::Settled(Outcome::Sealed)),
-                            }
                         }
                     }
                 }

@@ -65,8 +65,12 @@ pub fn capabilities() -> impl Iterator<Item = &'static Capability> {
     STORES.iter().flat_map(|entry| entry.capabilities)
 }
 
-/// Opens the store of a URL. Parses and returns: the first use connects.
-pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
+/// Opens the store of a URL, for those who talk to it without a client. Parses and returns: the first use connects.
+///
+/// # Errors
+///
+/// [`Config`](crate::ErrorKind::Config) for a URL that cannot be used, with what to do about it.
+pub fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let Some(entry) = STORES.iter().find(|entry| entry.schemes.contains(&url.scheme())) else {
         let known: Vec<&str> = STORES.iter().flat_map(|entry| entry.schemes).copied().collect();
         return Err(Error::config(format!("no store has the scheme {}:; known: {}", url.scheme(), known.join(", "))));

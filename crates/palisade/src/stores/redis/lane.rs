@@ -26,8 +26,15 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct State {
-    links: HashMap<Address, Opened>,
+    links: HashMap<(Address, Purpose), Opened>,
     home: Home,
+}
+
+/// What a link is for. Waiting for replicas holds up everything behind it, and nothing may hold up a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Purpose {
+    Requests,
+    Renewals,
 }
 
 enum Opened {
@@ -57,22 +64,23 @@ impl Lane {
 
     /// The link to a server, if it is open.
     pub(super) fn open_link(&self, address: &Address) -> Option<Arc<Link>> {
-        match self.lock().links.get(address) {
+        match self.lock().links.get(&(address.clone(), Purpose::Requests)) {
             Some(Opened::Open(link)) if !link.is_broken() => Some(Arc::clone(link)),
             _ => None,
         }
     }
 
     /// The link to a server; opened if there is none.
-    pub(super) async fn link(self: &Arc<Self>, address: &Address) -> Result<Arc<Link>> {
+    pub(super) async fn link(self: &Arc<Self>, address: &Address, purpose: Purpose) -> Result<Arc<Link>> {
         let flight = {
             let mut state = self.lock();
-            match state.links.get(address) {
+            let place = (address.clone(), purpose);
+            match state.links.get(&place) {
                 Some(Opened::Open(link)) if !link.is_broken() => return Ok(Arc::clone(link)),
                 Some(Opened::Opening(flight)) if !flight.has_landed() => Arc::clone(flight),
                 _ => {
-                    let flight = Flight::start(&self.runtime, Arc::clone(self).open(address.clone()));
-                    state.links.insert(address.clone(), Opened::Opening(Arc::clone(&flight)));
+                    let flight = Flight::start(&self.runtime, Arc::clone(self).open(address.clone(), purpose));
+                    state.links.insert(place, Opened::Opening(Arc::clone(&flight)));
                     flight
                 }
             }
@@ -80,7 +88,7 @@ impl Lane {
         flight.result().await
     }
 
-    async fn open(self: Arc<Self>, address: Address) -> Result<Arc<Link>> {
+    async fn open(self: Arc<Self>, address: Address, purpose: Purpose) -> Result<Arc<Link>> {
         let shared = self.shared.upgrade().ok_or_else(closed)?;
         let hears = LaneEars { lane: Arc::downgrade(&self), shared: Weak::clone(&self.shared) };
         let client = shared.settings.connection(&address)?;
@@ -104,7 +112,7 @@ impl Lane {
         };
         let mut state = self.lock();
         state.links.retain(|_, opened| !matches!(opened, Opened::Open(link) if link.is_broken()));
-        state.links.insert(address, Opened::Open(Arc::clone(&link)));
+        state.links.insert((address, purpose), Opened::Open(Arc::clone(&link)));
         drop(state);
         shared.watch(&link);
         Ok(link)

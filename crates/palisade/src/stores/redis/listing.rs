@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use redis::Value;
 
+use super::lane::Purpose;
 use super::line;
 use super::link::told;
 use super::shared::Shared;
@@ -30,7 +31,7 @@ pub(super) async fn page(shared: &Arc<Shared>, prefix: &str, after: Option<&str>
     let primaries = shared.topology.primaries();
     let Some(address) = primaries.get(place) else { return Ok(Page::default()) };
     let lane = shared.lane()?;
-    let link = lane.link(address).await.inspect_err(|_| shared.topology.forget())?;
+    let link = lane.link(address, Purpose::Requests).await.inspect_err(|_| shared.topology.forget())?;
     let mut scan = redis::cmd("SCAN");
     scan.arg(cursor).arg("MATCH").arg(shared.settings.pattern(prefix)).arg("COUNT").arg(STEP);
     let value = link.ask(scan).await.map_err(|error| told(&error, address))?;
@@ -38,7 +39,7 @@ pub(super) async fn page(shared: &Arc<Shared>, prefix: &str, after: Option<&str>
     // A key may be told twice.
     let named: BTreeSet<(Name, String)> = keys.into_iter().filter_map(|key| Some((shared.settings.name(&key)?, key))).collect();
     let named: Vec<(Name, String)> = named.into_iter().filter(|(name, _)| name.as_str().starts_with(prefix)).collect();
-    let shown = shared.call_all(named.iter().map(|(_, key)| line::show(key)).collect(), false).await;
+    let shown = shared.call_all(named.iter().map(|(_, key)| line::show(key)).collect(), Purpose::Requests).await;
     let mut lines = Vec::with_capacity(named.len());
     for ((name, _), value) in named.iter().zip(shown) {
         lines.extend(line::view(&value?, name)?);

@@ -49,13 +49,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::lane::{Lane, Purpose};
 use self::settings::{Format, NAME_LIMIT, Settings};
 use self::shared::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Lease, LeaseUnit, Order, Page, Place,
+    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Grant, Lease, LeaseUnit, Order, Page,
     Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
@@ -104,24 +105,38 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
 struct RedisStore(Arc<Shared>);
 
 impl RedisStore {
-    /// Takes a renewal's answer. A claim that is found to hold while it waited was handed the name, and the push did not come, or
-    /// not yet.
-    fn renewed(&self, claim: &ClaimRef, standing: Standing) -> Standing {
-        let ClaimRef { claim, fence } = claim;
+    /// Takes a renewal's answer. A claim that holds and did not know it was handed the name while it waited.
+    async fn renewed(&self, claim: &ClaimRef, standing: Standing) -> Result<Standing> {
         match standing {
-            Standing::Held(grant) if fence.is_none() => match self.0.handed_over(claim, grant.fence) {
-                true => Standing::Held(grant),
-                // The waiter claims again, which confirms the grant or refuses it.
-                false => {
-                    let lease = Lease::of(claim.wait_lease());
-                    Standing::Waiting(Place { ahead: Some(0), ask_in: None, lease, holder: None })
-                }
-            },
-            Standing::Gone(why) => {
-                self.0.stop_waiting(claim.id);
-                Standing::Gone(why)
+            Standing::Held(grant) if claim.fence.is_none() => {
+                self.0.missed_push(claim.claim.id);
+                let lane = self.0.lane()?;
+                let grant = self.handed_over(&lane, &claim.claim, grant).await?;
+                self.0.stop_waiting(claim.claim.id);
+                Ok(Standing::Held(grant))
             }
-            other => other,
+            Standing::Gone(why) => {
+                self.0.stop_waiting(claim.claim.id);
+                Ok(Standing::Gone(why))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Passes a grant on that was handed over. Where replicas must have it, it is renewed on the connection that then waits for
+    /// them: the hand-off was written on somebody else's.
+    async fn handed_over(&self, lane: &Arc<Lane>, claim: &Arc<Claim>, grant: Grant) -> Result<Grant> {
+        let shared = &self.0;
+        if !shared.pushes_need_replicas() && shared.seen.take(&claim.name, claim.mode, grant.fence) {
+            return Ok(grant);
+        }
+        let claim_ref = claim.to_ref(Some(grant.fence));
+        let key = shared.settings.key(&claim.name);
+        let undo = |_| line::release(&key, &claim_ref, Ending::Undo);
+        let (link, value) = shared.call(lane, &line::renew(&key, &claim_ref, &lane.inbox), true).await?;
+        match line::standing(&value, claim)? {
+            Standing::Held(renewed) => grant::safe(shared, lane, &link, claim, renewed, undo).await,
+            _ => Err(Error::unavailable("the grant was gone before replicas could confirm it")),
         }
     }
 }
@@ -158,7 +173,7 @@ impl Store for RedisStore {
                     }
                     let claim_ref = Arc::new(claim.clone()).to_ref(Some(grant.fence));
                     let undo = |_| line::release(&key, &claim_ref, Ending::Undo);
-                    grant::granted(shared, &lane, &link, claim, grant, undo).await
+                    grant::safe(shared, &lane, &link, claim, grant, undo).await.map(Answer::Granted)
                 }
                 other => other,
             },
@@ -172,14 +187,19 @@ impl Store for RedisStore {
 
     async fn wake(&self, claim: &Claim) -> Woken {
         let Some(mailbox) = self.0.mailbox(claim.id) else { return Woken::Ask };
-        match mailbox.next().await {
-            // A server that has forgotten what it granted: let the claim refuse it.
-            Woken::Granted(fence) if !self.0.seen.take(&claim.name, fence) => Woken::ClaimAgain,
-            Woken::Granted(fence) => {
+        let Woken::Granted(fence) = mailbox.next().await else { return Woken::Ask };
+        // Whoever drops this half-way finds out by a renewal.
+        let grant = Grant { fence, lease: Lease::of(claim.wait_lease()) };
+        let safe = async { self.handed_over(&self.0.lane()?, &Arc::new(claim.clone()), grant).await };
+        match safe.await {
+            Ok(_) => {
                 self.0.stop_waiting(claim.id);
                 Woken::Granted(fence)
             }
-            woken => woken,
+            Err(error) => {
+                tracing::debug!(%error, name = %claim.name, "a grant that was handed over is not safe");
+                Woken::Ask
+            }
         }
     }
 
@@ -192,9 +212,16 @@ impl Store for RedisStore {
             let lane = self.0.waits_in(claim.claim.id).unwrap_or_else(|| Arc::clone(&own));
             line::renew(&self.0.settings.key(&claim.claim.name), claim, &lane.inbox)
         };
-        let answers = self.0.call_all(claims.iter().map(call).collect(), true).await;
-        let standings = claims.iter().zip(answers);
-        standings.map(|(claim, answer)| Ok(self.renewed(claim, line::standing(&answer?, &claim.claim)?))).collect()
+        let answers = self.0.call_all(claims.iter().map(call).collect(), Purpose::Renewals).await;
+        let mut standings = Vec::with_capacity(claims.len());
+        for (claim, answer) in claims.iter().zip(answers) {
+            let standing = answer.and_then(|value| line::standing(&value, &claim.claim));
+            standings.push(match standing {
+                Ok(standing) => self.renewed(claim, standing).await,
+                Err(error) => Err(error),
+            });
+        }
+        standings
     }
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {

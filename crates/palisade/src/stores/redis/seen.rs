@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::fence::Fence;
 use crate::name::Name;
+use crate::store::Mode;
 
 /// How many names are remembered.
 const NAMES: usize = 8192;
@@ -14,10 +15,12 @@ pub(super) struct Seen(Mutex<HashMap<Name, Fence>>);
 
 impl Seen {
     /// Takes up the fence of a grant; `false` when it is below one that was seen before. The same one again is the same grant.
-    pub(super) fn take(&self, name: &Name, fence: Fence) -> bool {
+    ///
+    /// Only of those who hold alone: a reader that finds its grant again may be older than another that still holds.
+    pub(super) fn take(&self, name: &Name, mode: Mode, fence: Fence) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match seen.get_mut(name) {
-            Some(last) if fence < *last => false,
+            Some(last) if fence < *last => mode != Mode::Exclusive,
             Some(last) => {
                 *last = fence;
                 true
@@ -47,14 +50,15 @@ mod tests {
         let seen = Seen::default();
         let name = |number: usize| Name::new(format!("n{number}")).expect("a name");
         let fence = |number| Fence::new(number).expect("a fence");
-        assert!(seen.take(&name(0), fence(7)));
-        assert!(seen.take(&name(0), fence(7)), "the same grant");
-        assert!(!seen.take(&name(0), fence(6)));
-        assert!(seen.take(&name(0), fence(8)));
+        assert!(seen.take(&name(0), Mode::Exclusive, fence(7)));
+        assert!(seen.take(&name(0), Mode::Exclusive, fence(7)), "the same grant");
+        assert!(!seen.take(&name(0), Mode::Exclusive, fence(6)));
+        assert!(seen.take(&name(0), Mode::Shared, fence(6)), "readers are many");
+        assert!(seen.take(&name(0), Mode::Exclusive, fence(8)));
         for number in 1..3 * NAMES {
-            assert!(seen.take(&name(number), fence(number as u64 + 10)));
+            assert!(seen.take(&name(number), Mode::Exclusive, fence(number as u64 + 10)));
         }
         assert!(seen.0.lock().expect("whole").len() <= NAMES);
-        assert!(!seen.take(&name(3 * NAMES - 1), fence(1)), "the latest are remembered");
+        assert!(!seen.take(&name(3 * NAMES - 1), Mode::Exclusive, fence(1)), "the latest are remembered");
     }
 }

@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, Id};
 use super::address::Address;
 use super::failure::{self, Remedy};
 use super::keyspace::Keyspace;
-use super::lane::Lane;
+use super::lane::{Lane, Purpose};
 use super::line::{self, Push};
 use super::link::{self, Link};
 use super::script::Call;
@@ -20,9 +20,8 @@ use super::seen::Seen;
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::{Claim, ClaimId, Event, Woken};
+use crate::store::{ClaimId, Event, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
@@ -143,7 +142,7 @@ impl Shared {
             let was_open = known.is_some();
             let link = match known {
                 Some(link) => link,
-                None => lane.link(&address).await.inspect_err(|_| self.topology.forget())?,
+                None => lane.link(&address, Purpose::Requests).await.inspect_err(|_| self.topology.forget())?,
             };
             if queues {
                 lane.at_home(&link).await?;
@@ -183,7 +182,8 @@ impl Shared {
     }
 
     /// Calls many scripts, those of one server in one pipeline. Each has its own answer, in the same order.
-    pub(super) async fn call_all(self: &Arc<Self>, calls: Vec<Call>, told: bool) -> Vec<Result<Value>> {
+    pub(super) async fn call_all(self: &Arc<Self>, calls: Vec<Call>, purpose: Purpose) -> Vec<Result<Value>> {
+        let renewals = purpose == Purpose::Renewals;
         let lane = match self.lane() {
             Ok(lane) => lane,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
@@ -199,8 +199,8 @@ impl Shared {
         for (address, calls) in servers {
             let (places, calls): (Vec<usize>, Vec<Call>) = calls.into_iter().unzip();
             let pipelined = async {
-                let link = lane.link(&address).await.inspect_err(|_| self.topology.forget())?;
-                if told {
+                let link = lane.link(&address, purpose).await.inspect_err(|_| self.topology.forget())?;
+                if renewals {
                     lane.at_home(&link).await?;
                 }
                 let answers = link.call_all(&calls).await.map_err(|error| {
@@ -215,7 +215,7 @@ impl Shared {
                         let answer = match value {
                             Ok(value) => Ok(value),
                             // Moved, or a script that was flushed: one by one.
-                            Err(_) => self.call(&lane, call, told).await.map(|(_, value)| value),
+                            Err(_) => self.call(&lane, call, renewals).await.map(|(_, value)| value),
                         };
                         put(&mut answers, place, answer);
                     }
@@ -239,8 +239,8 @@ impl Shared {
         self.settings.replicas.unwrap_or_else(|| link.replicas().min(1))
     }
 
-    /// Whether a pushed grant must be confirmed by replicas, as far as is known.
-    fn pushes_need_replicas(&self) -> bool {
+    /// Whether a grant that was handed over must be confirmed by replicas, as far as is known.
+    pub(super) fn pushes_need_replicas(&self) -> bool {
         match self.settings.replicas {
             Some(count) => count > 0,
             None => self.all_lanes().iter().flat_map(|lane| lane.links()).any(|link| link.replicas() > 0),
@@ -281,25 +281,14 @@ impl Shared {
         lane.home().is_some().then_some(lane)
     }
 
-    /// A renewal found that a waiting claim was handed the name: whether it may be taken as it is. If not, it is to claim again.
-    pub(super) fn handed_over(self: &Arc<Self>, claim: &Claim, fence: Fence) -> bool {
-        let waiting =
-            locked(&self.waiting).get(&claim.id).map(|waiting| (Arc::clone(&waiting.mailbox), Arc::clone(&waiting.lane)));
-        if let Some((_, lane)) = &waiting
+    /// A renewal found that a waiting claim was handed the name, and the push did not come, or not yet. If nobody is at the other
+    /// end of the inbox any more, this question stays unanswered, and the link is given up for it.
+    pub(super) fn missed_push(&self, claim: ClaimId) {
+        if let Some(lane) = self.waits_in(claim)
             && let Some(home) = lane.home()
         {
-            // The push should have been first. If nobody is at the other end of the inbox any more, this question stays
-            // unanswered, and the link is given up for it.
             lane.runtime.spawn(async move { home.ask(redis::cmd("PING")).await });
         }
-        if !self.pushes_need_replicas() && self.seen.take(&claim.name, fence) {
-            self.stop_waiting(claim.id);
-            return true;
-        }
-        if let Some((mailbox, _)) = waiting {
-            mailbox.push(Woken::ClaimAgain);
-        }
-        false
     }
 
     /// A message came to one of our inboxes.
@@ -309,7 +298,6 @@ impl Shared {
             return;
         };
         let woken = match push {
-            Push::Granted(_) if self.pushes_need_replicas() => Woken::ClaimAgain,
             Push::Granted(fence) => Woken::Granted(fence),
             Push::Gone(why) => {
                 self.events.push(Event::Gone { claim, why });
@@ -424,12 +412,12 @@ async fn restored(shared: &Arc<Shared>) -> bool {
     let Ok(own) = shared.own_lane() else { return false };
     let mut reached = false;
     for address in shared.topology.primaries() {
-        reached |= own.link(&address).await.is_ok();
+        reached |= own.link(&address, Purpose::Renewals).await.is_ok();
     }
     for lane in shared.all_lanes() {
         if lane.has_lost_home()
             && let Some(address) = shared.topology.primaries().first()
-            && let Ok(link) = lane.link(address).await
+            && let Ok(link) = lane.link(address, Purpose::Requests).await
         {
             let _ = lane.at_home(&link).await;
         }

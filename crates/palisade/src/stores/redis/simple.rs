@@ -1,6 +1,6 @@
 //! `format=simple`: `SET key token NX PX`, as redis-py, redsync, node-redlock, rslock and bsm/redislock write it.
 //!
-//! The token is `<claim>.<fence>.<owner>`, printable; peers compare it as a whole and look at nothing in it. The fence comes
+//! The token is `<claim>.<fence>.<owner>.<reason>`, printable; peers compare it as a whole and look at nothing in it. The fence comes
 //! from the granting script: the larger of the server's clock in microseconds and one more than the last, which is kept for ten
 //! minutes beside the lock. Peers' locks have none.
 
@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use redis::Value;
 
-use super::grant::granted;
+use super::grant;
+use super::lane::Purpose;
 use super::script::{Call, Script};
 use super::settings::NAME_LIMIT;
 use super::shared::Shared;
@@ -91,7 +92,7 @@ fn digits(fence: Option<Fence>) -> String {
     fence.map(|fence| fence.get().to_string()).unwrap_or_default()
 }
 
-fn grant(fence: Fence, claim: &Claim) -> Grant {
+fn held(fence: Fence, claim: &Claim) -> Grant {
     Grant { fence, lease: Lease::of(claim.lease) }
 }
 
@@ -113,7 +114,11 @@ impl Store for SimpleStore {
         check(claim)?;
         let shared = &self.0;
         let lane = shared.lane()?;
-        let owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
+        let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
+        if let Some(reason) = &claim.reason {
+            owner.push('.');
+            owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
+        }
         let call = self.call(&CLAIM, &claim.name).text(claim.id.reveal()).number(millis(claim.lease)).text(owner);
         let channel = shared.settings.keyspace(&call.key);
         let changes = shared.keyspace.changes(&channel);
@@ -122,7 +127,7 @@ impl Store for SimpleStore {
             Value::BulkString(digits) => {
                 let fence = read_fence(digits).ok_or_else(unreadable)?;
                 let undo = |fence| self.release_call(claim, Some(fence));
-                return granted(shared, &lane, &link, claim, grant(fence, claim), undo).await;
+                return grant::safe(shared, &lane, &link, claim, held(fence, claim), undo).await.map(Answer::Granted);
             }
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => (Token::read(token), *left),
@@ -161,14 +166,15 @@ impl Store for SimpleStore {
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         let calls = claims.iter().map(|claim| self.renew_call(claim)).collect();
-        let answers = self.0.call_all(calls, false).await;
+        let answers = self.0.call_all(calls, Purpose::Renewals).await;
         let standing = |(claim, answer): (&ClaimRef, Result<Value>)| match answer? {
             Value::BulkString(token) => {
                 let fence = Token::read(&token).fence().ok_or_else(unreadable)?;
-                Ok(Standing::Held(grant(fence, &claim.claim)))
+                Ok(Standing::Held(held(fence, &claim.claim)))
             }
             Value::Int(0) => Ok(Standing::Gone(Gone::Expired)),
-            Value::Int(_) => Ok(Standing::Gone(Gone::Taken)),
+            Value::Int(1) => Ok(Standing::Gone(Gone::Taken)),
+            Value::Int(2) => Ok(Standing::Gone(Gone::Revoked)),
             _ => Err(unreadable()),
         };
         claims.iter().zip(answers).map(standing).collect()
@@ -243,18 +249,19 @@ fn check(claim: &Claim) -> Result<()> {
 
 /// What stands in a lock's key: a token of ours, or a peer's.
 enum Token {
-    Ours { fence: Fence, owner: String },
+    Ours { fence: Fence, owner: String, reason: Option<String> },
     Peers,
 }
 
 impl Token {
     fn read(token: &[u8]) -> Token {
         let read = || {
-            let mut parts = std::str::from_utf8(token).ok()?.splitn(3, '.');
+            let mut parts = std::str::from_utf8(token).ok()?.splitn(4, '.');
             let (claim, fence, owner) = (parts.next()?, parts.next()?, parts.next()?);
             let ours = claim.len() == 32 && claim.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let owner = percent_decode_str(owner).decode_utf8_lossy().into_owned();
-            ours.then_some(Token::Ours { fence: read_fence(fence.as_bytes())?, owner })
+            let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+            let (owner, reason) = (decoded(owner), parts.next().map(decoded));
+            ours.then_some(Token::Ours { fence: read_fence(fence.as_bytes())?, owner, reason })
         };
         read().unwrap_or(Token::Peers)
     }
@@ -268,11 +275,11 @@ impl Token {
 
     /// A peer's token is its secret: it is not shown.
     fn holder(&self, lease_left: Option<Duration>) -> Holder {
-        let (owner, fence) = match self {
-            Token::Ours { fence, owner } => (owner.clone(), *fence),
-            Token::Peers => ("another program".to_owned(), Fence::NONE),
+        let (owner, reason, fence) = match self {
+            Token::Ours { fence, owner, reason } => (owner.clone(), reason.clone(), *fence),
+            Token::Peers => ("another program".to_owned(), None, Fence::NONE),
         };
-        Holder { owner, reason: None, fence, mode: Mode::Exclusive, held: None, lease_left }
+        Holder { owner, reason, fence, mode: Mode::Exclusive, held: None, lease_left }
     }
 }
 
@@ -290,9 +297,9 @@ mod tests {
 
     #[test]
     fn tokens_are_read_and_peers_are_not_shown() {
-        let ours = format!("{:032x}.1700000000000000.a%2Eb%20c", 7);
-        let Token::Ours { fence, owner } = Token::read(ours.as_bytes()) else { panic!("ours") };
-        assert_eq!((fence.get(), owner.as_str()), (1_700_000_000_000_000, "a.b c"));
+        let ours = format!("{:032x}.1700000000000000.a%2Eb%20c.why", 7);
+        let Token::Ours { fence, owner, reason } = Token::read(ours.as_bytes()) else { panic!("ours") };
+        assert_eq!((fence.get(), owner.as_str(), reason.as_deref()), (1_700_000_000_000_000, "a.b c", Some("why")));
         for peers in [&b"secret-token"[..], b"", b"\xff\xfe", b"0123.4.5", b"00000000000000000000000000000000.x.y"] {
             let holder = Token::read(peers).holder(None);
             assert!(holder.fence.is_none() && holder.owner == "another program");

@@ -1,4 +1,4 @@
--- KEYS: the lock, its last fence. ARGV: claim, lease in ms, owner.
+-- KEYS: the lock, its last fence. ARGV: claim, lease in ms, owner and reason.
 local token = redis.call('GET', KEYS[1])
 if token then
   if string.sub(token, 1, 33) == ARGV[1] .. '.' then
@@ -10,8 +10,8 @@ if token then
 end
 local time = redis.call('TIME')
 local fence = time[1] * 1000000 + time[2]
-local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-if last and last >= fence then fence = last + 1 end
+local last = tonumber(string.match(redis.call('GET', KEYS[2]) or '', '^%d+') or 0)
+if last >= fence then fence = last + 1 end
 fence = string.format('%.0f', fence)
 redis.call('SET', KEYS[1], ARGV[1] .. '.' .. fence .. '.' .. ARGV[3], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], fence, 'PX', ARGV[2] + 600000)

@@ -5,5 +5,6 @@ local fence = ''
 if string.sub(token, 33, 33) == '.' then fence = string.match(token, '^%x+%.(%d+)%.') or '' end
 if fence ~= ARGV[1] then return token end
 redis.call('DEL', KEYS[1])
-if fence ~= '' then redis.call('SET', KEYS[2], fence, 'PX', 600000) end
+-- With the claim beside it, so that its owner hears why.
+if fence ~= '' then redis.call('SET', KEYS[2], fence .. ' ' .. string.sub(token, 1, 32), 'PX', 600000) end
 return 1
