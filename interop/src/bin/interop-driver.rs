@@ -1,0 +1,13 @@
+//! The driver of the participants that are in Rust: `interop-driver LIBRARY REDIS-URL`. See `peers/PROTOCOL.md`.
+
+use std::env::args;
+
+use palisade_interop::redis::Library;
+use palisade_interop::{Fault, serve};
+
+fn main() -> Result<(), Fault> {
+    let args: Vec<String> = args().skip(1).collect();
+    let [library, url] = &args[..] else { return Err(Fault::new("usage: interop-driver LIBRARY REDIS-URL")) };
+    let library = Library::named(library).ok_or_else(|| Fault::new(format!("unknown library {library}")))?;
+    serve(&mut *library.connect(url)?)
+}
