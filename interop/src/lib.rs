@@ -1,0 +1,29 @@
+//! The peers' own libraries and ours, at one lock.
+//!
+//! Every [`Participant`] is a process of its own that can be killed: a [`Peer`] drives it over stdin and stdout, in the words of
+//! [`protocol`], whatever language it is written in. Ours is one of them, and reaches Palisade through its public API only.
+//!
+//! - [`Contest`]: participants enter and leave, and a [`Witness`] writes down what happened
+//! - [`check`]: judges what the witness saw
+//! - [`sabotage`]: participants with the usual mistakes, to show that the judge sees them
+//! - [`redis`]: the libraries that share a lock with `format=simple`
+//!
+//! Everything but [`redis`] knows nothing of the store.
+
+pub mod check;
+mod contest;
+mod ours;
+mod participant;
+mod peer;
+pub mod protocol;
+pub mod redis;
+pub mod sabotage;
+mod serve;
+mod witness;
+
+pub use contest::{Contest, Contestant, Outcome};
+pub use ours::Ours;
+pub use participant::{Acquired, Extended, Fault, Participant, Released};
+pub use peer::{Peer, installed};
+pub use serve::serve;
+pub use witness::{Visit, Visitor, Witness};

@@ -1,0 +1,164 @@
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::participant::{Acquired, Extended, Fault, Participant, Released};
+use crate::protocol::{READY, Request, Word, read};
+
+/// How long an answer may take beyond what was asked to wait. Far more than any needs, for machines with much else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A participant in a process of its own. It is killed when this is dropped, and ends by itself when this process is killed:
+/// then its stdin ends.
+#[derive(Debug)]
+pub struct Peer {
+    label: String,
+    child: Child,
+    /// None after [`Peer::hang_up`].
+    requests: Option<ChildStdin>,
+    answers: Receiver<String>,
+}
+
+impl Peer {
+    /// Starts a driver, and returns when it is ready.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started; the words name `scripts/setup`, which installs what it needs.
+    pub fn start(label: impl Into<String>, mut command: Command) -> Result<Self, Fault> {
+        let label = label.into();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| {
+            let hint = if error.kind() == ErrorKind::NotFound { ": run scripts/setup" } else { "" };
+            Fault::new(format!("{label}: cannot start {}: {error}{hint}", command.get_program().to_string_lossy()))
+        })?;
+        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both were asked for");
+        };
+        let mut peer = Self { label, child, requests: Some(requests), answers: lines(answers) };
+        match peer.line(Duration::ZERO)?.as_str() {
+            READY => Ok(peer),
+            other => Err(peer.fault(format!("said {other:?} where it should be ready"))),
+        }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as a crash does, with SIGKILL, and returns when it is gone.
+    pub fn crash(mut self) {
+        self.end();
+    }
+
+    /// Closes its stdin, as the end of this process would.
+    #[must_use = "dropping it kills the process"]
+    pub fn hang_up(mut self) -> Self {
+        self.requests = None;
+        self
+    }
+
+    /// Sends a request, whose answer is to be awaited with [`Peer::awaited`]: for what is to happen in between.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone.
+    pub fn begin(&mut self, request: &Request) -> Result<(), Fault> {
+        let Some(requests) = &mut self.requests else { return Err(self.fault("it was hung up on")) };
+        writeln!(requests, "{request}").map_err(|error| self.fault(error))
+    }
+
+    /// The answer to what was [begun](Peer::begin), or None when it does not come in time.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone, or answers with an error.
+    pub fn awaited<W: Word>(&mut self, longest: Duration) -> Result<Option<W>, Fault> {
+        match self.answers.recv_timeout(longest) {
+            Ok(line) => read(&line).map(Some).map_err(|fault| self.fault(fault)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(self.fault("it ended")),
+        }
+    }
+
+    fn ask<W: Word>(&mut self, request: &Request, wait: Duration) -> Result<W, Fault> {
+        self.begin(request)?;
+        let line = self.line(wait)?;
+        read(&line).map_err(|fault| self.fault(fault))
+    }
+
+    fn line(&mut self, wait: Duration) -> Result<String, Fault> {
+        self.answers.recv_timeout(wait + PATIENCE).map_err(|error| match error {
+            RecvTimeoutError::Timeout => self.fault(format!("no answer within {:?}", wait + PATIENCE)),
+            RecvTimeoutError::Disconnected => self.fault("it ended"),
+        })
+    }
+
+    fn fault(&self, what: impl Display) -> Fault {
+        Fault::new(format!("{}: {what}", self.label))
+    }
+
+    fn end(&mut self) {
+        // It may have ended by itself, and then there is nothing to do.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Participant for Peer {
+    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
+        self.ask(&Request::Acquire { name: name.to_owned(), lease, wait }, wait)
+    }
+
+    fn release(&mut self) -> Result<Released, Fault> {
+        self.ask(&Request::Release, Duration::ZERO)
+    }
+
+    fn extend(&mut self, lease: Duration) -> Result<Extended, Fault> {
+        self.ask(&Request::Extend { lease }, Duration::ZERO)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Where `scripts/setup` has put what this folder of `peers/` needs.
+///
+/// # Errors
+///
+/// When it is not there, or is of another version; the words name `scripts/setup`.
+pub fn installed(peer: &str) -> Result<PathBuf, Fault> {
+    // The script alone knows the rule, so that there are no two.
+    let asked = Command::new(source("install")).args(["--where", peer]).output().map_err(Fault::of)?;
+    if !asked.status.success() {
+        return Err(Fault::new(String::from_utf8_lossy(&asked.stderr).trim()));
+    }
+    let place = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());
+    if place.is_dir() { Ok(place) } else { Err(Fault::new(format!("{peer} is not installed: run scripts/setup"))) }
+}
+
+/// A file of `peers/`.
+pub(crate) fn source(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(path)
+}
+
+/// A pipe has no read with a limit, so a thread reads it. It ends with the child.
+fn lines(pipe: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,89 @@
+use std::path::Path;
+use std::process::Command;
+
+use crate::ours::Ours;
+use crate::participant::{Fault, Participant};
+use crate::peer::{Peer, installed, source};
+use crate::redis::{Raw, Rslock};
+
+/// A library of this family, ours included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// Palisade with `format=simple`.
+    Ours,
+    /// [`Raw`].
+    Raw,
+    /// Python: redis.
+    RedisPy,
+    /// Go: go-redsync/redsync over go-redis.
+    Redsync,
+    /// Go: bsm/redislock.
+    Redislock,
+    /// JavaScript: redlock over ioredis.
+    NodeRedlock,
+    /// Rust: rslock.
+    Rslock,
+}
+
+impl Library {
+    /// The libraries of others.
+    pub const PEERS: [Self; 5] = [Self::RedisPy, Self::Redsync, Self::Redislock, Self::NodeRedlock, Self::Rslock];
+
+    /// Its name, by which a driver knows it too.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "palisade",
+            Self::Raw => "raw",
+            Self::RedisPy => "redis-py",
+            Self::Redsync => "redsync",
+            Self::Redislock => "redislock",
+            Self::NodeRedlock => "redlock",
+            Self::Rslock => "rslock",
+        }
+    }
+
+    /// The library of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Ours, Self::Raw].into_iter().chain(Self::PEERS).find(|library| library.name() == name)
+    }
+
+    /// Starts its driver, for the server at `redis://HOST:PORT`. `rust` is the driver of those that are in Rust.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn start(self, url: &str, rust: impl AsRef<Path>) -> Result<Peer, Fault> {
+        let mut command = match self {
+            Self::Ours | Self::Raw | Self::Rslock => Command::new(rust.as_ref()),
+            Self::Redsync | Self::Redislock => Command::new(installed("redis-go")?.join("driver")),
+            Self::RedisPy => {
+                let mut python = Command::new(installed("redis-python")?.join("venv/bin/python"));
+                python.arg(source("redis-python/driver.py"));
+                python
+            }
+            Self::NodeRedlock => {
+                let mut node = Command::new("node");
+                node.env("NODE_PATH", installed("redis-node")?.join("node_modules")).arg(source("redis-node/driver.js"));
+                node
+            }
+        };
+        command.args([self.name(), url]);
+        Peer::start(self.name(), command)
+    }
+
+    /// Those that are in Rust, in this process: what the driver serves.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot connect, or is in another language.
+    pub fn connect(self, url: &str) -> Result<Box<dyn Participant>, Fault> {
+        match self {
+            Self::Ours => Ok(Box::new(Ours::connect(&format!("{url}/0?format=simple"))?)),
+            Self::Raw => Ok(Box::new(Raw::connect(url)?)),
+            Self::Rslock => Ok(Box::new(Rslock::connect(url)?)),
+            other => Err(Fault::new(format!("{} is not in Rust", other.name()))),
+        }
+    }
+}

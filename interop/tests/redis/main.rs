@@ -1,0 +1,45 @@
+//! Ours and the peers' libraries at one lock in Redis, each in a process of its own.
+
+mod children;
+mod contests;
+mod exclusion;
+mod sabotage;
+mod table;
+
+use std::time::Duration;
+
+use palisade_interop::redis::Library;
+use palisade_interop::{Contestant, Fault, Peer};
+use palisade_testkit::redis::Redis;
+
+/// A lease that nobody outlives in these tests.
+const LONG: Duration = Duration::from_secs(60);
+
+/// How long somebody waits who is to get the lock.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// No time at all: one attempt.
+const ONCE: Duration = Duration::ZERO;
+
+/// Who plays our part. `PALISADE_INTEROP_OURS=raw` lets the bare format play it, to tell whether a failure is ours.
+fn ours() -> Library {
+    let name = std::env::var("PALISADE_INTEROP_OURS").unwrap_or_else(|_| Library::Ours.name().to_owned());
+    Library::named(&name).unwrap_or_else(|| panic!("PALISADE_INTEROP_OURS={name} is no library"))
+}
+
+fn start(library: Library, redis: &Redis) -> Result<Peer, Fault> {
+    library.start(&redis.url(), env!("CARGO_BIN_EXE_interop-driver"))
+}
+
+/// For a contest, in which one library may play several times.
+fn contestants(libraries: &[Library], redis: &Redis) -> Result<Vec<Contestant>, Fault> {
+    let mut contestants: Vec<Contestant> = Vec::new();
+    for (index, library) in libraries.iter().enumerate() {
+        let name = match libraries[..index].iter().filter(|earlier| *earlier == library).count() {
+            0 => library.name().to_owned(),
+            earlier => format!("{} {}", library.name(), earlier + 1),
+        };
+        contestants.push((name, Box::new(start(*library, redis)?)));
+    }
+    Ok(contestants)
+}
