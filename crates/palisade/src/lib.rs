@@ -69,9 +69,13 @@ pub mod lease;
 pub mod line;
 mod lock;
 mod name;
+#[cfg(feature = "redis")]
+mod scripted;
 pub mod store;
 pub mod stores;
 pub mod url;
+#[cfg(feature = "redis")]
+pub mod versioned;
 
 pub use client::{Client, Stats, connect};
 pub use duration::{parse_duration, show_duration};
