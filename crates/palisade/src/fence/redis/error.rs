@@ -18,6 +18,8 @@ pub enum KeyError {
         /// The fence of this write.
         offered: Fence,
     },
+    /// The grant does not hold the lock: its lease has ended, or it was released, revoked or lost. Nothing was changed.
+    NotHeld,
     /// The grant came without a fence: this store, or this format of it, gives none.
     NoFence,
     /// There is something under the key that was not written by [`FencedKeys`](super::FencedKeys). Nothing was changed.
@@ -43,6 +45,9 @@ impl fmt::Display for KeyError {
                 f,
                 "stale: fence {offered} is older than fence {highest}, which was here since; the lock was lost, take it anew"
             ),
+            KeyError::NotHeld => {
+                f.write_str("the lock is not held by this grant any more; take it anew, and read before you write")
+            }
             KeyError::NoFence => f.write_str("the grant has no fence: take the lock in a store and format that gives one"),
             KeyError::Foreign { found } => write!(
                 f,

@@ -34,6 +34,34 @@
 //! - One key belongs to one lock name. Fences of different names, or of different stores, cannot be compared.
 //! - Any connection will do that is a [`ConnectionLike`]: a single one, a manager, a cluster. Redis 5 or later.
 //!
+//! # Where the lock is in the same Redis
+//!
+//! There the write can ask the lock itself: [`set_if_held`](FencedKeys::set_if_held) and
+//! [`delete_if_held`](FencedKeys::delete_if_held) are one script that writes only while this very claim holds the lock. They need
+//! no `install`, and refuse a holder whose lease has ended, or whose grant was revoked, before anybody else has come. They check
+//! and raise the fence as well, so both forms can be mixed.
+//!
+//! Lock and data must lie in one slot of a cluster: [`Held::key`] makes such a key, and every other is refused.
+//!
+//! ```
+//! use palisade::fence::redis::{FencedKeys, Held, KeyError, redis};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = palisade_testkit::redis::Redis::start();
+//! # let grant = r#"{"name": "stock", "store": "redis", "claim": "00000000000000000000000000000001",
+//! #     "kind": "mutex", "mode": "exclusive", "fence": "7", "lease_ms": 30000, "owner": "me"}"#;
+//! # let grant = serde_json::from_str(grant)?;
+//! # let mut shop = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
+//! let held = Held::by_grant(&grant)?; // or Held::by(&guard)
+//!
+//! // It ended long ago. Nobody has written here since, and still the write is refused.
+//! let refused = FencedKeys::new().set_if_held(&mut shop, held.key("bolt"), &held, "6").await;
+//! assert!(matches!(refused, Err(KeyError::NotHeld)));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is in the key
 //!
 //! A hash. It is one key, so that a cluster never splits the value from its fence, and `DEL`, `RENAME`, `DUMP` or a failover
@@ -65,10 +93,12 @@
 //! matters, use [`versioned`](crate::versioned).
 
 mod error;
+mod held;
 
 use std::time::Duration;
 
 pub use error::KeyError;
+pub use held::Held;
 pub use redis;
 use redis::aio::ConnectionLike;
 
@@ -77,6 +107,8 @@ use crate::error::Error;
 use crate::scripted::Script;
 
 static WRITE: Script = Script::new(include_str!("write.lua"));
+static WRITE_IF_HELD: Script =
+    Script::new(concat!(include_str!("../../stores/redis/line/holds.lua"), include_str!("held.lua"), include_str!("write.lua")));
 static READ: Script = Script::new(include_str!("read.lua"));
 
 /// As long as the longest lease.
@@ -237,6 +269,48 @@ impl FencedKeys {
         self.write(connection, key.as_ref(), fence, Verb::Delete).await
     }
 
+    /// Sets the value, if this very grant holds the lock at this moment by the word of Redis itself. Neither our clock nor a
+    /// later holder's `install` is needed for that. `key` must lie in the lock's slot: [`Held::key`] makes such a key.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::NotHeld`] when the lease has ended, or the grant was released, revoked or lost; nothing is changed then. And as
+    /// [`set`](FencedKeys::set), and [`KeyError::Config`] for a key that may lie in another slot.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`set`](FencedKeys::set).
+    pub async fn set_if_held<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+        held: &Held,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), KeyError>
+    where
+        C: ConnectionLike + Send,
+    {
+        let verb = Verb::Set { value: value.as_ref(), ttl: None };
+        self.write_if_held(connection, key.as_ref(), held, verb).await.map(drop)
+    }
+
+    /// Deletes the value and keeps the fence, if this very grant holds the lock at this moment. Answers as
+    /// [`delete`](FencedKeys::delete).
+    ///
+    /// # Errors
+    ///
+    /// As [`set_if_held`](FencedKeys::set_if_held).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`delete`](FencedKeys::delete).
+    pub async fn delete_if_held<C>(&self, connection: &mut C, key: impl AsRef<[u8]>, held: &Held) -> Result<bool, KeyError>
+    where
+        C: ConnectionLike + Send,
+    {
+        self.write_if_held(connection, key.as_ref(), held, Verb::Delete).await
+    }
+
     /// The value and the highest fence; `None` when the key has never been written, or has been forgotten.
     ///
     /// [Install](FencedKeys::install) first if you are going to write what follows from it.
@@ -267,23 +341,52 @@ impl FencedKeys {
     where
         C: ConnectionLike + Send,
     {
+        let words = self.words(fence, &verb)?;
+        let [name, number, keep, ttl] = words.each_ref().map(|word| word.as_bytes());
+        let args = [name, number, keep, ttl, verb.value()];
+        written(WRITE.run(connection, &[key], &args).await?, fence)
+    }
+
+    async fn write_if_held<C>(&self, connection: &mut C, key: &[u8], held: &Held, verb: Verb<'_>) -> Result<bool, KeyError>
+    where
+        C: ConnectionLike + Send,
+    {
+        held.check_slot(key)?;
+        let (fence, lock) = (held.fence(), held.lock_key());
+        let words = self.words(fence, &verb)?;
+        let [name, number, keep, ttl] = words.each_ref().map(|word| word.as_bytes());
+        let args = [name, number, keep, ttl, verb.value(), held.claim().as_bytes()];
+        written(WRITE_IF_HELD.run(connection, &[key, lock.as_bytes()], &args).await?, fence)
+    }
+
+    /// The script's arguments before the value.
+    fn words(&self, fence: Fence, verb: &Verb<'_>) -> Result<[String; 4], KeyError> {
         if fence.is_none() {
             return Err(KeyError::NoFence);
         }
-        let (verb, value, ttl) = match verb {
-            Verb::Set { value, ttl } => ("set", value, ttl),
-            Verb::Delete => ("delete", &b""[..], None),
-            Verb::Install => ("install", &b""[..], None),
-            Verb::Check => ("check", &b""[..], None),
+        let (verb, ttl) = match verb {
+            Verb::Set { ttl, .. } => ("set", *ttl),
+            Verb::Delete => ("delete", None),
+            Verb::Install => ("install", None),
+            Verb::Check => ("check", None),
         };
         let [keep, ttl] = [self.keep, ttl].map(|time| time.map_or_else(|| Ok("0".to_owned()), millis));
-        let (fence_text, keep, ttl) = (fence.to_string(), keep?, ttl?);
-        let args = [verb.as_bytes(), fence_text.as_bytes(), keep.as_bytes(), ttl.as_bytes(), value];
-        let mut answer = WRITE.run(connection, &[key], &args).await?.into_iter();
-        match answer.next().as_deref() {
-            Some(b"ok") => Ok(answer.next().as_deref() == Some(b"1")),
-            other => Err(refusal(other, answer.next(), fence)),
-        }
+        Ok([verb.to_owned(), fence.to_string(), keep?, ttl?])
+    }
+}
+
+impl Verb<'_> {
+    fn value(&self) -> &[u8] {
+        if let Verb::Set { value, .. } = self { value } else { b"" }
+    }
+}
+
+/// Whether there was a value before.
+fn written(answer: Vec<Vec<u8>>, offered: Fence) -> Result<bool, KeyError> {
+    let mut answer = answer.into_iter();
+    match answer.next().as_deref() {
+        Some(b"ok") => Ok(answer.next().as_deref() == Some(b"1")),
+        other => Err(refusal(other, answer.next(), offered)),
     }
 }
 
@@ -291,6 +394,7 @@ impl FencedKeys {
 fn refusal(word: Option<&[u8]>, about: Option<Vec<u8>>, offered: Fence) -> KeyError {
     match word {
         Some(b"stale") => fence_of(about).map_or_else(|error| error, |highest| KeyError::Stale { highest, offered }),
+        Some(b"lost") => KeyError::NotHeld,
         Some(b"foreign") => KeyError::Foreign { found: text(about) },
         Some(b"corrupt") => KeyError::Corrupt { found: text(about) },
         other => KeyError::Config(Error::protocol(format!("the script answered {:?}; a bug", text(other.map(<[u8]>::to_vec))))),
@@ -299,7 +403,7 @@ fn refusal(word: Option<&[u8]>, about: Option<Vec<u8>>, offered: Fence) -> KeyEr
 
 fn fence_of(about: Option<Vec<u8>>) -> Result<Fence, KeyError> {
     let found = text(about);
-    found.parse().ok().filter(|fence: &Fence| fence.to_string() == found).ok_or(KeyError::Corrupt { found })
+    found.parse().ok().filter(|fence: &Fence| !fence.is_none() && fence.to_string() == found).ok_or(KeyError::Corrupt { found })
 }
 
 fn text(bytes: Option<Vec<u8>>) -> String {
