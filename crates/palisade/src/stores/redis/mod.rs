@@ -1,2 +1,3 @@
 //! `redis:` — the line in a Redis server.
+mod line;
 mod script;

@@ -1,0 +1,1 @@
+local claim = ARGV[1]

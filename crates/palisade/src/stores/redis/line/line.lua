@@ -1,0 +1,367 @@
+-- The line in general: what the fast path of the verb before it has left. The rules are those of line/mod.rs.
+--
+-- Every time that is written down lies in the past, with a span that counts from it: an end is `since + span`. So a time that
+-- lies ahead was left by a clock that has gone back since, and is brought down to now: nobody is kept out for longer than
+-- the span that he asked for.
+--
+-- The parts of a holder, of a waiter, of a mark {since, span, fence}, of a seal {since, span, claim}, of a tombstone
+-- {since, span, claim, why}. `since` is when the lease was last renewed; after a hand-off it is earlier, so that the expiry is
+-- the one that the claim had as a waiter.
+local SINCE, SPAN, CLAIM, MODE, PERMITS, META, BEGAN, MIN_HOLD = 1, 2, 3, 4, 5, 6, 7, 8
+local FENCE, GHOST, MARK_BEFORE = 9, 10, 11
+local ONCE_PER, SEQ = 9, 10
+local BY, WHY, MARK_FENCE = 3, 4, 3
+local MAX_FENCE, LONGEST_WAIT = 9007199254740991, 5000000
+local KEEP_FENCE, KEEP_SPARE = 600000000, 600000000
+
+local match, format = string.match, string.format
+local ttl, last, kind = 0, 0, ''
+local holders, mark, seal, tombstones = {}, false, false, {}
+-- The waiters stand in the fields q<seq> from head on; `holes` of those are empty. None has expired before `sure`.
+local head, holes, count, sure = 0, 0, 0, 0
+
+if state then
+  if state.err then
+    if string.find(state.err, 'WRONGTYPE', 1, true) then return { '?', 'type' } end
+    return state
+  end
+  local form = sub(state, 1, 2)
+  ttl = tonumber(sub(state, 3, 12))
+  if form == '1i' then
+    last = tonumber(sub(state, 13))
+  elseif form == '1x' or form == '1w' then
+    local meta_at = 110
+    if form == '1w' then
+      meta_at = 162
+      sure, head = tonumber(sub(state, 110, 125)), tonumber(sub(state, 126, 137))
+      holes, count = tonumber(sub(state, 138, 149)), tonumber(sub(state, 150, 161))
+    end
+    last, kind = tonumber(sub(state, 45, 60)), sub(state, 109, 109)
+    holders[1] = { tonumber(sub(state, 61, 76)) or false, tonumber(sub(state, 93, 108)), sub(state, 13, 44), 'x', 0,
+      sub(state, meta_at), tonumber(sub(state, 77, 92)), 0, last, false, false }
+    if not (holders[1][SINCE] and holders[1][SPAN] and holders[1][BEGAN]) then ttl = nil end
+  elseif form == '1g' then
+    local ok, general = pcall(cmsgpack.unpack, sub(state, 13))
+    if not ok or type(general) ~= 'table' or #general ~= 10 then return { '?', 'garbage' } end
+    last, kind, sure, head, holes, count = general[1], general[2], general[3], general[4], general[5], general[6]
+    holders, mark, seal, tombstones = general[7], general[8], general[9], general[10]
+  else
+    return { '?', match(form, '^[2-9]') and 'version' or 'garbage' }
+  end
+  if not (ttl and last and sure and head and holes and count) then return { '?', 'garbage' } end
+end
+
+-- All fields of waiters that leave the line, until `save` deletes them at once.
+local left_behind = {}
+
+local function inbox_of(meta)
+  local length, at = match(meta, '^(%d+):()')
+  return sub(meta, at, at + length - 1), at + length
+end
+
+-- Tells a claim other than the one that made the event, which has its answer.
+local function tell(other, meta, news)
+  -- A push that is lost is healed by the next renewal: it must not undo what was done.
+  if other ~= claim then redis.pcall('PUBLISH', (inbox_of(meta)), news) end
+end
+
+local function down_to_now(entry)
+  if entry and entry[SINCE] > now then entry[SINCE] = now end
+end
+
+local function ends(entry)
+  return entry[SINCE] + entry[SPAN]
+end
+
+local function occupies_until(holder)
+  local keep = holder[MIN_HOLD] > 0 and holder[BEGAN] + holder[MIN_HOLD] or 0
+  return not holder[GHOST] and ends(holder) > keep and ends(holder) or keep
+end
+
+local function keep_if(entries, wanted)
+  local kept = {}
+  for _, entry in ipairs(entries) do
+    if wanted(entry) then kept[#kept + 1] = entry end
+  end
+  return kept
+end
+
+local function clear_the_way()
+  holders = keep_if(holders, function(holder) return occupies_until(holder) > now end)
+end
+
+local function slot(seq)
+  return format('q%012.0f', seq)
+end
+
+local function wait_lease(waiter)
+  return waiter[SPAN] < LONGEST_WAIT and waiter[SPAN] or LONGEST_WAIT
+end
+
+local function write_waiter(waiter)
+  local digits = function(number) return number > 0 and format('%.0f', number) or '' end
+  call('HSET', key, slot(waiter[SEQ]), waiter[CLAIM] .. format('%016.0f%016.0f%016.0f', waiter[SINCE], waiter[BEGAN], waiter[SPAN])
+    .. waiter[MODE] .. digits(waiter[PERMITS]) .. ' ' .. digits(waiter[MIN_HOLD]) .. ' ' .. digits(waiter[ONCE_PER]) .. ' '
+    .. waiter[META])
+end
+
+local function read_waiter(record, seq)
+  local mode, permits, min_hold, once_per, meta_at = match(record, '^(%a)(%d*) (%d*) (%d*) ()', 81)
+  local waiter = { tonumber(sub(record, 33, 48)), tonumber(sub(record, 65, 80)), sub(record, 1, 32), mode,
+    tonumber(permits) or 0, sub(record, meta_at), tonumber(sub(record, 49, 64)), tonumber(min_hold) or 0,
+    tonumber(once_per) or 0, seq }
+  local lies_ahead = waiter[SINCE] > now
+  if lies_ahead then waiter[SINCE] = now end
+  if waiter[BEGAN] > now then waiter[BEGAN] = now end
+  return waiter, lies_ahead
+end
+
+-- A waiter that somebody came across: if the clock went back, its time begins to run with this.
+local function meet(record, seq)
+  local waiter, lies_ahead = read_waiter(record, seq)
+  if lies_ahead then write_waiter(waiter) end
+  return waiter
+end
+
+local function is_alive(waiter)
+  return now < waiter[SINCE] + wait_lease(waiter)
+end
+
+local function leave(waiter)
+  left_behind[#left_behind + 1] = slot(waiter[SEQ])
+  left_behind[#left_behind + 1] = 'c' .. waiter[CLAIM]
+  count = count - 1
+  if waiter[SEQ] == head then head = head + 1 else holes = holes + 1 end
+  if count == 0 then head, holes = head + holes, 0 end
+end
+
+-- The first in line. The dead before it are dropped, and so are the empty slots.
+local first_known = false
+local function first()
+  if first_known and first_known[SEQ] == head then return first_known end
+  while count > 0 do
+    local record = call('HGET', key, slot(head))
+    if record then
+      first_known = meet(record, head)
+      if is_alive(first_known) then return first_known end
+      leave(first_known)
+    elseif holes > 0 then
+      head, holes = head + 1, holes - 1
+    else
+      -- Somebody deleted fields of ours: whoever stood there is gone.
+      count = 0
+    end
+  end
+  first_known = false
+end
+
+local function limit()
+  return tonumber(sub(kind, 2)) or 0
+end
+
+local function permits_out()
+  local out = 0
+  for _, holder in ipairs(holders) do out = out + holder[PERMITS] end
+  return out
+end
+
+local function admits(mode, permits)
+  if #holders == 0 then return true end
+  if mode == 'x' then return false end
+  if mode == 'p' then return permits_out() + permits <= limit() end
+  for _, holder in ipairs(holders) do
+    if holder[MODE] ~= 's' then return false end
+  end
+  return true
+end
+
+local function too_soon_by(once_per)
+  if mark and once_per > 0 then
+    local left = mark[SINCE] + math.min(once_per, mark[SPAN]) - now
+    return left > 0 and left
+  end
+end
+
+local function bury(entry, span, why)
+  tombstones[#tombstones + 1] = { entry[SINCE], span, entry[CLAIM], why }
+  tell(entry[CLAIM], entry[META], why .. entry[CLAIM])
+end
+
+-- Grants to a claim, whose lease has `since` and `span`.
+local function grant(since, entry, once_per)
+  last = math.max(last + 1, now)
+  local before = false
+  if once_per > 0 then
+    before, mark = mark, { now, once_per, last }
+  end
+  holders[#holders + 1] = { since, entry[SPAN], entry[CLAIM], entry[MODE], entry[PERMITS], entry[META], now, entry[MIN_HOLD],
+    last, false, before }
+end
+
+local function hand_off()
+  while last < MAX_FENCE do
+    local waiter = first()
+    if not waiter or not admits(waiter[MODE], waiter[PERMITS]) then break end
+    leave(waiter)
+    if too_soon_by(waiter[ONCE_PER]) then
+      bury(waiter, wait_lease(waiter), 'o')
+    else
+      grant(waiter[SINCE] + wait_lease(waiter) - waiter[SPAN], waiter, waiter[ONCE_PER])
+      tell(waiter[CLAIM], waiter[META], 'g' .. waiter[CLAIM] .. format('%.0f', last))
+    end
+  end
+  if #holders == 0 and count == 0 then kind = '' end
+end
+
+-- Lets everything go that has expired; of the waiters those that are reached.
+local function expire()
+  local is_left = function(entry) return ends(entry) > now end
+  for _, holder in ipairs(holders) do
+    down_to_now(holder)
+    down_to_now(holder[MARK_BEFORE])
+    if holder[BEGAN] > now then holder[BEGAN] = now end
+    if ends(holder) <= now then holder[GHOST] = true end
+  end
+  clear_the_way()
+  down_to_now(mark)
+  if mark and not is_left(mark) then mark = false end
+  down_to_now(seal)
+  if seal and not is_left(seal) then seal = false end
+  for _, tombstone in ipairs(tombstones) do down_to_now(tombstone) end
+  tombstones = keep_if(tombstones, is_left)
+  hand_off()
+end
+
+local function live_holder(fence)
+  for _, holder in ipairs(holders) do
+    if holder[CLAIM] == claim and not holder[GHOST] and (not fence or holder[FENCE] == fence) then return holder end
+  end
+end
+
+-- The claim that made the event, if it waits. Who comes with a fence does not wait.
+local function own_place(fence)
+  local seq = not fence and count > 0 and tonumber(call('HGET', key, 'c' .. claim) or nil)
+  -- One before the head left the line in this very event.
+  if not seq or seq < head then return end
+  local record = call('HGET', key, slot(seq))
+  if not record then return end
+  local waiter = meet(record, seq)
+  if is_alive(waiter) then return waiter end
+  leave(waiter)
+end
+
+-- The first holder that is no ghost, behind what is already in the answer.
+local function with_holder(answer)
+  for _, holder in ipairs(holders) do
+    if not holder[GHOST] then
+      answer[4], answer[5] = holder[FENCE], holder[MODE] .. (holder[PERMITS] > 0 and holder[PERMITS] or '')
+      answer[6], answer[7], answer[8] = now - holder[BEGAN], ends(holder) - now, holder[META]
+      break
+    end
+  end
+  return answer
+end
+
+-- When the holders alone would let a claim in.
+local function way_is_clear(mode, permits)
+  if admits(mode, permits) then return now end
+  local until_then = {}
+  for at, holder in ipairs(holders) do until_then[at] = { occupies_until(holder), holder[PERMITS] } end
+  table.sort(until_then, function(a, b) return a[1] < b[1] end)
+  if mode ~= 'p' then return until_then[#until_then][1] end
+  local free = limit() - permits_out()
+  for _, holder in ipairs(until_then) do
+    free = free + holder[2]
+    if free >= permits then return holder[1] end
+  end
+end
+
+-- Where a waiter stands that has just come or renewed: {Q, ahead, ask_in, the first holder}.
+local function place(waiter, looks)
+  local ahead, clear = -1, false
+  local slots = waiter[SEQ] - head
+  if slots == 0 then
+    ahead, clear = 0, now
+  elseif looks and slots <= 64 then
+    local fields = {}
+    for seq = head, waiter[SEQ] - 1 do fields[#fields + 1] = slot(seq) end
+    ahead, clear = 0, now
+    for at, record in ipairs(call('HMGET', key, unpack(fields))) do
+      if record then
+        local other = meet(record, head + at - 1)
+        if is_alive(other) then
+          ahead, clear = ahead + 1, math.max(clear, other[SINCE] + wait_lease(other))
+        end
+      end
+    end
+  elseif now < sure and sure <= now + LONGEST_WAIT and (holes == 0 or waiter[SEQ] == head + holes + count - 1) then
+    -- All are alive: what stands between the head and the end of the line is known without a look.
+    ahead = holes == 0 and slots or count - 1
+  end
+  local way = clear and way_is_clear(waiter[MODE], waiter[PERMITS])
+  return with_holder({ 'Q', ahead, way and math.max(way, clear) - now or -1 })
+end
+
+-- Renews the claim where it stands: its fence, its place, or nothing when it is gone.
+local function stand(fence, inbox)
+  local function reached_by(meta)
+    local _, rest = inbox_of(meta)
+    return inbox .. sub(meta, rest)
+  end
+  local holder = live_holder(fence)
+  if holder then
+    holder[SINCE] = now
+    if inbox then holder[META] = reached_by(holder[META]) end
+    return holder[FENCE]
+  end
+  local waiter = own_place(fence)
+  if waiter then
+    waiter[SINCE] = now
+    if inbox then waiter[META] = reached_by(waiter[META]) end
+    write_waiter(waiter)
+    if waiter[SEQ] == head then first_known = waiter end
+    return place(waiter, true)
+  end
+end
+
+local function why_gone()
+  for _, tombstone in ipairs(tombstones) do
+    if tombstone[BY] == claim then return tombstone[WHY] end
+  end
+  for _, holder in ipairs(holders) do
+    if holder[CLAIM] ~= claim then return 't' end
+  end
+  return 'e'
+end
+
+-- Writes down what has changed, and sees to it that the key lives as long as it is needed and goes by itself afterwards.
+local function save()
+  for from = 1, #left_behind, 1000 do
+    call('HDEL', key, unpack(left_behind, from, math.min(from + 999, #left_behind)))
+  end
+  local needed = count > 0 and now + LONGEST_WAIT or now
+  for _, holder in ipairs(holders) do needed = math.max(needed, occupies_until(holder)) end
+  for _, tombstone in ipairs(tombstones) do needed = math.max(needed, ends(tombstone)) end
+  if mark then needed = math.max(needed, ends(mark)) end
+  if seal then needed = math.max(needed, ends(seal)) end
+  local spare = ttl * 1000000 - needed - KEEP_FENCE
+  local stays = spare >= 0 and spare <= KEEP_SPARE * 2
+  if not stays then ttl = math.ceil((needed + KEEP_FENCE + KEEP_SPARE) / 1000000) end
+
+  local text
+  local holder, plain = holders[1], not mark and not seal and #tombstones == 0
+  if plain and not holder and count == 0 then
+    text = format('1i%010.0f%016.0f', ttl, last)
+  elseif plain and #holders == 1 and holder[MODE] == 'x' and not holder[GHOST] and holder[FENCE] == last
+    and holder[MIN_HOLD] == 0 and not holder[MARK_BEFORE] then
+    text = (count > 0 and '1w' or '1x') .. format('%010.0f', ttl) .. holder[CLAIM]
+      .. format('%016.0f%016.0f%016.0f%016.0f', last, holder[SINCE], holder[BEGAN], holder[SPAN]) .. kind
+      .. (count > 0 and format('%016.0f%012.0f%012.0f%012.0f', sure, head, holes, count) or '') .. holder[META]
+  else
+    if count == 0 then head, holes, sure = 0, 0, 0 end
+    text = format('1g%010.0f', ttl)
+      .. cmsgpack.pack({ last, kind, sure, head, holes, count, holders, mark, seal, tombstones })
+  end
+  if text ~= state then call('HSET', key, 's', text) end
+  if not stays then call('EXPIREAT', key, ttl) end
+end

@@ -1,0 +1,2 @@
+-- The event is nobody's: everybody is told.
+local claim = false

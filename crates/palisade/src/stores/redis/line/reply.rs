@@ -1,0 +1,254 @@
+//! What the scripts answer, and what they publish.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::line::ClaimError;
+use crate::name::Name;
+use crate::store::{
+    Answer, Busy, Claim, ClaimId, Gone, Grant, Holder, Kind, Lease, LineView, Mode, Place, Released, Revoked, Standing, Waiter,
+};
+
+/// What a script published to the inbox of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::stores::redis) enum Push {
+    /// It waited, and was granted.
+    Granted(Fence),
+    /// It waited or held, and was turned away or revoked.
+    Gone(Gone),
+}
+
+/// Reads the answer to a claim.
+pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Result<Answer> {
+    if let Some(fence) = number(reply) {
+        return Ok(Answer::Granted(grant(fence, claim)?));
+    }
+    let parts = parts(reply)?;
+    match word(parts) {
+        Some(b"Q") => Ok(Answer::Queued(place(parts, claim)?)),
+        Some(b"B") => {
+            let too_soon = numbered(parts, 1)? == 1;
+            Ok(Answer::Busy(Busy { holder: first_holder(parts)?, ask_in: span(parts, 2)?, too_soon }))
+        }
+        Some(b"S") => Ok(Answer::Sealed),
+        Some(b"K") => {
+            let in_use = kind(text(parts, 1)?)?;
+            Err(ClaimError::KindConflict { in_use, asked: claim.kind }.into())
+        }
+        Some(b"M") => Err(ClaimError::ModeMisfit { kind: claim.kind, mode: claim.mode }.into()),
+        Some(b"F") => Err(ClaimError::FencesSpent.into()),
+        _ => Err(strange()),
+    }
+}
+
+/// Reads the answer to a renewal or a downgrade.
+pub(in crate::stores::redis) fn standing(reply: &Value, claim: &Claim) -> Result<Standing> {
+    if let Some(fence) = number(reply) {
+        return Ok(Standing::Held(grant(fence, claim)?));
+    }
+    if let Some(why) = bytes(reply) {
+        return Ok(Standing::Gone(gone(why).ok_or_else(strange)?));
+    }
+    let parts = parts(reply)?;
+    match word(parts) {
+        Some(b"Q") => Ok(Standing::Waiting(place(parts, claim)?)),
+        _ => Err(strange()),
+    }
+}
+
+/// Reads the answer to a release.
+pub(in crate::stores::redis) fn released(reply: &Value) -> Result<Released> {
+    match number(reply) {
+        Some(1) => Ok(Released::Done),
+        Some(0) => Ok(Released::AlreadyLost),
+        Some(_) => Err(strange()),
+        None => Err(no_answer(reply)),
+    }
+}
+
+/// Reads the answer to a revocation.
+pub(in crate::stores::redis) fn revoked(reply: &Value) -> Result<Revoked> {
+    match (number(reply), bytes(reply)) {
+        (Some(other), _) => Ok(Revoked::OtherHolder { fence: fence(other)? }),
+        (None, Some(b"D")) => Ok(Revoked::Done),
+        (None, Some(b"N")) => Ok(Revoked::NotHeld),
+        _ => Err(no_answer(reply)),
+    }
+}
+
+/// Reads the answer to a show; `None` when nobody holds, closes or waits.
+pub(in crate::stores::redis) fn view(reply: &Value, name: &Name) -> Result<Option<LineView>> {
+    let [in_use, holders, waiters] = parts(reply)? else { return Err(strange()) };
+    let kind = kind(bytes(in_use).ok_or_else(strange)?)?;
+    let holders = parts(holders)?.iter().map(|shown| holder(parts(shown)?)).collect::<Result<Vec<_>>>()?;
+    let waiters = parts(waiters)?.iter().map(|shown| waiter(parts(shown)?)).collect::<Result<Vec<_>>>()?;
+    let nobody = holders.is_empty() && waiters.is_empty();
+    Ok((!nobody).then(|| LineView { name: name.as_str().to_owned(), kind, holders, waiters, waiters_known: true }))
+}
+
+/// Reads what was published: for whom, and what; `None` when it is not ours.
+pub(in crate::stores::redis) fn push(payload: &[u8]) -> Option<(ClaimId, Push)> {
+    let (what, rest) = payload.split_at_checked(1)?;
+    let (claim, fence) = rest.split_at_checked(32)?;
+    let claim = ClaimId::parse(str::from_utf8(claim).ok()?)?;
+    let push = match what {
+        b"g" => Push::Granted(str::from_utf8(fence).ok()?.parse().ok()?),
+        why if fence.is_empty() => Push::Gone(gone(why)?),
+        _ => return None,
+    };
+    Some((claim, push))
+}
+
+fn grant(number: i64, claim: &Claim) -> Result<Grant> {
+    Ok(Grant { fence: fence(number)?, lease: Lease::of(claim.lease) })
+}
+
+fn place(parts: &[Value], claim: &Claim) -> Result<Place> {
+    Ok(Place {
+        ahead: u32::try_from(numbered(parts, 1)?).ok(),
+        ask_in: span(parts, 2)?,
+        lease: Lease::of(claim.wait_lease()),
+        holder: first_holder(parts)?,
+    })
+}
+
+/// The holder behind the first three parts, if there is one.
+fn first_holder(parts: &[Value]) -> Result<Option<Holder>> {
+    parts.get(3..).filter(|shown| !shown.is_empty()).map(holder).transpose()
+}
+
+fn holder(parts: &[Value]) -> Result<Holder> {
+    let (owner, reason) = meta(text(parts, 4)?).ok_or_else(strange)?;
+    Ok(Holder {
+        owner,
+        reason,
+        fence: fence(numbered(parts, 0)?)?,
+        mode: mode(text(parts, 1)?)?,
+        held: span(parts, 2)?,
+        lease_left: span(parts, 3)?,
+    })
+}
+
+fn waiter(parts: &[Value]) -> Result<Waiter> {
+    let (owner, reason) = meta(text(parts, 2)?).ok_or_else(strange)?;
+    Ok(Waiter { owner, reason, mode: mode(text(parts, 0)?)?, waited: span(parts, 1)? })
+}
+
+/// The owner and the reason, behind the inbox.
+fn meta(meta: &[u8]) -> Option<(String, Option<String>)> {
+    let (_inbox, rest) = counted(meta)?;
+    let (owner, rest) = counted(rest)?;
+    let reason = match rest {
+        [] => None,
+        [b'+', reason @ ..] => Some(str::from_utf8(reason).ok()?.to_owned()),
+        _ => return None,
+    };
+    Some((str::from_utf8(owner).ok()?.to_owned(), reason))
+}
+
+fn counted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = text.iter().position(|byte| *byte == b':')?;
+    let length = str::from_utf8(&text[..colon]).ok()?.parse().ok()?;
+    text[colon + 1..].split_at_checked(length)
+}
+
+fn kind(text: &[u8]) -> Result<Kind> {
+    match text {
+        b"m" => Ok(Kind::Mutex),
+        b"r" => Ok(Kind::RwLock),
+        [b's', limit @ ..] => Ok(Kind::Semaphore { limit: small(limit)? }),
+        _ => Err(strange()),
+    }
+}
+
+fn mode(text: &[u8]) -> Result<Mode> {
+    match text {
+        b"x" => Ok(Mode::Exclusive),
+        b"s" => Ok(Mode::Shared),
+        [b'p', count @ ..] => Ok(Mode::Permits(small(count)?)),
+        _ => Err(strange()),
+    }
+}
+
+fn small(digits: &[u8]) -> Result<u32> {
+    str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(strange)
+}
+
+fn gone(why: &[u8]) -> Option<Gone> {
+    match why {
+        b"e" => Some(Gone::Expired),
+        b"t" => Some(Gone::Taken),
+        b"r" => Some(Gone::Revoked),
+        b"s" => Some(Gone::Sealed),
+        b"o" => Some(Gone::TooSoon),
+        _ => None,
+    }
+}
+
+fn fence(number: i64) -> Result<Fence> {
+    u64::try_from(number).ok().and_then(Fence::new).filter(|fence| !fence.is_none()).ok_or_else(strange)
+}
+
+/// Microseconds; below zero when it is not known.
+fn span(parts: &[Value], at: usize) -> Result<Option<Duration>> {
+    Ok(u64::try_from(numbered(parts, at)?).ok().map(Duration::from_micros))
+}
+
+fn numbered(parts: &[Value], at: usize) -> Result<i64> {
+    parts.get(at).and_then(number).ok_or_else(strange)
+}
+
+fn text(parts: &[Value], at: usize) -> Result<&[u8]> {
+    parts.get(at).and_then(bytes).ok_or_else(strange)
+}
+
+fn number(value: &Value) -> Option<i64> {
+    if let Value::Int(number) = value { Some(*number) } else { None }
+}
+
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+fn word(parts: &[Value]) -> Option<&[u8]> {
+    parts.first().and_then(bytes)
+}
+
+/// The parts of an answer. What a script answers that could not do its work is an error here.
+fn parts(value: &Value) -> Result<&[Value]> {
+    match value {
+        Value::Array(parts) if word(parts) != Some(b"?") => Ok(parts),
+        other => Err(no_answer(other)),
+    }
+}
+
+/// Why a script could not do its work, if it says so.
+fn no_answer(reply: &Value) -> Error {
+    match reply {
+        Value::Array(parts) if word(parts) == Some(b"?") => match parts.get(1).and_then(bytes) {
+            Some(b"type") => Error::protocol(
+                "the key of this name holds something that is no lock of ours; use another prefix, or delete the key if nobody needs it",
+            ),
+            Some(b"version") => Error::protocol(
+                "the key of this name was written by a newer version of Palisade; upgrade this program, or use another prefix",
+            ),
+            _ => Error::protocol(
+                "the key of this name cannot be read: something else has written to it; \
+                 use another prefix, or delete the key when nobody holds the lock",
+            ),
+        },
+        Value::ServerError(error) => Error::protocol(format!("the script of the lock failed on the Redis server: {error}")),
+        _ => strange(),
+    }
+}
+
+fn strange() -> Error {
+    Error::protocol("the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?")
+}

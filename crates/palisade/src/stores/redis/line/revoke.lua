@@ -1,0 +1,21 @@
+-- ARGV: fence.
+local function end_grant(fence)
+  for at, holder in ipairs(holders) do
+    if holder[FENCE] == fence then
+      table.remove(holders, at)
+      -- The owner of a ghost is already gone: there is nobody to tell.
+      if not holder[GHOST] then bury(holder, holder[SPAN], 'r') end
+      return 'D'
+    end
+  end
+  for _, holder in ipairs(holders) do
+    if not holder[GHOST] then return holder[FENCE] end
+  end
+  return holders[1] and holders[1][FENCE] or 'N'
+end
+
+expire()
+local said = end_grant(tonumber(ARGV[1]))
+hand_off()
+save()
+return said
