@@ -15,7 +15,9 @@ use palisade_testkit::shared;
 const KEYS: VersionedKeys = VersionedKeys::new();
 
 async fn connect(url: String) -> MultiplexedConnection {
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    // A loaded machine is not a fault.
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
 /// A connection to the server of all tests, and a key that no other test has.

@@ -35,7 +35,7 @@ impl Held {
                 capability.format
             )));
         }
-        Held::new(claim.name.clone(), claim.id.reveal(), guard.fence())
+        Ok(Held::new(claim.name.clone(), claim.id.reveal(), guard.fence()))
     }
 
     /// The grant that was carried here from another process.
@@ -48,11 +48,11 @@ impl Held {
         if grant.mode != Mode::Exclusive {
             return Err(Error::config(format!("the grant is {}, and only an exclusive one may write", grant.mode)));
         }
-        Held::new(grant.name.clone(), grant.claim_id()?.reveal(), grant.fence)
+        Ok(Held::new(grant.name.clone(), grant.claim_id()?.reveal(), grant.fence))
     }
 
-    fn new(name: Name, claim: String, fence: Fence) -> Result<Held> {
-        Ok(Held { name, prefix: String::new(), claim, fence })
+    fn new(name: Name, claim: String, fence: Fence) -> Held {
+        Held { name, prefix: String::new(), claim, fence }
     }
 
     /// The `prefix=` of the lock's URL, if it has one.
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn held(name: &str) -> Held {
-        Held::new(Name::new(name).unwrap(), String::new(), Fence::MAX).unwrap()
+        Held::new(Name::new(name).unwrap(), String::new(), Fence::MAX)
     }
 
     #[test]
