@@ -250,5 +250,7 @@ fn no_answer(reply: &Value) -> Error {
 }
 
 fn strange() -> Error {
-    Error::protocol("the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?")
+    Error::protocol(
+        "the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?",
+    )
 }
