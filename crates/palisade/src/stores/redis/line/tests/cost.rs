@@ -68,6 +68,25 @@ fn every_verb_costs_the_same_however_many_wait() {
 }
 
 #[test]
+fn who_stands_far_back_does_not_look_through_the_line() {
+    let server = Redis::start();
+    let mut client = Client::of(&server);
+    for number in 0..=100 {
+        client.claim(&mutex(number)).unwrap();
+    }
+    let place = |client: &mut Client, number| match client.renew(&mutex(number), None) {
+        Standing::Waiting(place) => place,
+        other => panic!("{other:?}"),
+    };
+    assert!(place(&mut client, 65).ask_in.is_some());
+    let far = place(&mut client, 66);
+    assert_eq!((far.ahead, far.ask_in), (Some(65), None), "all are alive, so it is known how many there are");
+    assert_eq!(client.release(&mutex(3), Ending::Release), Released::Done);
+    assert_eq!(place(&mut client, 70).ahead, None);
+    assert_eq!(place(&mut client, 60).ahead, Some(58));
+}
+
+#[test]
 fn a_free_name_costs_three_commands_to_take_and_three_to_give_back() {
     let server = Redis::start();
     let mut client = Client::of(&server);

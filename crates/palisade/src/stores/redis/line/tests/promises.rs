@@ -110,6 +110,35 @@ fn fences_rise_through_a_lost_key_and_a_lost_database() {
 }
 
 #[test]
+fn fences_rise_though_the_clock_goes_back() {
+    let server = an_hour_ahead();
+    let mut client = Client::of(&server);
+    let first = client.take(&mutex(1));
+    assert_eq!(client.release(&mutex(1), Ending::Release), Released::Done);
+    server.clock().set_right();
+    let second = client.take(&mutex(2));
+    assert!(second > first);
+    client.claim(&mutex(3)).unwrap();
+    assert_eq!(client.release(&mutex(2), Ending::Release), Released::Done);
+    assert!(client.show().unwrap().holders[0].fence > second);
+    assert_eq!(client.release(&mutex(3), Ending::Release), Released::Done);
+    assert!(client.take(&reader(4)).get() > second.get() + 1);
+}
+
+#[test]
+fn a_mark_that_was_taken_back_does_not_come_back_with_another() {
+    let server = Redis::start();
+    let mut client = Client::of(&server);
+    let once_per = |number, span| Claim { once_per: Some(span), ..permits(number, 1, 3) };
+    client.take(&once_per(1, secs(10)));
+    std::thread::sleep(Duration::from_millis(2));
+    client.take(&once_per(2, Duration::from_millis(1)));
+    assert_eq!(client.release(&once_per(1, secs(10)), Ending::Undo), Released::Done);
+    assert_eq!(client.release(&once_per(2, secs(10)), Ending::Undo), Released::Done);
+    client.take(&once_per(3, secs(10)));
+}
+
+#[test]
 fn an_idle_name_keeps_its_last_fence_for_ten_minutes_and_goes_by_itself() {
     let server = Redis::start();
     let mut client = Client::of(&server);
