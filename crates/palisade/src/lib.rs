@@ -41,6 +41,8 @@
 //! | once per period on many hosts | [`lock.once_per(period)`](Mutex::once_per) |
 //! | once, however often it is asked for | [`locks.once(key)`](Client::once) |
 //! | work that stops when the lock is lost | [`lock.run(\|guard\| async { … })`](Mutex::run) |
+//! | stale writes refused by a file, a row, a key | [`fence`] |
+//! | no lock: change it only if nobody else has | [`versioned`] |
 //! | no runtime | [`blocking`] |
 //! | to see and to end others' locks | [`Client::list`], [`Client::show`], [`Client::revoke`] |
 //!
@@ -69,9 +71,13 @@ pub mod lease;
 pub mod line;
 mod lock;
 mod name;
+#[cfg(feature = "redis")]
+mod scripted;
 pub mod store;
 pub mod stores;
 pub mod url;
+#[cfg(feature = "redis")]
+pub mod versioned;
 
 pub use client::{Client, Stats, connect};
 pub use duration::{parse_duration, show_duration};
@@ -91,8 +97,8 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../../../docs/choosing.md")]
     struct Choosing;
-    // It shows a database.
-    #[cfg(feature = "sqlite")]
+    // It shows a database and a Redis.
+    #[cfg(all(feature = "sqlite", feature = "redis"))]
     #[doc = include_str!("../../../docs/fencing.md")]
     struct Fencing;
     #[doc = include_str!("../../../docs/stores/sqlite.md")]

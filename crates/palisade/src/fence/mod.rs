@@ -4,6 +4,8 @@
 //! refuses a lower one, cannot be damaged by a holder that was paused past its lease: its writes come with an old number.
 
 pub mod file;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

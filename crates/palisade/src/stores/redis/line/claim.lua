@@ -29,6 +29,8 @@ local function answer()
   local dies = now + wait_lease(entry)
   sure = count == 0 and dies or math.min(sure, dies)
   count = count + 1
+  -- First what was left of an earlier life under this id.
+  sweep()
   write_waiter(entry)
   call('HSET', key, 'c' .. claim, format('%012.0f', entry[SEQ]))
   return place(entry, false)

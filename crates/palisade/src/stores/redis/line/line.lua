@@ -51,8 +51,15 @@ if state then
   if not (ttl and last and sure and head and holes and count) then return { '?', 'garbage' } end
 end
 
--- All fields of waiters that leave the line, until `save` deletes them at once.
+-- The fields of waiters that leave the line, until they are deleted at once.
 local left_behind = {}
+
+local function sweep()
+  for from = 1, #left_behind, 1000 do
+    call('HDEL', key, unpack(left_behind, from, math.min(from + 999, #left_behind)))
+  end
+  left_behind = {}
+end
 
 local function inbox_of(meta)
   local length, at = match(meta, '^(%d+):()')
@@ -336,9 +343,7 @@ end
 
 -- Writes down what has changed, and sees to it that the key lives as long as it is needed and goes by itself afterwards.
 local function save()
-  for from = 1, #left_behind, 1000 do
-    call('HDEL', key, unpack(left_behind, from, math.min(from + 999, #left_behind)))
-  end
+  sweep()
   local needed = count > 0 and now + LONGEST_WAIT or now
   for _, holder in ipairs(holders) do needed = math.max(needed, occupies_until(holder)) end
   for _, tombstone in ipairs(tombstones) do needed = math.max(needed, ends(tombstone)) end

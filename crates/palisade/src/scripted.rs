@@ -1,0 +1,48 @@
+//! Scripts of ours, on a Redis connection of the user's.
+
+use std::sync::OnceLock;
+
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+
+/// A Lua script: one step of the server and one round trip, whatever it does. It answers a list of strings.
+pub(crate) struct Script {
+    text: &'static str,
+    sha: OnceLock<String>,
+}
+
+impl Script {
+    pub(crate) const fn new(text: &'static str) -> Script {
+        Script { text, sha: OnceLock::new() }
+    }
+
+    /// Calls it by its hash. A server that does not know it, new or flushed, is sent the whole text: one round trip more.
+    pub(crate) async fn run<C>(&self, connection: &mut C, keys: &[&[u8]], args: &[&[u8]]) -> RedisResult<Vec<Vec<u8>>>
+    where
+        C: ConnectionLike + Send,
+    {
+        match self.command("EVALSHA", self.sha(), keys, args).query_async(connection).await {
+            // Nothing was done, and EVAL needs no script to be known: a flush in between cannot hurt.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.command("EVAL", self.text, keys, args).query_async(connection).await
+            }
+            answer => answer,
+        }
+    }
+
+    fn sha(&self) -> &str {
+        self.sha.get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
+    }
+
+    fn command(&self, verb: &str, script: &str, keys: &[&[u8]], args: &[&[u8]]) -> Cmd {
+        let size = [keys, args].concat().iter().map(|word| word.len()).sum::<usize>();
+        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), script.len() + size + 64);
+        command.arg(verb).arg(script).arg(keys.len()).arg(keys).arg(args);
+        command
+    }
+}
+
+/// Whether the server itself refused, and so has done nothing. After any other error it may have done what it was asked for.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}

@@ -1,0 +1,147 @@
+//! Replies and keys that are not ours, and texts that look like our own marks.
+
+use super::*;
+use crate::error::ErrorKind as Kinds;
+
+#[test]
+fn replies_that_make_no_sense_are_protocol_errors() {
+    let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+    let list = Value::Array;
+    let strange = [
+        Value::Nil,
+        Value::Okay,
+        Value::Int(-1),
+        Value::Int(i64::MIN),
+        Value::Double(1.5),
+        Value::Boolean(true),
+        text(""),
+        text("zzz"),
+        text("\u{fffd}"),
+        list(vec![]),
+        list(vec![Value::Nil]),
+        list(vec![text("Q")]),
+        list(vec![text("Q"), Value::Int(0), text("soon")]),
+        list(vec![text("B"), Value::Int(0), Value::Int(1), Value::Int(5)]),
+        list(vec![
+            text("B"),
+            Value::Int(0),
+            Value::Int(1),
+            Value::Int(5),
+            text("x"),
+            Value::Int(1),
+            Value::Int(1),
+            text("9:short"),
+        ]),
+        list(vec![
+            text("B"),
+            Value::Int(0),
+            Value::Int(1),
+            Value::Int(5),
+            text("p"),
+            Value::Int(1),
+            Value::Int(1),
+            text("1:a1:b"),
+        ]),
+        list(vec![text("K"), text("q")]),
+        list(vec![text("K"), text("s99999999999")]),
+        list(vec![text("?"), text("type")]),
+        list(vec![text("?"), text("version")]),
+        list(vec![text("?"), text("garbage")]),
+        list(vec![text("m"), list(vec![list(vec![])]), list(vec![])]),
+        list(vec![text("m"), Value::Nil, list(vec![])]),
+        Value::Map(vec![(text("a"), text("b"))]),
+    ];
+    let name = Name::new("orders").unwrap();
+    for reply in strange {
+        let errors = [
+            claim_answer(&reply, &mutex(1)).err(),
+            standing(&reply, &mutex(1)).err(),
+            released(&reply).err(),
+            revoked(&reply).err(),
+            view(&reply, &name).err(),
+        ];
+        for (verb, error) in errors.into_iter().enumerate() {
+            let error = error.unwrap_or_else(|| panic!("{reply:?} was understood by verb {verb}"));
+            assert_eq!(*error.kind(), Kinds::Protocol, "{reply:?}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn what_others_publish_is_not_taken_for_ours() {
+    let id = id(1).reveal();
+    assert_eq!(push(format!("g{id}0000000000000042").as_bytes()), Some((super::id(1), Push::Granted(Fence::new(42).unwrap()))));
+    for payload in ["", "g", "ping", &id, &format!("g{id}"), &format!("g{id}x"), &format!("z{id}"), &format!("r{id}7"), "gß"] {
+        assert_eq!(push(payload.as_bytes()), None, "{payload}");
+    }
+}
+
+#[test]
+fn strange_owners_and_reasons_come_back_as_they_were() {
+    let server = Redis::start();
+    let mut client = Client::of(&server);
+    for (number, text) in
+        ["", "+", "3:abc", "a\0b", "x   \n\r\n\t", "1w", "ünïcödé 🔒", "{}[]%d%s%%", &"long".repeat(500)].iter().enumerate()
+    {
+        let number = number as u128 * 10;
+        let _: i64 = client.ask(&["DEL", KEY]);
+        let strange = |claim: Claim| Claim { owner: Arc::from(*text), reason: Some(Arc::from(*text)), ..claim };
+        let (holder, waiter, next) = (strange(mutex(number)), strange(mutex(number + 1)), strange(reader(number + 2)));
+        client.take(&holder);
+        let queued = client.claim(&waiter).unwrap();
+        let Answer::Queued(place) = queued else { panic!("{queued:?}") };
+        let seen = place.holder.unwrap();
+        assert_eq!((seen.owner.as_str(), seen.reason.as_deref()), (*text, Some(*text)));
+        client.claim(&next).unwrap();
+        for _ in 0..2 {
+            let shown = client.show().unwrap();
+            for (owner, reason) in shown
+                .holders
+                .iter()
+                .map(|holder| (&holder.owner, &holder.reason))
+                .chain(shown.waiters.iter().map(|waiter| (&waiter.owner, &waiter.reason)))
+            {
+                assert_eq!((owner.as_str(), reason.as_deref()), (*text, Some(*text)));
+            }
+            let first = if shown.waiters.len() == 2 { &holder } else { &waiter };
+            assert_eq!(client.release(first, Ending::Release), Released::Done);
+        }
+        assert_eq!(client.show().unwrap().holders[0].owner, *text);
+    }
+}
+
+#[test]
+fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
+    let server = Redis::start();
+    let mut client = Client::of(&server);
+    let contents: [(&[&str], &str); 8] = [
+        (&["SET", KEY, "theirs"], "no lock of ours"),
+        (&["RPUSH", KEY, "theirs"], "no lock of ours"),
+        (&["HSET", KEY, "s", "2x1794869022"], "newer version"),
+        (&["HSET", KEY, "s", ""], "cannot be read"),
+        (&["HSET", KEY, "s", "1"], "cannot be read"),
+        (&["HSET", KEY, "s", "1x1794869022nonsense"], "cannot be read"),
+        (&["HSET", KEY, "s", "1g1794869022nonsense"], "cannot be read"),
+        (&["HSET", KEY, "s", "1iabcdefghijnonsense"], "cannot be read"),
+    ];
+    let name = Name::new("orders").unwrap();
+    let claim = mutex(1);
+    for (content, expected) in contents {
+        let _: i64 = client.ask(&["DEL", KEY]);
+        let _: Value = client.ask(content);
+        let known = known(&claim, None);
+        let errors = [
+            claim_answer(&client.run(&super::claim(KEY, &claim, INBOX)), &claim).err(),
+            standing(&client.run(&renew(KEY, &known, INBOX)), &claim).err(),
+            standing(&client.run(&downgrade(KEY, &known)), &claim).err(),
+            released(&client.run(&release(KEY, &known, Ending::Release))).err(),
+            revoked(&client.run(&revoke(KEY, Fence::new(7).unwrap()))).err(),
+            view(&client.run(&show(KEY)), &name).err(),
+        ];
+        for (verb, error) in errors.into_iter().enumerate() {
+            let error = error.unwrap_or_else(|| panic!("{content:?} was understood by verb {verb}"));
+            assert_eq!(*error.kind(), Kinds::Protocol, "{content:?}: {error:?}");
+            assert!(error.to_string().contains(expected), "{content:?}: {error}");
+        }
+    }
+}

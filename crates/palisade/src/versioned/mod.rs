@@ -1,0 +1,114 @@
+//! Values that are changed only by who has seen what they are: compare-and-swap by version.
+//!
+//! Often the better half of a lock. Nobody waits, nobody holds, and nothing has to be given back: who was too late is told
+//! ([`Swapped::Conflict`]), looks again, and decides again. Use it where the work between reading and writing is short and has no
+//! effect of its own; use a lock, with a [fence](crate::fence), where it is long or must not be done twice.
+//!
+//! The shape is the same for every system that it is made for (Redis today):
+//!
+//! | verb | answer |
+//! |---|---|
+//! | `get(key)` | the value and its [`Version`], or nothing |
+//! | `swap(key, expected, value)` | [`Swapped::Done`] with the new version, or [`Swapped::Conflict`] with what is there |
+//! | `remove(key, expected)` | the same |
+//! | `settle(swap)` | what became of a swap whose answer was lost: [`Settled`] |
+//! | `update(key, \|old\| new)` | `get` and `swap` until it is done, with a bound |
+//!
+//! # Versions never repeat
+//!
+//! A version is higher than all earlier ones of the same key, also after the value was removed and made again. So a swap that
+//! expects a version can only pass while that very value stands there: there is no ABA. How far that goes is documented with each
+//! system.
+
+pub mod redis;
+
+use std::fmt;
+
+/// Which value stands in a key: higher for every later one. It says nothing else, and versions of different keys cannot be
+/// compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// The version with this number, as it was once given by [`get`](Version::get).
+    pub const fn new(number: u64) -> Version {
+        Version(number)
+    }
+
+    /// The number: for an `ETag`, or to be written down.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A value, and which one it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Versioned {
+    /// The value.
+    pub value: Vec<u8>,
+    /// Its version: what a swap that replaces it expects.
+    pub version: Version,
+}
+
+/// The answer to a swap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a swap may not have been done"]
+pub enum Swapped {
+    /// Done. This is the version now.
+    Done(Version),
+    /// Not done: something else stood there than was expected, namely this, or nothing.
+    Conflict(Option<Versioned>),
+}
+
+/// What became of a swap whose answer was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a swap may not have been done"]
+pub enum Settled {
+    /// It was done, once, and stands there now with this version.
+    Done(Version),
+    /// It was not done, and never will be: somebody else replaced what it expected. This is there now, or nothing.
+    Conflict(Option<Versioned>),
+    /// Nobody can say: what is there now is not ours, and more than one change has been made since. Ours may have been among them.
+    Unknown(Option<Versioned>),
+}
+
+/// A swap whose answer was lost: all that is needed to find out what became of it, or to do it after all.
+///
+/// It carries the value, and a random token that is kept beside the value in the store.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PendingSwap {
+    key: Vec<u8>,
+    expected: Option<Version>,
+    /// `None` removes.
+    value: Option<Vec<u8>>,
+    token: String,
+}
+
+impl PendingSwap {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// What it expected: a version, or nothing there.
+    pub fn expected(&self) -> Option<Version> {
+        self.expected
+    }
+}
+
+/// Neither the value nor the token is shown.
+impl fmt::Debug for PendingSwap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingSwap")
+            .field("key", &String::from_utf8_lossy(&self.key))
+            .field("expected", &self.expected)
+            .finish_non_exhaustive()
+    }
+}
