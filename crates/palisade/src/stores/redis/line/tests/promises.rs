@@ -131,10 +131,11 @@ fn a_mark_that_was_taken_back_does_not_come_back_with_another() {
     let mut client = Client::of(&server);
     let once_per = |number, span| Claim { once_per: Some(span), ..permits(number, 1, 3) };
     client.take(&once_per(1, secs(10)));
-    std::thread::sleep(Duration::from_millis(2));
-    client.take(&once_per(2, Duration::from_millis(1)));
+    let soon = Duration::from_millis(500);
+    std::thread::sleep(soon);
+    client.take(&once_per(2, soon));
     assert_eq!(client.release(&once_per(1, secs(10)), Ending::Undo), Released::Done);
-    assert_eq!(client.release(&once_per(2, secs(10)), Ending::Undo), Released::Done);
+    assert_eq!(client.release(&once_per(2, soon), Ending::Undo), Released::Done);
     client.take(&once_per(3, secs(10)));
 }
 
