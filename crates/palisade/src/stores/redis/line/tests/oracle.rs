@@ -173,7 +173,7 @@ impl World<'_> {
         Some(match rng.u8(..20) {
             0..=8 => {
                 let alive = |claim: &Claim| history.line.knows(claim.id);
-                let again = |claim: &Claim| alive(claim) || claim.id.bits() % 7 == 0;
+                let again = |claim: &Claim| alive(claim) || claim.id.bits().is_multiple_of(7);
                 if !history.slots[slot].as_ref().is_some_and(again) {
                     self.made += 1;
                     history.slots[slot] = Some(some_claim(rng, self.made, flavour));
