@@ -90,11 +90,11 @@ fn redis_events(format: &str) -> Subject {
 
 /// The rights that the documentation asks for, and no others.
 const RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time +role +wait +ping +hello +scan \
-    +subscribe +unsubscribe +publish &palisade:1:inbox:* ~palisade:1:* +hget +hset +hdel +hmget +hgetall +del +pexpire";
+    +subscribe +unsubscribe +publish &palisade:1:inbox:* ~palisade:1:* +hget +hset +hdel +hmget +expireat";
 
 /// The same for the format simple, with keyspace events.
 const SIMPLE_RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time +role +wait +ping +hello \
-    +subscribe +unsubscribe +config|get &__keyspace@0__:* ~* +get +set +del +pttl +pexpire";
+    +subscribe +unsubscribe +config|get &palisade:1:inbox:* &__keyspace@0__:* ~* +get +set +del +pttl +pexpire";
 
 fn redis_secured(format: &str, rights: &str) -> Subject {
     let server = Redis::with().tls().acl(rights).start();
