@@ -67,6 +67,7 @@ impl From<Error> for Failure {
             ErrorKind::Lost(_) => Exit::LOST,
             ErrorKind::Unavailable => Exit::UNAVAILABLE,
             ErrorKind::Denied => Exit::DENIED,
+            ErrorKind::Config if error.blames_url() => Exit::CONFIG,
             ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Deadlock => Exit::USAGE,
             _ => Exit::INTERNAL,
         };

@@ -73,11 +73,17 @@ pub(crate) fn release(common: &Common, args: &ReleaseArgs, notices: Notices) -> 
     }
     match store.locks().revoke(name, fence).wait()? {
         Revoked::Done => {
-            notices.notice(&format!("{name}: fence {fence} is released; its holder is told, and may still be writing"));
+            let told = match (fence.is_none(), store.locks().capability().revoke_pushed) {
+                (true, _) => "a peer's lock is released; its holder is not told".to_owned(),
+                (false, true) => format!("fence {fence} is released; its holder is told"),
+                (false, false) => format!("fence {fence} is released; its holder is told at its next renewal"),
+            };
+            notices.notice(&format!("{name}: {told}, and may still be writing"));
             Ok(Exit::DONE)
         }
         Revoked::OtherHolder { fence: now } => {
-            notices.notice(&format!("{name}: another holds it now, with fence {now}; nothing was changed"));
+            let with = if now.is_none() { "without a fence (none)".to_owned() } else { format!("with fence {now}") };
+            notices.notice(&format!("{name}: another holds it now, {with}; nothing was changed"));
             Ok(Exit::BUSY)
         }
         Revoked::NotHeld => {

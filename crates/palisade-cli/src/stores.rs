@@ -11,6 +11,7 @@ use crate::notice::print;
 
 const ADVICE: &str = "
 One machine, no server: sqlite. Tests, or threads of one process: memory.
+Several machines: redis; its format simple shares locks with other languages' libraries, palisade can do more.
 Whatever you choose: only a resource that checks the fence refuses a stale write.
 ";
 

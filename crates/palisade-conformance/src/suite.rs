@@ -27,7 +27,7 @@ impl Check {
         let verdict = runtime.block_on((self.run)(subject));
         if let Verdict::NotPromised(what) = verdict {
             let capability = subject.capability();
-            println!("{}: {} in the format {} does not promise {what}", self.name, capability.store, capability.format);
+            println!("{}: {capability} does not promise {what}", self.name);
         }
         // A check that failed may have left a task behind that never ends.
         runtime.shutdown_background();

@@ -3,6 +3,7 @@
 //! Fields name an ability (`downgrade`), a limit (`max_lease`) or a promise (`durability`). A new field names the store that
 //! needs it.
 
+use std::fmt;
 use std::time::Duration;
 
 /// What one store, in one format, can do and promises.
@@ -58,6 +59,13 @@ pub struct Capability {
     pub claim_blocks: bool,
     /// Where claims and releases run.
     pub runs: Runs,
+}
+
+/// The store and its format, for messages: what one format lacks another may have.
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in the format {}", self.store, self.format)
+    }
 }
 
 /// Where the store's claims and releases run. Everything else runs in the client's thread.

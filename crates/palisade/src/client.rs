@@ -191,7 +191,7 @@ impl Client {
     /// May be dropped at any point.
     pub async fn list_page(&self, prefix: impl AsRef<str>, after: Option<String>) -> Result<Page> {
         if !self.capability().list {
-            return Err(Error::unsupported(format!("{} cannot list its locks; show one by its name", self.capability().store)));
+            return Err(Error::unsupported(format!("{} cannot list its locks; show one by its name", self.capability())));
         }
         self.inspect(Query::List { prefix: prefix.as_ref().to_owned(), after }).await
     }
@@ -227,7 +227,7 @@ impl Client {
     /// Dropped half-way, the grant may have been ended.
     pub async fn revoke(&self, name: impl AsRef<str>, fence: Fence) -> Result<Revoked> {
         if !self.capability().revoke {
-            return Err(Error::unsupported(format!("{} cannot end somebody else's grant", self.capability().store)));
+            return Err(Error::unsupported(format!("{} cannot end somebody else's grant", self.capability())));
         }
         let (store, name) = (Arc::clone(&self.core.store), Name::new(name.as_ref())?);
         self.core.call(async move { store.revoke(&name, fence).await }).await

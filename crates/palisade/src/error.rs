@@ -48,6 +48,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     retry: bool,
+    url: bool,
     source: Option<Source>,
 }
 
@@ -55,7 +56,7 @@ impl Error {
     /// An error of the given kind. `message` says what happened and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let retry = matches!(kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable);
-        Error(Arc::new(Inner { kind, message: message.into(), retry, source: None }))
+        Error(Arc::new(Inner { kind, message: message.into(), retry, url: false, source: None }))
     }
 
     /// The store cannot be reached, or did not answer in time.
@@ -66,6 +67,12 @@ impl Error {
     /// A name, URL, option or combination that cannot work.
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Config, message)
+    }
+
+    /// A URL that cannot work: of kind [`Config`](ErrorKind::Config), and [`blames_url`](Error::blames_url).
+    pub fn bad_url(message: impl Into<String>) -> Self {
+        let inner = Inner { kind: ErrorKind::Config, message: message.into(), retry: false, url: true, source: None };
+        Error(Arc::new(inner))
     }
 
     /// This store or format cannot do what was asked.
@@ -86,8 +93,9 @@ impl Error {
     /// Keeps the cause of this error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Source>) -> Self {
-        let Inner { kind, message, retry, .. } = &*self.0;
-        self.0 = Arc::new(Inner { kind: kind.clone(), message: message.clone(), retry: *retry, source: Some(source.into()) });
+        let Inner { kind, message, retry, url, .. } = &*self.0;
+        let (kind, message) = (kind.clone(), message.clone());
+        self.0 = Arc::new(Inner { kind, message, retry: *retry, url: *url, source: Some(source.into()) });
         self
     }
 
@@ -99,6 +107,12 @@ impl Error {
     /// Whether the same call may succeed later without a change by the caller.
     pub fn retry_may_help(&self) -> bool {
         self.0.retry
+    }
+
+    /// Whether it is the store's URL that must be changed, also where only the store's answer has shown it: a sentinel where a
+    /// server was expected, a database that is not there. Not a name, nor an option of the call.
+    pub fn blames_url(&self) -> bool {
+        self.0.url
     }
 }
 

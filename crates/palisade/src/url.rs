@@ -169,7 +169,7 @@ impl StoreUrl {
 }
 
 fn bad(what: impl Display) -> Error {
-    Error::config(format!("bad store URL: {what}"))
+    Error::bad_url(format!("bad store URL: {what}"))
 }
 
 impl FromStr for StoreUrl {

@@ -143,7 +143,7 @@ impl Once {
     pub async fn begin(&self) -> Result<Option<OnceGuard>> {
         let capability = self.options.core.capability();
         if !capability.once {
-            return Err(Error::unsupported(format!("{} cannot remember what was done (once)", capability.store)));
+            return Err(Error::unsupported(format!("{capability} cannot remember what was done (once)")));
         }
         if self.keep.is_zero() {
             return Err(Error::config("keep of 0 remembers nothing; give a longer time"));

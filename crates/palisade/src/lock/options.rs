@@ -95,8 +95,8 @@ impl Options {
     }
 
     fn check_kind(&self, capability: &Capability, mode: Mode) -> Result<()> {
-        let Capability { store, format, rwlock, semaphore, .. } = *capability;
-        let refuse = |what: &str| Err(Error::unsupported(format!("{store} in the format {format} has no {what}")));
+        let Capability { rwlock, semaphore, .. } = *capability;
+        let refuse = |what: &str| Err(Error::unsupported(format!("{capability} has no {what}")));
         match (self.kind, mode) {
             (Kind::RwLock, _) if !rwlock => refuse("read/write locks"),
             (Kind::Semaphore { .. }, _) if !semaphore => refuse("semaphores"),
@@ -112,12 +112,11 @@ impl Options {
     }
 
     fn check_times(&self, capability: &Capability, lease: Duration) -> Result<()> {
-        let store = capability.store;
         if self.min_hold.is_some() && !capability.min_hold {
-            return Err(Error::unsupported(format!("{store} cannot keep a name closed for a minimum time (min_hold)")));
+            return Err(Error::unsupported(format!("{capability} cannot keep a name closed for a minimum time (min_hold)")));
         }
         if self.once_per.is_some() && !capability.once_per {
-            return Err(Error::unsupported(format!("{store} cannot refuse by the time of the last grant (once_per)")));
+            return Err(Error::unsupported(format!("{capability} cannot refuse by the time of the last grant (once_per)")));
         }
         if self.once_per == Some(Duration::ZERO) {
             return Err(Error::config("once_per of 0 refuses nothing; give a longer time"));

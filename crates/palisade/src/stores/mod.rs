@@ -73,10 +73,10 @@ pub fn capabilities() -> impl Iterator<Item = &'static Capability> {
 pub fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let Some(entry) = STORES.iter().find(|entry| entry.schemes.contains(&url.scheme())) else {
         let known: Vec<&str> = STORES.iter().flat_map(|entry| entry.schemes).copied().collect();
-        return Err(Error::config(format!("no store has the scheme {}:; known: {}", url.scheme(), known.join(", "))));
+        return Err(Error::bad_url(format!("no store has the scheme {}:; known: {}", url.scheme(), known.join(", "))));
     };
     match entry.open {
         Some(open) => open(url),
-        None => Err(Error::config(format!("{0}: is not compiled in; build with the feature {1}", url.scheme(), entry.feature))),
+        None => Err(Error::bad_url(format!("{0}: is not compiled in; build with the feature {1}", url.scheme(), entry.feature))),
     }
 }

@@ -47,9 +47,9 @@ pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
             Remedy::Tell(Error::unsupported(format!("{asked} is older than Redis 6.0, which this store needs; upgrade it")))
         }
         Kind::InvalidClientConfig => {
-            Remedy::Tell(Error::config(format!("{asked}: {}", error.category())).with_source(error.clone()))
+            Remedy::Tell(Error::bad_url(format!("{asked}: {}", error.category())).with_source(error.clone()))
         }
-        Kind::Io => Remedy::Reconnect(unavailable("cannot be reached").with_source(error.clone())),
+        Kind::Io => Remedy::Reconnect(unreached(error, asked)),
         _ => by_code(error, asked),
     }
 }
@@ -68,10 +68,15 @@ fn by_code(error: &RedisError, asked: &Address) -> Remedy {
         )),
         Some(code) => Remedy::Tell(refusal(code, error, asked)),
         None if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() => {
-            Remedy::Reconnect(unavailable("cannot be reached").with_source(error.clone()))
+            Remedy::Reconnect(unreached(error, asked))
         }
         None => Remedy::Tell(Error::protocol(format!("{asked}: {}", error.category())).with_source(error.clone())),
     }
+}
+
+/// What the operating system or TLS says of it is no secret, and tells a wrong port from a wrong certificate.
+fn unreached(error: &RedisError, asked: &Address) -> Error {
+    Error::unavailable(format!("{asked} cannot be reached: {error}")).with_source(error.clone())
 }
 
 /// An answer that is none of the known refusals.
@@ -80,6 +85,9 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
     // A limit of connections is told in words only.
     if detail.contains("max number of clients") {
         return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));
+    }
+    if detail.contains("DB index is out of range") {
+        return Error::bad_url(format!("{asked} has no database of this number; see databases in its configuration"));
     }
     if detail.contains("WRONGTYPE") {
         return Error::protocol(

@@ -84,7 +84,7 @@ impl Link {
                     Err(Remedy::FindPrimary(Error::unavailable(format!("{} is a replica and takes no writes", self.address))))
                 }
                 (Some("sentinel"), _) => {
-                    Err(Remedy::Tell(Error::config(format!("{} is a sentinel; write redis+sentinel://{0}/master", self.address))))
+                    Err(Remedy::Tell(Error::bad_url(format!("{} is a sentinel; write redis+sentinel://{0}/master", self.address))))
                 }
                 _ => Err(Remedy::Tell(Error::protocol(format!("{} does not say what it is", self.address)))),
             },

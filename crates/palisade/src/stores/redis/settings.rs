@@ -73,14 +73,14 @@ impl Settings {
         let format = match common.format.as_deref() {
             None | Some("palisade") => Format::Palisade,
             Some("simple") => Format::Simple,
-            Some(_) => return Err(Error::config("bad store URL: format= of redis: is palisade or simple")),
+            Some(_) => return Err(Error::bad_url("bad store URL: format= of redis: is palisade or simple")),
         };
         let prefix = match (format, common.prefix.as_deref()) {
             (Format::Palisade, prefix) => format!("{}:{VERSION}", prefix.unwrap_or("palisade")),
             (Format::Simple, prefix) => prefix.unwrap_or_default().to_owned(),
         };
         if prefix.contains(['{', '}']) {
-            return Err(Error::config("bad store URL: prefix= may not have braces: they would put every lock into one slot"));
+            return Err(Error::bad_url("bad store URL: prefix= may not have braces: they would put every lock into one slot"));
         }
         Ok(Settings {
             site,
@@ -168,7 +168,7 @@ impl Settings {
     fn client(&self, address: &Address, login: RedisConnectionInfo) -> Result<redis::Client> {
         let (host, port) = (address.host.to_string(), address.port);
         let refused = |cause| {
-            Error::config(format!("{address}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause)
+            Error::bad_url(format!("{address}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause)
         };
         let info = |place: ConnectionAddr| -> Result<ConnectionInfo> {
             let info = place.into_connection_info().map_err(refused)?;
@@ -211,13 +211,13 @@ fn site(url: &StoreUrl, addresses: Vec<Address>, sentinel: bool, cluster: bool) 
         |text: &str| match text {
             "" => Ok(0),
             number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
-                Error::config("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
+                Error::bad_url("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
             }),
         };
     if sentinel {
         let (master, db) = path.split_once('/').unwrap_or((path, ""));
         if master.is_empty() {
-            return Err(Error::config(
+            return Err(Error::bad_url(
                 "bad store URL: the sentinels' name of the primary is missing; write redis+sentinel://h1,h2,h3/master",
             ));
         }
@@ -226,13 +226,13 @@ fn site(url: &StoreUrl, addresses: Vec<Address>, sentinel: bool, cluster: bool) 
     if cluster {
         return match database(path)? {
             0 => Ok((Site::Cluster(addresses), 0)),
-            _ => Err(Error::config("bad store URL: a cluster has only the database 0")),
+            _ => Err(Error::bad_url("bad store URL: a cluster has only the database 0")),
         };
     }
     let db = database(path)?;
     match <[Address; 1]>::try_from(addresses) {
         Ok([address]) => Ok((Site::Single(address), db)),
-        Err(_) => Err(Error::config(
+        Err(_) => Err(Error::bad_url(
             "bad store URL: redis: is one server; write redis+sentinel://h1,h2/master or redis+cluster://h1,h2 for several",
         )),
     }
@@ -243,18 +243,18 @@ fn tls(url: &StoreUrl, secure: bool) -> Result<Option<TlsCertificates>> {
     if !secure {
         return match (&common.ca, &common.cert, &common.key) {
             (None, None, None) => Ok(None),
-            _ => Err(Error::config("bad store URL: ca=, cert= and key= are for TLS; write rediss: instead of redis:")),
+            _ => Err(Error::bad_url("bad store URL: ca=, cert= and key= are for TLS; write rediss: instead of redis:")),
         };
     }
     // Two providers in one program would leave none chosen: ours is, unless the program chose one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let read = |word: &str, path: &Path| {
-        std::fs::read(path).map_err(|cause| Error::config(format!("{word}= cannot be read: {cause}")).with_source(cause))
+        std::fs::read(path).map_err(|cause| Error::bad_url(format!("{word}= cannot be read: {cause}")).with_source(cause))
     };
     let client_tls = match (&common.cert, &common.key) {
         (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read("cert", cert)?, client_key: read("key", key)? }),
         (None, None) => None,
-        _ => return Err(Error::config("bad store URL: cert= and key= go together")),
+        _ => return Err(Error::bad_url("bad store URL: cert= and key= go together")),
     };
     let root_cert = common.ca.as_deref().map(|path| read("ca", path)).transpose()?;
     Ok(Some(TlsCertificates { client_tls, root_cert }))

@@ -215,7 +215,7 @@ async fn ask_sentinel(shared: &Shared, sentinel: &Address, master: &str) -> Resu
     let client = shared.settings.sentinel_connection(sentinel)?;
     let failed = |error| match told(&error, sentinel) {
         told if error.code() == Some("ERR") && error.detail().is_some_and(|detail| detail.contains("unknown command")) => {
-            Error::config(format!("{sentinel} is not a sentinel; write redis://{sentinel}")).with_source(told)
+            Error::bad_url(format!("{sentinel} is not a sentinel; write redis://{sentinel}")).with_source(told)
         }
         told => told,
     };
@@ -227,7 +227,7 @@ async fn ask_sentinel(shared: &Shared, sentinel: &Address, master: &str) -> Resu
     match answer {
         Some((host, port)) => Ok(Address::new(&host, port)),
         None => {
-            Err(Error::config(format!("the sentinel {sentinel} knows no primary by the name in the URL; see SENTINEL MASTERS")))
+            Err(Error::bad_url(format!("the sentinel {sentinel} knows no primary by the name in the URL; see SENTINEL MASTERS")))
         }
     }
 }
@@ -236,7 +236,7 @@ async fn ask_cluster(shared: &Shared, server: &Address) -> Result<Vec<(usize, us
     let client = shared.settings.connection(server)?;
     let failed = |error| match told(&error, server) {
         told if error.detail().is_some_and(|detail| detail.contains("cluster support disabled")) => {
-            Error::config(format!("{server} is not part of a cluster; write redis://{server}")).with_source(told)
+            Error::bad_url(format!("{server} is not part of a cluster; write redis://{server}")).with_source(told)
         }
         told => told,
     };
