@@ -8,10 +8,11 @@
 //! | `text` | a picture; may hold no command |
 //! | anything after `<!-- not run: reason -->` | skipped, and listed in [`NOT_RUN`] |
 //!
-//! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no store chosen.
+//! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no store chosen. One that speaks
+//! of `127.0.0.1:6379` has a Redis of its own as well, at another address.
 
-// The pages use the embedded store.
-#![cfg(feature = "sqlite")]
+// The pages use them.
+#![cfg(all(feature = "sqlite", feature = "redis"))]
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use palisade_testkit::redis::Redis;
 
 /// Every block that is not run. To skip one more, add it here: nothing is left out in silence.
 const NOT_RUN: &[(&str, &str)] = &[
@@ -30,6 +33,9 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "a systemd unit"),
     ("README.md", "measures for a while, in release mode"),
 ];
+
+/// Where the pages say that a Redis is.
+const REDIS: &str = "127.0.0.1:6379";
 
 /// Longer than any block takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -123,7 +129,7 @@ fn all_blocks() -> Vec<Block> {
 
 /// What is to be done with a block: `None` when nothing is.
 fn task(block: &Block, included: &str) -> Result<Option<Task>, String> {
-    const COMMANDS: [&str; 5] = ["$ ", "palisade ", "cargo ", "sqlite3 ", "scripts/"];
+    const COMMANDS: [&str; 6] = ["$ ", "palisade ", "cargo ", "sqlite3 ", "redis-cli ", "scripts/"];
     if block.not_run.is_some() {
         return Ok(None);
     }
@@ -219,13 +225,17 @@ fn what_is_not_run_is_known() {
 /// Runs a block in a folder of its own.
 fn perform(block: &Block, task: &Task) -> Result<(), String> {
     let home = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let redis = block.body.contains(REDIS).then(Redis::start);
+    // The quick start builds first. Here that is done, and the rest is the same.
+    let command = |text: &str| match &redis {
+        Some(redis) => text.replace(REDIS, &redis.address().to_string()),
+        None => text.replace("cargo run --release -- ", "palisade "),
+    };
     let script = match task {
-        // The quick start builds first. Here that is done, and the rest is the same.
-        Task::Script => block.body.replace("cargo run --release -- ", "palisade "),
-        Task::Session(steps) => steps
-            .iter()
-            .map(|step| format!("{}\nprintf '\\001%s\\n' $?\n", step.command.replace("cargo run --release -- ", "palisade ")))
-            .collect(),
+        Task::Script => command(&block.body),
+        Task::Session(steps) => {
+            steps.iter().map(|step| format!("{}\nprintf '\\001%s\\n' $?\n", command(&step.command))).collect()
+        }
     };
     let (ended, output) = shell(home.path(), &script, matches!(task, Task::Script))?;
     match task {
@@ -237,7 +247,8 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
                 // Before each part but the first stands the code of the command before it.
                 let part = parts.get(at).copied().unwrap_or_default();
                 let printed: Vec<&str> = part.lines().skip(usize::from(at > 0)).collect();
-                let said: Vec<&str> = step.output.iter().map(String::as_str).collect();
+                let said: Vec<String> = step.output.iter().map(|line| command(line)).collect();
+                let said: Vec<&str> = said.iter().map(String::as_str).collect();
                 if !fits(&said, &printed) {
                     let (said, printed) = (said.join("\n"), printed.join("\n"));
                     return Err(format!("$ {}\nthe page says:\n{said}\nit printed:\n{printed}", step.command));

@@ -6,7 +6,7 @@ use palisade::lease::BootClock;
 use palisade::stores::memory::MemoryStore;
 use palisade::stores::sqlite::SqliteStore;
 use palisade_conformance::{As, Hooks, Subject, suite};
-use palisade_testkit::redis::Redis;
+use palisade_testkit::redis::{Redis, documented_rights};
 use palisade_testkit::shared;
 
 fn memory() -> Subject {
@@ -88,16 +88,9 @@ fn redis_events(format: &str) -> Subject {
     redis_alone(format, Redis::with().set("notify-keyspace-events", "Kgx").start())
 }
 
-/// The rights that the documentation asks for, and no others.
-const RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time +role +wait +ping +hello +scan \
-    +subscribe +unsubscribe +publish &palisade:1:inbox:* ~palisade:1:* +hget +hset +hdel +hmget +expireat";
-
-/// The same for the format simple, with keyspace events.
-const SIMPLE_RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time +role +wait +ping +hello \
-    +subscribe +unsubscribe +config|get &palisade:1:inbox:* &__keyspace@0__:* ~* +get +set +del +pttl +pexpire";
-
-fn redis_secured(format: &str, rights: &str) -> Subject {
-    let server = Redis::with().tls().acl(rights).start();
+/// With the rights that the documentation asks for, and no others.
+fn redis_secured(format: &str) -> Subject {
+    let server = Redis::with().tls().acl(&documented_rights(format)).start();
     let ca = palisade_testkit::certs().ca.display().to_string();
     let kept = Arc::new(server);
     let url = format!("rediss://locks:lockpw@localhost:{}/0?ca={ca}&format={format}", kept.address().port());
@@ -135,7 +128,7 @@ matrix! {
         redis_mutex = redis("palisade"), As::Mutex;
         redis_writer = redis("palisade"), As::Writer;
         redis_semaphore = redis("palisade"), As::Semaphore;
-        redis_secured = redis_secured("palisade", RIGHTS), As::Mutex;
+        redis_secured = redis_secured("palisade"), As::Mutex;
         redis_sentinel_mutex = redis_sentinel("palisade"), As::Mutex;
         redis_sentinel_writer = redis_sentinel("palisade"), As::Writer;
         redis_cluster_mutex = redis_cluster("palisade"), As::Mutex;
@@ -143,7 +136,7 @@ matrix! {
     "redis" / "simple":
         redis_simple = redis("simple"), As::Mutex;
         redis_simple_events = redis_events("simple"), As::Mutex;
-        redis_simple_secured = redis_secured("simple", SIMPLE_RIGHTS), As::Mutex;
+        redis_simple_secured = redis_secured("simple"), As::Mutex;
         redis_simple_sentinel = redis_sentinel("simple"), As::Mutex;
         redis_simple_cluster = redis_cluster("simple"), As::Mutex;
     "sqlite" / "line":

@@ -18,15 +18,21 @@ use serde_json::Value;
 /// Longer than anything takes on a machine with too much to do.
 pub const LONG: Duration = Duration::from_secs(40);
 
-/// A folder with a database of its own, and the command in it.
+/// A folder with a database of its own, or another store, and the command in it.
 pub struct Place {
     folder: tempfile::TempDir,
+    url: Option<String>,
     outputs: AtomicU32,
 }
 
 impl Place {
     pub fn new() -> Place {
-        Place { folder: tempfile::tempdir().expect("a temporary folder"), outputs: AtomicU32::new(0) }
+        Place { folder: tempfile::tempdir().expect("a temporary folder"), url: None, outputs: AtomicU32::new(0) }
+    }
+
+    /// A folder whose command uses the store at this URL.
+    pub fn of(url: impl Into<String>) -> Place {
+        Place { url: Some(url.into()), ..Place::new() }
     }
 
     pub fn folder(&self) -> &Path {
@@ -42,7 +48,7 @@ impl Place {
     }
 
     pub fn url(&self) -> String {
-        format!("sqlite:{}", self.database().display())
+        self.url.clone().unwrap_or_else(|| format!("sqlite:{}", self.database().display()))
     }
 
     /// The command with an environment of its own: nothing of the tester's home is read or written.
@@ -53,7 +59,7 @@ impl Place {
         command
     }
 
-    /// The command on this place's database.
+    /// The command on this place's store.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = self.bare();
         command.arg("--url").arg(self.url()).args(arguments);

@@ -26,10 +26,12 @@
 
 mod cluster;
 mod five;
+mod rights;
 mod sentinel;
 mod single;
 
 pub use cluster::Cluster;
 pub use five::Five;
+pub use rights::documented_rights;
 pub use sentinel::Sentinel;
 pub use single::{LOCKER, Redis, Setup};

@@ -86,6 +86,10 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
     if detail.contains("max number of clients") {
         return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));
     }
+    // A script that may not do all it does: which command it was is said by later servers only.
+    if detail.contains("The user executing the script can't") || detail.contains("ACL failure in script") {
+        return denied_right(asked, detail.split(" script: ").next().unwrap_or_default());
+    }
     if detail.contains("DB index is out of range") {
         return Error::bad_url(format!("{asked} has no database of this number; see databases in its configuration"));
     }
@@ -98,13 +102,15 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
 }
 
 fn denied(asked: &Address, error: &RedisError) -> Error {
-    let what = match (error.code(), error.kind()) {
-        (Some("NOAUTH"), _) => "wants a user or a password; write them into the URL".to_owned(),
-        (Some("NOPERM"), _) => format!(
-            "denies a right: {}; see docs/stores/redis.md for the rights that are needed",
-            error.detail().unwrap_or_default()
-        ),
-        _ => "refused the user or the password".to_owned(),
-    };
-    Error::new(ErrorKind::Denied, format!("{asked} {what}"))
+    match error.code() {
+        Some("NOAUTH") => Error::new(ErrorKind::Denied, format!("{asked} wants a user or a password; write them into the URL")),
+        Some("NOPERM") => denied_right(asked, error.detail().unwrap_or_default()),
+        _ => Error::new(ErrorKind::Denied, format!("{asked} refused the user or the password")),
+    }
+}
+
+fn denied_right(asked: &Address, what: &str) -> Error {
+    let what = what.trim().trim_end_matches('.');
+    let message = format!("{asked} denies a right: {what}; see docs/stores/redis.md for the rights that are needed");
+    Error::new(ErrorKind::Denied, message)
 }

@@ -83,9 +83,10 @@ impl Link {
                 (Some("slave"), _) => {
                     Err(Remedy::FindPrimary(Error::unavailable(format!("{} is a replica and takes no writes", self.address))))
                 }
-                (Some("sentinel"), _) => {
-                    Err(Remedy::Tell(Error::bad_url(format!("{} is a sentinel; write redis+sentinel://{0}/master", self.address))))
-                }
+                (Some("sentinel"), _) => Err(Remedy::Tell(Error::bad_url(format!(
+                    "{} is a sentinel; write redis+sentinel://{0}/master",
+                    self.address
+                )))),
                 _ => Err(Remedy::Tell(Error::protocol(format!("{} does not say what it is", self.address)))),
             },
             _ => Err(Remedy::Tell(Error::protocol(format!("{} does not say what it is", self.address)))),

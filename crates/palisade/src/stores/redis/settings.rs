@@ -207,13 +207,12 @@ fn tcp() -> redis::io::tcp::TcpSettings {
 
 fn site(url: &StoreUrl, addresses: Vec<Address>, sentinel: bool, cluster: bool) -> Result<(Site, i64)> {
     let path = url.below_hosts();
-    let database =
-        |text: &str| match text {
-            "" => Ok(0),
-            number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
-                Error::bad_url("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
-            }),
-        };
+    let database = |text: &str| match text {
+        "" => Ok(0),
+        number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
+            Error::bad_url("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
+        }),
+    };
     if sentinel {
         let (master, db) = path.split_once('/').unwrap_or((path, ""));
         if master.is_empty() {
