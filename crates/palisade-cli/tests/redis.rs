@@ -250,6 +250,16 @@ fn a_server_that_cannot_be_reached_is_69_in_time_and_is_waited_for() {
 }
 
 #[test]
+fn a_grant_that_no_replica_confirms_is_refused_and_given_back() {
+    let alone = Place::of(format!("{}?replicas=1", shared::redis().url()));
+    let name = name();
+    assert_says(&alone.run(&format!("run --try {name}"), "echo never"), 69, "too few replicas have it");
+    assert_eq!(alone.holders(&name), 0);
+    let pair = Place::of(format!("{}?replicas=1", shared::redis_sentinel().url()));
+    assert_eq!(pair.run(&format!("run --try {name}"), "true").code, 0);
+}
+
+#[test]
 fn who_may_not_is_told_so_and_no_secret_is_shown() {
     let rights = documented_rights("palisade");
     let server = Redis::with().acl(&rights).start();
