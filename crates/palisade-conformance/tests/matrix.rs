@@ -94,7 +94,7 @@ const RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time 
 
 /// The same for the format simple, with keyspace events.
 const SIMPLE_RIGHTS: &str = "locks on >lockpw resetchannels -@all +evalsha +eval +time +role +wait +ping +hello \
-    +subscribe +unsubscribe +config|get &palisade:1:inbox:* &__keyspace@0__:* ~* +get +set +del +pttl +pexpire";
+    +subscribe +unsubscribe +config|get &__keyspace@0__:* ~* +get +set +del +pttl +pexpire";
 
 fn redis_secured(format: &str, rights: &str) -> Subject {
     let server = Redis::with().tls().acl(rights).start();

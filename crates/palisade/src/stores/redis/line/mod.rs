@@ -43,6 +43,7 @@ static SHOW: Script = script!("open.lua", "nobody.lua", "line.lua", "show.lua");
 
 /// A Lua function `holds(state, claim, fence, now)`, for scripts that write to a key beside the lock: whether this claim holds
 /// by this fence (decimal), alone, at this time (microseconds). `state` is the field `s` of the lock's key.
+#[cfg(test)]
 pub(super) const HOLDS: &str = include_str!("holds.lua");
 
 /// Asks for the name. Whoever must hear of the claim later hears it in this inbox.
