@@ -113,6 +113,14 @@ impl Store for Saboteur {
         self.store.capability()
     }
 
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        self.store.attach(runtime);
+    }
+
+    fn part(&self, name: &Name) -> u64 {
+        self.store.part(name)
+    }
+
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         let mut asked = claim.clone();
         if self.rule == Rule::PromisesTooMuch {

@@ -14,6 +14,7 @@
 //! - A store knows nothing of guards and keepers. It is called on the client's own thread, inside the client's own tokio
 //!   runtime; claims and releases also in the caller's, where [`Capability::runs`] says so.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,10 +120,24 @@ impl ClaimId {
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the system has none to give.
     pub fn random() -> Result<ClaimId> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes)
-            .map_err(|cause| Error::unavailable("the operating system gives no random numbers").with_source(cause))?;
-        Ok(ClaimId(u128::from_be_bytes(bytes)))
+        // Several at a time: each call of the system costs as much as the rest of a claim's making.
+        thread_local! {
+            static DRAWN: RefCell<(u32, Vec<u128>)> = const { RefCell::new((0, Vec::new())) };
+        }
+        DRAWN.with_borrow_mut(|(process, drawn)| {
+            // A process that was forked must not use the numbers that its parent has.
+            let this = std::process::id();
+            if *process != this {
+                (*process, *drawn) = (this, Vec::new());
+            }
+            if drawn.is_empty() {
+                let mut bytes = [0; 16 * 16];
+                getrandom::fill(&mut bytes)
+                    .map_err(|cause| Error::unavailable("the operating system gives no random numbers").with_source(cause))?;
+                drawn.extend(bytes.as_chunks().0.iter().map(|bytes| u128::from_be_bytes(*bytes)));
+            }
+            drawn.pop().map(ClaimId).ok_or_else(|| Error::unavailable("the operating system gives no random numbers"))
+        })
     }
 
     /// The id with these bits, as read back from a store.

@@ -255,7 +255,7 @@ impl Errand {
         let mut attempts = 0;
         let mut asked = match first {
             First::Asked(asked) => asked,
-            First::Taken(grip) => match self.stand_in_line(grip, false).await? {
+            First::Taken(grip) => match Box::pin(self.stand_in_line(grip, false)).await? {
                 Turn::Settled(outcome) => return Ok(outcome),
                 Turn::Again => Asked::of(&self.core, self.plan.claim(!self.once)?),
             },
@@ -277,7 +277,10 @@ impl Errand {
                 Answer::Sealed => return Ok(Outcome::Sealed),
             };
             let grip = Grip::new(Arc::clone(&self.core), kept);
-            match self.stand_in_line(grip, sent_again).await? {
+            if let Stage::Held = grip.kept.stage() {
+                return Ok(Outcome::Granted(grip));
+            }
+            match Box::pin(self.stand_in_line(grip, sent_again)).await? {
                 Turn::Settled(outcome) => return Ok(outcome),
                 Turn::Again => asked = Asked::of(&self.core, self.plan.claim(!self.once)?),
             }

@@ -24,6 +24,20 @@ pub(super) async fn safe(
     grant: Grant,
     undo: impl FnOnce(Fence) -> Call,
 ) -> Result<Grant> {
+    if shared.replicas_for(link) == 0 && shared.seen.take(&claim.name, claim.mode, grant.fence) {
+        return Ok(grant);
+    }
+    Box::pin(confirmed(shared, lane, link, claim, grant, undo)).await
+}
+
+async fn confirmed(
+    shared: &Arc<Shared>,
+    lane: &Arc<Lane>,
+    link: &Arc<Link>,
+    claim: &Claim,
+    grant: Grant,
+    undo: impl FnOnce(Fence) -> Call,
+) -> Result<Grant> {
     let refused = if shared.replicas_for(link) > 0 && !shared.confirmed(lane, link, LONGEST_WAIT.min(claim.lease / 4)).await? {
         Error::unavailable(format!(
             "{} granted the lock, but too few replicas have it: a failover would lose it; it was given back",

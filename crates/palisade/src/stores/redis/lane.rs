@@ -144,6 +144,11 @@ impl Lane {
         Some(flight)
     }
 
+    /// Whether the inbox is subscribed.
+    pub(super) fn is_at_home(&self) -> bool {
+        matches!(&self.lock().home, Home::At(link) if !link.is_broken())
+    }
+
     /// The link that the inbox is subscribed on; `None` when it is nowhere.
     pub(super) fn home(&self) -> Option<Arc<Link>> {
         match &self.lock().home {

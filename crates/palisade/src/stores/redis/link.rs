@@ -108,7 +108,7 @@ impl Link {
     pub(super) async fn call(&self, call: &Call) -> RedisResult<Value> {
         let answer = self.ask(self.command(call)).await;
         match answer {
-            Err(error) if is_no_script(&error) => self.ask(call.whole()).await,
+            Err(error) if is_no_script(&error) => Box::pin(self.ask(call.whole())).await,
             answer => answer,
         }
     }

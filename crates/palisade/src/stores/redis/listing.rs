@@ -39,7 +39,7 @@ pub(super) async fn page(shared: &Arc<Shared>, prefix: &str, after: Option<&str>
     // A key may be told twice.
     let named: BTreeSet<(Name, String)> = keys.into_iter().filter_map(|key| Some((shared.settings.name(&key)?, key))).collect();
     let named: Vec<(Name, String)> = named.into_iter().filter(|(name, _)| name.as_str().starts_with(prefix)).collect();
-    let shown = shared.call_all(named.iter().map(|(_, key)| line::show(key)).collect(), Purpose::Requests).await;
+    let shown = shared.call_all(named.iter().map(|(_, key)| line::show(key)).collect(), Purpose::Requests, false).await;
     let mut lines = Vec::with_capacity(named.len());
     for ((name, _), value) in named.iter().zip(shown) {
         lines.extend(line::view(&value?, name)?);

@@ -171,8 +171,7 @@ impl Store for RedisStore {
                         // Nobody waits for it, but a revocation is to be heard of.
                         drop(lane.begin_home(&link));
                     }
-                    let claim_ref = Arc::new(claim.clone()).to_ref(Some(grant.fence));
-                    let undo = |_| line::release(&key, &claim_ref, Ending::Undo);
+                    let undo = |fence| line::release(&key, &Arc::new(claim.clone()).to_ref(Some(fence)), Ending::Undo);
                     grant::safe(shared, &lane, &link, claim, grant, undo).await.map(Answer::Granted)
                 }
                 other => other,
@@ -212,7 +211,7 @@ impl Store for RedisStore {
             let lane = self.0.waits_in(claim.claim.id).unwrap_or_else(|| Arc::clone(&own));
             line::renew(&self.0.settings.key(&claim.claim.name), claim, &lane.inbox)
         };
-        let answers = self.0.call_all(claims.iter().map(call).collect(), Purpose::Renewals).await;
+        let answers = self.0.call_all(claims.iter().map(call).collect(), Purpose::Renewals, true).await;
         let mut standings = Vec::with_capacity(claims.len());
         for (claim, answer) in claims.iter().zip(answers) {
             let standing = answer.and_then(|value| line::standing(&value, &claim.claim));

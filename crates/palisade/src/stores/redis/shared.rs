@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
-use tokio::runtime::{Handle, Id};
+use redis::{RedisError, Value};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use super::address::Address;
 use super::failure::{self, Remedy};
@@ -99,11 +99,14 @@ impl Shared {
 
     /// The lane of whoever calls: of the runtime it runs in, or else of the client's own.
     pub(super) fn lane(self: &Arc<Self>) -> Result<Arc<Lane>> {
-        let runtime = match Handle::try_current() {
-            Ok(runtime) => runtime,
-            Err(_) => self.runtime()?,
-        };
-        self.lane_of(runtime)
+        match Handle::try_current() {
+            // Who blocks on a runtime of many threads is in none of them, and has a thread to wake in any case: the client's
+            // own, which has nothing else to do, is the cheapest.
+            Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread || tokio::task::try_id().is_some() => {
+                self.lane_of(runtime)
+            }
+            _ => self.own_lane(),
+        }
     }
 
     /// The lane of the client's own runtime, where there is a client.
@@ -128,31 +131,61 @@ impl Shared {
     }
 
     /// Calls a script where its key is, and says by which link.
+    ///
+    /// What is rare is boxed: nearly every call finds its link ready and its key in place, and its future is made and moved
+    /// twice in every cycle of a lock.
     pub(super) async fn call(self: &Arc<Self>, lane: &Arc<Lane>, call: &Call, queues: bool) -> Result<(Arc<Link>, Value)> {
-        let begun = tokio::time::Instant::now();
-        let (mut redirect, mut redirects, mut reconnected) = (None, 0, false);
-        loop {
-            let asking = redirect.is_some();
-            let address = match redirect.take() {
-                Some(address) => address,
-                None => self.topology.find(self, &call.key).await?,
-            };
-            // A link that was open before may have died unnoticed: its failure is no proof that the server is gone.
-            let known = lane.open_link(&address);
-            let was_open = known.is_some();
-            let link = match known {
-                Some(link) => link,
-                None => lane.link(&address, Purpose::Requests).await.inspect_err(|_| self.topology.forget())?,
-            };
-            if queues {
-                lane.at_home(&link).await?;
-            }
-            let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
-            let error = match answer {
+        let failed = match self.ready(lane, &call.key, queues) {
+            Some(link) => match link.call(call).await {
                 Ok(value) => return Ok((link, value)),
-                Err(error) => error,
+                Err(error) => Some((link, error)),
+            },
+            None => None,
+        };
+        Box::pin(self.call_in_need(lane, call, queues, failed)).await
+    }
+
+    /// The link for a key, if nothing has to be opened or found for it.
+    fn ready(&self, lane: &Lane, key: &str, queues: bool) -> Option<Arc<Link>> {
+        let link = lane.open_link(&self.topology.known(key)?)?;
+        (!queues || lane.is_at_home()).then_some(link)
+    }
+
+    /// Calls a script whatever stands in the way: no link, a link that has failed, a key that is elsewhere.
+    async fn call_in_need(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        call: &Call,
+        queues: bool,
+        failed: Option<(Arc<Link>, RedisError)>,
+    ) -> Result<(Arc<Link>, Value)> {
+        let begun = tokio::time::Instant::now();
+        // A link that was open before may have died unnoticed: its failure is no proof that the server is gone.
+        let mut may_reconnect = true;
+        let (mut redirect, mut redirects) = (None, 0);
+        let mut failed = failed;
+        loop {
+            let (link, error) = match failed.take() {
+                Some(failed) => failed,
+                None => {
+                    let asking = redirect.is_some();
+                    let address = match redirect.take() {
+                        Some(address) => address,
+                        None => self.topology.find(self, &call.key).await?,
+                    };
+                    may_reconnect &= lane.open_link(&address).is_some();
+                    let link = lane.link(&address, Purpose::Requests).await.inspect_err(|_| self.topology.forget())?;
+                    if queues {
+                        lane.at_home(&link).await?;
+                    }
+                    let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
+                    match answer {
+                        Ok(value) => return Ok((link, value)),
+                        Err(error) => (link, error),
+                    }
+                }
             };
-            match failure::remedy(&error, &address) {
+            match failure::remedy(&error, &link.address) {
                 Remedy::Redirect { to, slot } if redirects < REDIRECTS => {
                     redirects += 1;
                     match slot {
@@ -163,10 +196,9 @@ impl Shared {
                 Remedy::AskAgain if begun.elapsed() < self.settings.request_timeout => self.sleep(MOVING).await,
                 Remedy::Reconnect(error) => {
                     self.give_up(&link);
-                    if reconnected || !was_open {
+                    if !std::mem::take(&mut may_reconnect) {
                         return Err(error);
                     }
-                    reconnected = true;
                 }
                 Remedy::FindPrimary(error) => {
                     self.give_up(&link);
@@ -175,15 +207,15 @@ impl Shared {
                 Remedy::Tell(error) => return Err(error),
                 Remedy::Redirect { .. } | Remedy::AskAgain | Remedy::SendWhole => {
                     self.topology.forget();
-                    return Err(Error::unavailable(format!("{address}: the key moves between servers; try again")));
+                    return Err(Error::unavailable(format!("{}: the key moves between servers; try again", link.address)));
                 }
             }
         }
     }
 
-    /// Calls many scripts, those of one server in one pipeline. Each has its own answer, in the same order.
-    pub(super) async fn call_all(self: &Arc<Self>, calls: Vec<Call>, purpose: Purpose) -> Vec<Result<Value>> {
-        let renewals = purpose == Purpose::Renewals;
+    /// Calls many scripts, those of one server in one pipeline. Each has its own answer, in the same order. `told`: whether
+    /// something may be pushed to our inbox after it.
+    pub(super) async fn call_all(self: &Arc<Self>, calls: Vec<Call>, purpose: Purpose, told: bool) -> Vec<Result<Value>> {
         let lane = match self.lane() {
             Ok(lane) => lane,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
@@ -200,7 +232,7 @@ impl Shared {
             let (places, calls): (Vec<usize>, Vec<Call>) = calls.into_iter().unzip();
             let pipelined = async {
                 let link = lane.link(&address, purpose).await.inspect_err(|_| self.topology.forget())?;
-                if renewals {
+                if told {
                     lane.at_home(&link).await?;
                 }
                 let answers = link.call_all(&calls).await.map_err(|error| {
@@ -215,7 +247,7 @@ impl Shared {
                         let answer = match value {
                             Ok(value) => Ok(value),
                             // Moved, or a script that was flushed: one by one.
-                            Err(_) => self.call(&lane, call, renewals).await.map(|(_, value)| value),
+                            Err(_) => self.call(&lane, call, told).await.map(|(_, value)| value),
                         };
                         put(&mut answers, place, answer);
                     }

@@ -166,7 +166,7 @@ impl Store for SimpleStore {
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         let calls = claims.iter().map(|claim| self.renew_call(claim)).collect();
-        let answers = self.0.call_all(calls, Purpose::Renewals).await;
+        let answers = self.0.call_all(calls, Purpose::Renewals, false).await;
         let standing = |(claim, answer): (&ClaimRef, Result<Value>)| match answer? {
             Value::BulkString(token) => {
                 let fence = Token::read(&token).fence().ok_or_else(unreadable)?;
