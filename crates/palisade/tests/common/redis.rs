@@ -72,11 +72,30 @@ pub async fn in_line(outside: &Client, name: &str, waiters: usize) {
     super::in_line(outside, name, waiters).await;
 }
 
-/// The store has confirmed the lease again since now.
+/// How long a lease had to run at some time.
+pub struct Confirmed(Instant, Duration);
+
+impl Confirmed {
+    pub fn of(guard: &Guard) -> Confirmed {
+        // In this order here and in the other below: whatever comes between makes the sum smaller.
+        let left = guard.remaining();
+        Confirmed(Instant::now(), left)
+    }
+
+    /// Waits until the store has confirmed the lease again.
+    pub async fn again(self, guard: &Guard) {
+        let Confirmed(at, left) = self;
+        let renewed = async || {
+            let passed = at.elapsed();
+            guard.remaining() + passed > left + Duration::from_millis(1)
+        };
+        palisade_conformance::eventually("renewed", renewed).await;
+    }
+}
+
+/// The store confirms the lease again after now.
 pub async fn is_renewed(guard: &Guard) {
-    let begun = Instant::now();
-    let before = guard.remaining();
-    palisade_conformance::eventually("renewed", async || guard.remaining() + begun.elapsed() > before + Duration::from_millis(50)).await;
+    Confirmed::of(guard).again(guard).await;
 }
 
 /// Gives back, and nothing is left in line.

@@ -21,7 +21,7 @@ use super::settings::Settings;
 use super::topology::Topology;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::store::{ClaimId, Event, Woken};
+use crate::store::{ClaimId, Event, Released, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
@@ -47,6 +47,8 @@ pub(super) struct Shared {
     /// The client's own runtime.
     client: OnceLock<Handle>,
     restoring: AtomicBool,
+    /// Whether the sentinels are listened to.
+    listening: AtomicBool,
 }
 
 /// A claim that stands in line.
@@ -54,6 +56,21 @@ struct Waiting {
     mailbox: Arc<Mailbox>,
     /// The lane whose inbox it is told by.
     lane: Arc<Lane>,
+}
+
+/// Ends a sleep that nobody waits for any more.
+struct Asleep(tokio::task::AbortHandle);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Whether connections can live in a runtime: it may have been built without IO. Tokio tells only by a panic.
+fn has_io(runtime: &Handle) -> bool {
+    let _inside = runtime.enter();
+    std::panic::catch_unwind(|| drop(tokio::net::UnixDatagram::unbound())).is_ok()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,6 +89,7 @@ impl Shared {
             lanes: Mutex::default(),
             client: OnceLock::new(),
             restoring: AtomicBool::new(false),
+            listening: AtomicBool::new(false),
         })
     }
 
@@ -88,13 +106,17 @@ impl Shared {
         }
     }
 
-    /// Sleeps by a timer of the client's: the caller's runtime may have none.
+    /// Sleeps by a timer of the client's: the caller's runtime may have none. Over when the client is: a timer that outlives its
+    /// runtime panics, so it is a task there that sleeps.
     pub(super) async fn sleep(&self, span: Duration) {
-        let sleep = {
-            let _inside = self.client.get().map(Handle::enter);
-            tokio::time::sleep(span)
-        };
-        sleep.await;
+        match self.client.get() {
+            Some(client) => {
+                let sleep = client.spawn(tokio::time::sleep(span));
+                let _asleep = Asleep(sleep.abort_handle());
+                let _ = sleep.await;
+            }
+            None => tokio::time::sleep(span).await,
+        }
     }
 
     /// The lane of whoever calls: of the runtime it runs in, or else of the client's own.
@@ -113,12 +135,19 @@ impl Shared {
 
     fn lane_of(self: &Arc<Self>, runtime: Handle) -> Result<Arc<Lane>> {
         let id = runtime.id();
-        let mut lanes = locked(&self.lanes);
-        if let Some((_, lane)) = lanes.iter().find(|(known, _)| *known == id) {
+        if let Some((_, lane)) = locked(&self.lanes).iter().find(|(known, _)| *known == id) {
             return Ok(Arc::clone(lane));
         }
+        let lane = match self.client.get() {
+            Some(client) if client.id() != id && !has_io(&runtime) => self.lane_of(client.clone())?,
+            _ => Lane::new(runtime, self)?,
+        };
+        let mut lanes = locked(&self.lanes);
         lanes.retain(|(_, lane)| !lane.is_dead());
-        let lane = Lane::new(runtime, self)?;
+        // Somebody else of this runtime may have been faster.
+        if let Some((_, known)) = lanes.iter().find(|(known, _)| *known == id) {
+            return Ok(Arc::clone(known));
+        }
         lanes.push((id, Arc::clone(&lane)));
         Ok(lane)
     }
@@ -129,6 +158,16 @@ impl Shared {
 
     /// Calls a script where its key is, and says by which link.
     pub(super) async fn call(self: &Arc<Self>, lane: &Arc<Lane>, call: &Call, queues: bool) -> Result<(Arc<Link>, Value)> {
+        self.call_perhaps_twice(lane, call, queues).await.map(|(link, value, _)| (link, value))
+    }
+
+    /// The same, and says whether it was sent again because the first answer did not come: the server may have done it then.
+    pub(super) async fn call_perhaps_twice(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        call: &Call,
+        queues: bool,
+    ) -> Result<(Arc<Link>, Value, bool)> {
         let begun = tokio::time::Instant::now();
         let (mut redirect, mut redirects, mut reconnected) = (None, 0, false);
         loop {
@@ -149,7 +188,7 @@ impl Shared {
             }
             let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
             let error = match answer {
-                Ok(value) => return Ok((link, value)),
+                Ok(value) => return Ok((link, value, reconnected)),
                 Err(error) => error,
             };
             match failure::remedy(&error, &address) {
@@ -322,6 +361,35 @@ impl Shared {
         self.cut_off();
     }
 
+    /// Whether whoever asks is the first to listen to the sentinels.
+    pub(super) fn listens(&self) -> bool {
+        self.client.get().is_some() && !self.listening.swap(true, Ordering::AcqRel)
+    }
+
+    /// The sentinels have agreed on another primary: nobody writes to any other from now on.
+    pub(super) fn switched(self: &Arc<Self>, from: Address, to: &Address) {
+        if self.topology.switched(from, to) {
+            self.leave_all_but(to);
+        }
+    }
+
+    /// Asks the sentinels, and leaves what is not the primary any more.
+    pub(super) async fn look_for_switch(self: &Arc<Self>) -> Result<()> {
+        self.topology.look(self).await?;
+        if let [primary] = self.topology.primaries().as_slice() {
+            self.leave_all_but(primary);
+        }
+        Ok(())
+    }
+
+    fn leave_all_but(self: &Arc<Self>, primary: &Address) {
+        for link in self.all_lanes().iter().flat_map(|lane| lane.links()) {
+            if link.address != *primary {
+                self.give_up(&link);
+            }
+        }
+    }
+
     /// A connection has ended.
     pub(super) fn link_ended(self: &Arc<Self>, lane: Option<&Arc<Lane>>, by_server: bool) {
         if by_server {
@@ -350,6 +418,11 @@ impl Shared {
     }
 }
 
+/// What a release came to. One that was sent again and found nothing may have found it the first time.
+pub(super) fn unsure(released: Released, sent_again: bool) -> Released {
+    if sent_again && released == Released::AlreadyLost { Released::Unknown } else { released }
+}
+
 fn put(answers: &mut [Option<Result<Value>>], place: usize, answer: Result<Value>) {
     if let Some(slot) = answers.get_mut(place) {
         *slot = Some(answer);
@@ -371,7 +444,9 @@ async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
         let used = now_answered != answered;
         answered = now_answered;
         counted += tick;
-        shared.keyspace.sweep(&link).await;
+        // Tasks of their own: they ask the server, and whoever watches must not wait for it.
+        let (keys, swept) = (Arc::clone(&shared), Arc::clone(&link));
+        tokio::spawn(async move { keys.keyspace.sweep(&swept).await });
         if silent >= timeout {
             shared.give_up(&link);
         } else if silent >= SUSPECT {
@@ -382,9 +457,12 @@ async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
             }
         } else if used && counted >= COUNT_REPLICAS && shared.settings.replicas.is_none() {
             counted = Duration::ZERO;
-            if let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
-                shared.give_up(&link);
-            }
+            let link = Arc::clone(&link);
+            tokio::spawn(async move {
+                if let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
+                    shared.give_up(&link);
+                }
+            });
         }
     }
 }
@@ -410,17 +488,27 @@ async fn restored(shared: &Arc<Shared>) -> bool {
         return false;
     }
     let Ok(own) = shared.own_lane() else { return false };
-    let mut reached = false;
-    for address in shared.topology.primaries() {
-        reached |= own.link(&address, Purpose::Renewals).await.is_ok();
-    }
+    let primaries = shared.topology.primaries();
+    // In the lanes' own time: the runtime of one may stand still. Until then its claims are told by the client's inbox.
     for lane in shared.all_lanes() {
-        if lane.has_lost_home()
-            && let Some(address) = shared.topology.primaries().first()
-            && let Ok(link) = lane.link(address, Purpose::Requests).await
-        {
-            let _ = lane.at_home(&link).await;
+        if let (true, Some(address)) = (lane.has_lost_home(), primaries.first().cloned()) {
+            tokio::spawn(async move {
+                let link = lane.link(&address, Purpose::Requests).await?;
+                lane.at_home(&link).await
+            });
         }
     }
-    reached
+    // All at once, and the first one counts: a part of the servers may hang, and is asked for by its own renewals.
+    let mut reaching = tokio::task::JoinSet::new();
+    for address in primaries {
+        let own = Arc::clone(&own);
+        reaching.spawn(async move { own.link(&address, Purpose::Renewals).await.is_ok() });
+    }
+    while let Some(reached) = reaching.join_next().await {
+        if reached.unwrap_or(false) {
+            reaching.detach_all();
+            return true;
+        }
+    }
+    false
 }
