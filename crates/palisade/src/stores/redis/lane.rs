@@ -129,10 +129,11 @@ impl Lane {
     /// Makes sure that the inbox is subscribed somewhere, by this link if it is not: servers pass on what is published.
     pub(super) async fn at_home(self: &Arc<Self>, link: &Arc<Link>) -> Result<()> {
         let Some((flight, by)) = self.begin_home(link) else { return Ok(()) };
+        // The runtime of the flight may stand still, and then nothing is even sent.
+        let _expected = by.expect();
         tokio::select! {
             biased;
             home = flight.result() => home,
-            // The runtime of the flight may stand still.
             () = by.ended() => Err(Error::unavailable(format!("{} cannot be reached", by.address))),
         }
     }

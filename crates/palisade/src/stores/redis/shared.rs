@@ -111,7 +111,7 @@ impl Shared {
     pub(super) async fn sleep(&self, span: Duration) {
         match self.client.get() {
             Some(client) => {
-                let sleep = client.spawn(tokio::time::sleep(span));
+                let sleep = client.spawn(async move { tokio::time::sleep(span).await });
                 let _asleep = Asleep(sleep.abort_handle());
                 let _ = sleep.await;
             }
