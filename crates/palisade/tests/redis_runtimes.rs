@@ -126,6 +126,12 @@ async fn poll_until_in_line(moved: &mut Acquiring, outside: &Client, name: &str)
 /// A runtime of one thread that nobody drives any more: its connection has the answer and nobody to read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_runtime_that_stands_still_holds_up_nobody_else() {
+    for connected in [false, true] {
+        stands_still(connected).await;
+    }
+}
+
+async fn stands_still(connected: bool) {
     let redis = Redis::start();
     let url = format!("{}?request_timeout=1s&connect_timeout=500ms", redis.url());
     let (client, outside) = (connect(&url), connect(&url));
@@ -133,10 +139,15 @@ async fn a_runtime_that_stands_still_holds_up_nobody_else() {
     let (mut claims, still) = {
         let claims: Vec<Acquiring> =
             ["still", "still-waits"].into_iter().map(|name| acquiring(&long(&client, name))).collect();
+        let cycles = long(&client, "cycles");
         aside(move || {
             let mut claims = claims;
             let still = one_thread();
-            // Once to connect, then on its way and no further.
+            if connected {
+                let held = still.block_on(cycles.acquire()).expect("a grant");
+                assert_eq!(still.block_on(held.release()).expect("an answer"), palisade::Released::Done);
+            }
+            // On their way, and no further.
             for claim in &mut claims {
                 begin_in(&still, claim);
             }

@@ -50,6 +50,20 @@ pub fn gets_in(waiter: JoinHandle<Result<Guard>>) -> impl Future<Output = Guard>
     async move { brought.await.expect("no panic").expect("a grant") }
 }
 
+/// One of these gets in soon, and leaves the rest.
+#[track_caller]
+pub fn some_gets_in(waiters: &mut Vec<JoinHandle<Result<Guard>>>) -> impl Future<Output = Guard> {
+    let first = soon("some waiter gets in", async {
+        loop {
+            if let Some(at) = waiters.iter().position(JoinHandle::is_finished) {
+                return waiters.swap_remove(at);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    async move { first.await.await.expect("no panic").expect("a grant") }
+}
+
 /// The holder is told, for whatever reason the store has: it is gone, and perhaps somebody else's already.
 #[track_caller]
 pub fn is_told(guard: &Guard) -> impl Future<Output = LossReason> {
