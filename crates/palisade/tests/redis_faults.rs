@@ -360,7 +360,8 @@ async fn a_server_that_sleeps_or_loads_keeps_nobody_waiting_longer() {
         let address = scene.redis.address();
         let words: Vec<String> = fault.iter().map(|&word| word.to_owned()).collect();
         let fault = std::thread::spawn(move || {
-            let mut connection = palisade_testkit::resp::Connection::open(address, Duration::from_secs(60)).expect("a connection");
+            let mut connection =
+                palisade_testkit::resp::Connection::open(address, Duration::from_secs(60)).expect("a connection");
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             connection.call(&words)
         });

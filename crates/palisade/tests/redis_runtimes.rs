@@ -137,8 +137,7 @@ async fn stands_still(connected: bool) {
     let (client, outside) = (connect(&url), connect(&url));
     let blocker = long(&outside, "still-waits").acquire().await.expect("a grant");
     let (mut claims, still) = {
-        let claims: Vec<Acquiring> =
-            ["still", "still-waits"].into_iter().map(|name| acquiring(&long(&client, name))).collect();
+        let claims: Vec<Acquiring> = ["still", "still-waits"].into_iter().map(|name| acquiring(&long(&client, name))).collect();
         let cycles = long(&client, "cycles");
         aside(move || {
             let mut claims = claims;

@@ -63,8 +63,8 @@ impl Lane {
     }
 
     /// The link to a server, if it is open.
-    pub(super) fn open_link(&self, address: &Address) -> Option<Arc<Link>> {
-        match self.lock().links.get(&(address.clone(), Purpose::Requests)) {
+    pub(super) fn open_link(&self, address: &Address, purpose: Purpose) -> Option<Arc<Link>> {
+        match self.lock().links.get(&(address.clone(), purpose)) {
             Some(Opened::Open(link)) if !link.is_broken() => Some(Arc::clone(link)),
             _ => None,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct Shared {
     /// The client's own runtime.
     client: OnceLock<Handle>,
     restoring: AtomicBool,
+    /// How often contact was lost.
+    cuts: AtomicU64,
     /// Whether the sentinels are listened to.
     listening: AtomicBool,
 }
@@ -89,6 +91,7 @@ impl Shared {
             lanes: Mutex::default(),
             client: OnceLock::new(),
             restoring: AtomicBool::new(false),
+            cuts: AtomicU64::new(0),
             listening: AtomicBool::new(false),
         })
     }
@@ -177,7 +180,7 @@ impl Shared {
                 None => self.topology.find(self, &call.key).await?,
             };
             // A link that was open before may have died unnoticed: its failure is no proof that the server is gone.
-            let known = lane.open_link(&address);
+            let known = lane.open_link(&address, Purpose::Requests);
             let was_open = known.is_some();
             let link = match known {
                 Some(link) => link,
@@ -403,6 +406,7 @@ impl Shared {
     /// Contact is lost: tells the core, and restores it without waiting to be asked.
     fn cut_off(self: &Arc<Self>) {
         self.topology.forget();
+        self.cuts.fetch_add(1, Ordering::AcqRel);
         let Some(client) = self.client.get() else { return };
         if !self.restoring.swap(true, Ordering::AcqRel) {
             self.events.push(Event::CutOff);
@@ -467,15 +471,25 @@ async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
     }
 }
 
-/// Restores what was lost: the client's own link, and every inbox that had waiters. Then the core renews everything.
+/// Restores what was lost: the client's own links, and every inbox that had waiters. The core renews everything as soon as a
+/// server is there again, and once more when all are: a part of a cluster may take longer.
 async fn restore(shared: std::sync::Weak<Shared>) {
     let mut pause = RESTORE.0;
     loop {
         let Some(strong) = shared.upgrade() else { return };
-        if restored(&strong).await {
-            strong.restoring.store(false, Ordering::Release);
+        let cuts = strong.cuts.load(Ordering::Acquire);
+        let Reached { some_anew, all } = reach(&strong).await;
+        if some_anew || all {
             strong.events.push(Event::Restored);
-            return;
+        }
+        if all {
+            strong.restoring.store(false, Ordering::Release);
+            // What was cut off meanwhile relied on us.
+            let cut_again = strong.cuts.load(Ordering::Acquire) != cuts;
+            if !cut_again || strong.restoring.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            pause = RESTORE.0;
         }
         drop(strong);
         tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
@@ -483,11 +497,18 @@ async fn restore(shared: std::sync::Weak<Shared>) {
     }
 }
 
-async fn restored(shared: &Arc<Shared>) -> bool {
+struct Reached {
+    /// Whether a server is there that was not.
+    some_anew: bool,
+    all: bool,
+}
+
+async fn reach(shared: &Arc<Shared>) -> Reached {
+    let nobody = Reached { some_anew: false, all: false };
     if shared.topology.look(shared).await.is_err() {
-        return false;
+        return nobody;
     }
-    let Ok(own) = shared.own_lane() else { return false };
+    let Ok(own) = shared.own_lane() else { return nobody };
     let primaries = shared.topology.primaries();
     // In the lanes' own time: the runtime of one may stand still. Until then its claims are told by the client's inbox.
     for lane in shared.all_lanes() {
@@ -498,17 +519,19 @@ async fn restored(shared: &Arc<Shared>) -> bool {
             });
         }
     }
-    // All at once, and the first one counts: a part of the servers may hang, and is asked for by its own renewals.
+    // All at once. Of those that hang the first one to answer does not wait.
     let mut reaching = tokio::task::JoinSet::new();
-    for address in primaries {
-        let own = Arc::clone(&own);
-        reaching.spawn(async move { own.link(&address, Purpose::Renewals).await.is_ok() });
+    for address in &primaries {
+        let (own, address) = (Arc::clone(&own), address.clone());
+        let was_open = own.open_link(&address, Purpose::Renewals).is_some();
+        reaching.spawn(async move { (own.link(&address, Purpose::Renewals).await.is_ok(), was_open) });
     }
-    while let Some(reached) = reaching.join_next().await {
-        if reached.unwrap_or(false) {
-            reaching.detach_all();
-            return true;
+    let (mut reached, mut some_anew) = (0, false);
+    while let Some(Ok((is_there, was_open))) = reaching.join_next().await {
+        reached += usize::from(is_there);
+        if is_there && !was_open && !std::mem::replace(&mut some_anew, true) && !reaching.is_empty() {
+            shared.events.push(Event::Restored);
         }
     }
-    false
+    Reached { some_anew, all: reached == primaries.len() }
 }

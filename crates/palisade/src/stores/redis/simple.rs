@@ -151,7 +151,7 @@ impl Store for SimpleStore {
         let key = shared.settings.key(&claim.name);
         let link = async {
             let address = shared.topology.known(&key)?;
-            let link = shared.lane().ok()?.open_link(&address)?;
+            let link = shared.lane().ok()?.open_link(&address, Purpose::Requests)?;
             link.tells_of_keys().await.then_some(link)
         };
         match link.await {

@@ -192,7 +192,9 @@ async fn look(shared: Arc<Shared>) -> Result<()> {
             Ok(())
         }
         Site::Cluster(seeds) => {
-            let ranges = ask_in_turn(&shared, seeds, |shared: Arc<Shared>, server| async move { ask_cluster(&shared, &server).await }).await?;
+            let ranges =
+                ask_in_turn(&shared, seeds, |shared: Arc<Shared>, server| async move { ask_cluster(&shared, &server).await })
+                    .await?;
             let mut map = shared.topology.lock();
             map.servers.clear();
             map.slots = vec![None; SLOTS];
