@@ -73,6 +73,14 @@ impl Store for Bent {
         &self.capability
     }
 
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        self.store.attach(runtime);
+    }
+
+    fn part(&self, name: &Name) -> u64 {
+        self.store.part(name)
+    }
+
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         self.bends.see_thread();
         self.bends.claims.fetch_add(1, Ordering::SeqCst);

@@ -121,6 +121,14 @@ impl Store for Hooked {
         &self.capability
     }
 
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        self.store.attach(runtime);
+    }
+
+    fn part(&self, name: &Name) -> u64 {
+        self.store.part(name)
+    }
+
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         loop {
             let mut answer = self.store.claim(claim).await?;

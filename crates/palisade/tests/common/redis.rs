@@ -53,15 +53,14 @@ pub fn gets_in(waiter: JoinHandle<Result<Guard>>) -> impl Future<Output = Guard>
 /// One of these gets in soon, and leaves the rest.
 #[track_caller]
 pub fn some_gets_in(waiters: &mut Vec<JoinHandle<Result<Guard>>>) -> impl Future<Output = Guard> {
-    let first = soon("some waiter gets in", async {
+    soon("some waiter gets in", async {
         loop {
             if let Some(at) = waiters.iter().position(JoinHandle::is_finished) {
-                return waiters.swap_remove(at);
+                return waiters.swap_remove(at).await.expect("no panic").expect("a grant");
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-    });
-    async move { first.await.await.expect("no panic").expect("a grant") }
+    })
 }
 
 /// The holder is told, for whatever reason the store has: it is gone, and perhaps somebody else's already.
