@@ -13,6 +13,7 @@
 //! proxy.slow(Way::ToClient, 1000); //   bytes in a second
 //! proxy.swallow(Way::ToServer); //      lost, and nobody is told
 //! proxy.stall(Way::ToClient); //        half-open: nothing moves until it is healed
+//! proxy.freeze(); //                    the open connections are dead, and nobody is told; new ones work
 //! proxy.reset(); //                     all connections, now
 //! proxy.refuse(); //                    new connections
 //! proxy.lose_reply(); //                the next request is applied, its answer lost, the connection reset
@@ -133,6 +134,12 @@ impl Proxy {
         self.change(|plan| plan.each(way, |lane| lane.flow = Flow::Stall));
     }
 
+    /// Lets the connections that are open now pass nothing any more, for good and without a word, as a firewall does that has
+    /// forgotten them. New ones are as ever.
+    pub fn freeze(&self) {
+        self.change(|plan| plan.freezes += 1);
+    }
+
     /// Refuses new connections. Open ones stay.
     pub fn refuse(&self) {
         self.change(|plan| plan.refuse = true);
@@ -181,7 +188,7 @@ impl Proxy {
     /// Ends all faults. Connections that are open go on.
     pub fn heal(&self) {
         *self.shared.armed() = None;
-        self.change(|plan| *plan = Plan { epoch: plan.epoch, ..Plan::default() });
+        self.change(|plan| *plan = Plan { epoch: plan.epoch, freezes: plan.freezes, ..Plan::default() });
         self.wait_listening(true);
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Plan {
     pub(super) refuse: bool,
     /// Connections made in an earlier one are reset.
     pub(super) epoch: u64,
+    /// Connections made before so many freezes are frozen.
+    pub(super) freezes: u64,
     /// The proxy itself ends.
     pub(super) over: bool,
 }

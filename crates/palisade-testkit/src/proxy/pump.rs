@@ -39,6 +39,8 @@ pub(super) struct Pump<'a> {
     pub(super) shared: &'a Shared,
     /// Set while a request, whose reply shall be lost, is on its way.
     pub(super) losing: &'a AtomicBool,
+    /// How many freezes there were when the connection was made.
+    pub(super) born: u64,
 }
 
 impl Pump<'_> {
@@ -95,7 +97,7 @@ impl Pump<'_> {
             sleep_until(message.due).await;
             self.until(|flow| flow != Flow::Stall).await;
             let plan = self.plan();
-            if plan.lane(self.way).flow == Flow::Swallow {
+            if self.flow(&plan) == Flow::Swallow {
                 continue;
             }
             if message.lose {
@@ -129,13 +131,17 @@ impl Pump<'_> {
         to.write_all(bytes).await
     }
 
+    fn flow(&self, plan: &Plan) -> Flow {
+        if plan.freezes > self.born { Flow::Stall } else { plan.lane(self.way).flow }
+    }
+
     fn plan(&self) -> Plan {
         self.shared.plan.borrow().clone()
     }
 
     async fn until(&self, is_so: impl Fn(Flow) -> bool) {
         let mut plan = self.shared.plan.subscribe();
-        plan.wait_for(|plan| is_so(plan.lane(self.way).flow)).await.ok();
+        plan.wait_for(|plan| is_so(self.flow(plan))).await.ok();
     }
 }
 

@@ -90,13 +90,15 @@ async fn bind(address: SocketAddr) -> TcpListener {
 /// A connection, counted as long as it is open.
 struct Opened {
     epoch: u64,
+    freezes: u64,
     shared: Arc<Shared>,
 }
 
 impl Opened {
     fn new(epoch: u64, shared: &Arc<Shared>) -> Self {
         shared.open().push(epoch);
-        Self { epoch, shared: Arc::clone(shared) }
+        let freezes = shared.plan.borrow().freezes;
+        Self { epoch, freezes, shared: Arc::clone(shared) }
     }
 
     async fn carry(self, mut client: TcpStream) {
@@ -133,7 +135,7 @@ impl Opened {
     async fn exchange(&self, client: &mut TcpStream, server: &mut TcpStream) -> End {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         let losing = AtomicBool::new(false);
-        let pump = |way| Pump { way, shared: &self.shared, losing: &losing };
+        let pump = |way| Pump { way, shared: &self.shared, losing: &losing, born: self.freezes };
         let there = pump(Way::ToServer).run(from_client, to_server);
         let back = pump(Way::ToClient).run(from_server, to_client);
         match tokio::try_join!(there, back) {

@@ -4,6 +4,8 @@
 
 pub mod bent;
 pub mod hooked;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,7 +48,13 @@ impl Commit {
             runtime.spawn(Running { link: Arc::clone(link), done: false }.run());
         }
         let ended = || Error::unavailable("the runtime of the connection has ended");
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        // That runtime may stand still, and then nothing is even sent.
+        let _expected = link.expect();
+        tokio::select! {
+            biased;
+            answer = answer => answer.unwrap_or_else(|_| Err(ended())),
+            () = link.ended() => Err(Error::unavailable(format!("{} cannot be reached", link.address))),
+        }
     }
 }
 

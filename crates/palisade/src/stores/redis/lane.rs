@@ -47,7 +47,7 @@ enum Opened {
 enum Home {
     #[default]
     Nowhere,
-    Opening(Arc<Flight<()>>),
+    Opening(Arc<Flight<()>>, Arc<Link>),
     At(Arc<Link>),
 }
 
@@ -63,8 +63,8 @@ impl Lane {
     }
 
     /// The link to a server, if it is open.
-    pub(super) fn open_link(&self, address: &Address) -> Option<Arc<Link>> {
-        match self.lock().links.get(&(address.clone(), Purpose::Requests)) {
+    pub(super) fn open_link(&self, address: &Address, purpose: Purpose) -> Option<Arc<Link>> {
+        match self.lock().links.get(&(address.clone(), purpose)) {
             Some(Opened::Open(link)) if !link.is_broken() => Some(Arc::clone(link)),
             _ => None,
         }
@@ -85,7 +85,15 @@ impl Lane {
                 }
             }
         };
-        flight.result().await
+        let Some(shared) = self.shared.upgrade() else { return Err(closed()) };
+        // Here too: the runtime that opens it may stand still, and then its own limit is never looked at.
+        tokio::select! {
+            biased;
+            link = flight.result() => link,
+            () = shared.sleep(shared.settings.connect_timeout) => {
+                Err(Error::unavailable(format!("{address} does not answer within the connect_timeout")))
+            }
+        }
     }
 
     async fn open(self: Arc<Self>, address: Address, purpose: Purpose) -> Result<Arc<Link>> {
@@ -120,28 +128,34 @@ impl Lane {
 
     /// Makes sure that the inbox is subscribed somewhere, by this link if it is not: servers pass on what is published.
     pub(super) async fn at_home(self: &Arc<Self>, link: &Arc<Link>) -> Result<()> {
-        match self.begin_home(link) {
-            Some(flight) => flight.result().await,
-            None => Ok(()),
+        let Some((flight, by)) = self.begin_home(link) else { return Ok(()) };
+        // The runtime of the flight may stand still, and then nothing is even sent.
+        let _expected = by.expect();
+        tokio::select! {
+            biased;
+            home = flight.result() => home,
+            () = by.ended() => Err(Error::unavailable(format!("{} cannot be reached", by.address))),
         }
     }
 
-    /// Begins to subscribe the inbox; `None` when it is.
-    pub(super) fn begin_home(self: &Arc<Self>, link: &Arc<Link>) -> Option<Arc<Flight<()>>> {
+    /// Begins to subscribe the inbox, and says by which link; `None` when it is.
+    pub(super) fn begin_home(self: &Arc<Self>, link: &Arc<Link>) -> Option<(Arc<Flight<()>>, Arc<Link>)> {
         let mut state = self.lock();
         match &state.home {
             Home::At(home) if !home.is_broken() => return None,
-            Home::Opening(flight) if !flight.has_landed() => return Some(Arc::clone(flight)),
+            Home::Opening(flight, by) if !flight.has_landed() && !by.is_broken() => {
+                return Some((Arc::clone(flight), Arc::clone(by)));
+            }
             _ => {}
         }
-        let (lane, link) = (Arc::clone(self), Arc::clone(link));
+        let (lane, by) = (Arc::clone(self), Arc::clone(link));
         let flight = Flight::start(&self.runtime, async move {
-            link.subscribe(&lane.inbox).await.map_err(|error| told(&error, &link.address))?;
-            lane.lock().home = Home::At(link);
+            by.subscribe(&lane.inbox).await.map_err(|error| told(&error, &by.address))?;
+            lane.lock().home = Home::At(by);
             Ok(())
         });
-        state.home = Home::Opening(Arc::clone(&flight));
-        Some(flight)
+        state.home = Home::Opening(Arc::clone(&flight), Arc::clone(link));
+        Some((flight, Arc::clone(link)))
     }
 
     /// Whether the inbox is subscribed.
@@ -160,8 +174,8 @@ impl Lane {
     /// Whether the inbox was subscribed, and is not any more.
     pub(super) fn has_lost_home(&self) -> bool {
         match &self.lock().home {
-            Home::At(link) => link.is_broken(),
-            Home::Nowhere | Home::Opening(_) => false,
+            Home::At(link) | Home::Opening(_, link) => link.is_broken(),
+            Home::Nowhere => false,
         }
     }
 

@@ -170,12 +170,18 @@ impl Link {
     }
 
     async fn until_broken<T>(&self, request: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        let _counted = Counted::new(self);
+        let _counted = self.expect();
         tokio::select! {
             biased;
             answer = request => answer,
             () = self.broken.cancelled() => Err(unanswered()),
         }
+    }
+
+    /// Counts as a request without its answer for as long as it lives: if no answer at all comes meanwhile, the link is given up.
+    pub(super) fn expect(&self) -> Counted<'_> {
+        self.sent.fetch_add(1, Ordering::AcqRel);
+        Counted(self)
     }
 
     /// Ends the link for everybody who waits for an answer on it.
@@ -211,14 +217,7 @@ impl Link {
 }
 
 /// Counts a request as answered however its wait ends.
-struct Counted<'a>(&'a Link);
-
-impl Counted<'_> {
-    fn new(link: &Link) -> Counted<'_> {
-        link.sent.fetch_add(1, Ordering::AcqRel);
-        Counted(link)
-    }
-}
+pub(super) struct Counted<'a>(&'a Link);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {

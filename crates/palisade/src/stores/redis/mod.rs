@@ -42,6 +42,7 @@ mod seen;
 mod settings;
 mod shared;
 mod simple;
+mod switch;
 mod topology;
 
 use std::sync::Arc;
@@ -226,9 +227,9 @@ impl Store for RedisStore {
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
         let lane = self.0.lane()?;
         let call = line::release(&self.0.settings.key(&claim.claim.name), claim, ending);
-        let (_, value) = self.0.call(&lane, &call, false).await?;
+        let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
         self.0.stop_waiting(claim.claim.id);
-        line::released(&value)
+        Ok(shared::unsure(line::released(&value)?, sent_again))
     }
 
     async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {

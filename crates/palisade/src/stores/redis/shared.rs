@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::settings::Settings;
 use super::topology::Topology;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::store::{ClaimId, Event, Woken};
+use crate::store::{ClaimId, Event, Released, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
@@ -47,6 +47,10 @@ pub(super) struct Shared {
     /// The client's own runtime.
     client: OnceLock<Handle>,
     restoring: AtomicBool,
+    /// How often contact was lost.
+    cuts: AtomicU64,
+    /// Whether the sentinels are listened to.
+    listening: AtomicBool,
 }
 
 /// A claim that stands in line.
@@ -54,6 +58,21 @@ struct Waiting {
     mailbox: Arc<Mailbox>,
     /// The lane whose inbox it is told by.
     lane: Arc<Lane>,
+}
+
+/// Ends a sleep that nobody waits for any more.
+struct Asleep(tokio::task::AbortHandle);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Whether connections can live in a runtime: it may have been built without IO. Tokio tells only by a panic.
+fn has_io(runtime: &Handle) -> bool {
+    let _inside = runtime.enter();
+    std::panic::catch_unwind(|| drop(tokio::net::UnixDatagram::unbound())).is_ok()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,6 +91,8 @@ impl Shared {
             lanes: Mutex::default(),
             client: OnceLock::new(),
             restoring: AtomicBool::new(false),
+            cuts: AtomicU64::new(0),
+            listening: AtomicBool::new(false),
         })
     }
 
@@ -88,13 +109,17 @@ impl Shared {
         }
     }
 
-    /// Sleeps by a timer of the client's: the caller's runtime may have none.
+    /// Sleeps by a timer of the client's: the caller's runtime may have none. Over when the client is: a timer that outlives its
+    /// runtime panics, so it is a task there that sleeps.
     pub(super) async fn sleep(&self, span: Duration) {
-        let sleep = {
-            let _inside = self.client.get().map(Handle::enter);
-            tokio::time::sleep(span)
-        };
-        sleep.await;
+        match self.client.get() {
+            Some(client) => {
+                let sleep = client.spawn(async move { tokio::time::sleep(span).await });
+                let _asleep = Asleep(sleep.abort_handle());
+                let _ = sleep.await;
+            }
+            None => tokio::time::sleep(span).await,
+        }
     }
 
     /// The lane of whoever calls: of the runtime it runs in, or else of the client's own.
@@ -116,12 +141,19 @@ impl Shared {
 
     fn lane_of(self: &Arc<Self>, runtime: Handle) -> Result<Arc<Lane>> {
         let id = runtime.id();
-        let mut lanes = locked(&self.lanes);
-        if let Some((_, lane)) = lanes.iter().find(|(known, _)| *known == id) {
+        if let Some((_, lane)) = locked(&self.lanes).iter().find(|(known, _)| *known == id) {
             return Ok(Arc::clone(lane));
         }
+        let lane = match self.client.get() {
+            Some(client) if client.id() != id && !has_io(&runtime) => self.lane_of(client.clone())?,
+            _ => Lane::new(runtime, self)?,
+        };
+        let mut lanes = locked(&self.lanes);
         lanes.retain(|(_, lane)| !lane.is_dead());
-        let lane = Lane::new(runtime, self)?;
+        // Somebody else of this runtime may have been faster.
+        if let Some((_, known)) = lanes.iter().find(|(known, _)| *known == id) {
+            return Ok(Arc::clone(known));
+        }
         lanes.push((id, Arc::clone(&lane)));
         Ok(lane)
     }
@@ -131,13 +163,23 @@ impl Shared {
     }
 
     /// Calls a script where its key is, and says by which link.
+    pub(super) async fn call(self: &Arc<Self>, lane: &Arc<Lane>, call: &Call, queues: bool) -> Result<(Arc<Link>, Value)> {
+        self.call_perhaps_twice(lane, call, queues).await.map(|(link, value, _)| (link, value))
+    }
+
+    /// The same, and says whether it was sent again because the first answer did not come: the server may have done it then.
     ///
     /// What is rare is boxed: nearly every call finds its link ready and its key in place, and its future is made and moved
     /// twice in every cycle of a lock.
-    pub(super) async fn call(self: &Arc<Self>, lane: &Arc<Lane>, call: &Call, queues: bool) -> Result<(Arc<Link>, Value)> {
+    pub(super) async fn call_perhaps_twice(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        call: &Call,
+        queues: bool,
+    ) -> Result<(Arc<Link>, Value, bool)> {
         let failed = match self.ready(lane, &call.key, queues) {
             Some(link) => match link.call(call).await {
-                Ok(value) => return Ok((link, value)),
+                Ok(value) => return Ok((link, value, false)),
                 Err(error) => Some((link, error)),
             },
             None => None,
@@ -147,7 +189,7 @@ impl Shared {
 
     /// The link for a key, if nothing has to be opened or found for it.
     fn ready(&self, lane: &Lane, key: &str, queues: bool) -> Option<Arc<Link>> {
-        let link = lane.open_link(&self.topology.known(key)?)?;
+        let link = lane.open_link(&self.topology.known(key)?, Purpose::Requests)?;
         (!queues || lane.is_at_home()).then_some(link)
     }
 
@@ -158,10 +200,10 @@ impl Shared {
         call: &Call,
         queues: bool,
         failed: Option<(Arc<Link>, RedisError)>,
-    ) -> Result<(Arc<Link>, Value)> {
+    ) -> Result<(Arc<Link>, Value, bool)> {
         let begun = tokio::time::Instant::now();
         // A link that was open before may have died unnoticed: its failure is no proof that the server is gone.
-        let mut may_reconnect = true;
+        let (mut may_reconnect, mut reconnected) = (true, false);
         let (mut redirect, mut redirects) = (None, 0);
         let mut failed = failed;
         loop {
@@ -173,14 +215,14 @@ impl Shared {
                         Some(address) => address,
                         None => self.topology.find(self, &call.key).await?,
                     };
-                    may_reconnect &= lane.open_link(&address).is_some();
+                    may_reconnect &= lane.open_link(&address, Purpose::Requests).is_some();
                     let link = lane.link(&address, Purpose::Requests).await.inspect_err(|_| self.topology.forget())?;
                     if queues {
                         lane.at_home(&link).await?;
                     }
                     let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
                     match answer {
-                        Ok(value) => return Ok((link, value)),
+                        Ok(value) => return Ok((link, value, reconnected)),
                         Err(error) => (link, error),
                     }
                 }
@@ -193,12 +235,17 @@ impl Shared {
                         None => redirect = Some(to),
                     }
                 }
-                Remedy::AskAgain if begun.elapsed() < self.settings.request_timeout => self.sleep(MOVING).await,
+                Remedy::AskAgain if begun.elapsed() < self.settings.request_timeout => {
+                    // Each turn of a key that moves is redirected anew.
+                    redirects = 0;
+                    self.sleep(MOVING).await;
+                }
                 Remedy::Reconnect(error) => {
                     self.give_up(&link);
                     if !std::mem::take(&mut may_reconnect) {
                         return Err(error);
                     }
+                    reconnected = true;
                 }
                 Remedy::FindPrimary(error) => {
                     self.give_up(&link);
@@ -354,6 +401,35 @@ impl Shared {
         self.cut_off();
     }
 
+    /// Whether whoever asks is the first to listen to the sentinels.
+    pub(super) fn listens(&self) -> bool {
+        self.client.get().is_some() && !self.listening.swap(true, Ordering::AcqRel)
+    }
+
+    /// The sentinels have agreed on another primary: nobody writes to any other from now on.
+    pub(super) fn switched(self: &Arc<Self>, from: Address, to: &Address) {
+        if self.topology.switched(from, to) {
+            self.leave_all_but(to);
+        }
+    }
+
+    /// Asks the sentinels, and leaves what is not the primary any more.
+    pub(super) async fn look_for_switch(self: &Arc<Self>) -> Result<()> {
+        self.topology.look(self).await?;
+        if let [primary] = self.topology.primaries().as_slice() {
+            self.leave_all_but(primary);
+        }
+        Ok(())
+    }
+
+    fn leave_all_but(self: &Arc<Self>, primary: &Address) {
+        for link in self.all_lanes().iter().flat_map(|lane| lane.links()) {
+            if link.address != *primary {
+                self.give_up(&link);
+            }
+        }
+    }
+
     /// A connection has ended.
     pub(super) fn link_ended(self: &Arc<Self>, lane: Option<&Arc<Lane>>, by_server: bool) {
         if by_server {
@@ -367,6 +443,7 @@ impl Shared {
     /// Contact is lost: tells the core, and restores it without waiting to be asked.
     fn cut_off(self: &Arc<Self>) {
         self.topology.forget();
+        self.cuts.fetch_add(1, Ordering::AcqRel);
         let Some(client) = self.client.get() else { return };
         if !self.restoring.swap(true, Ordering::AcqRel) {
             self.events.push(Event::CutOff);
@@ -380,6 +457,11 @@ impl Shared {
             runtime.spawn(watch(Arc::downgrade(self), Arc::clone(link)));
         }
     }
+}
+
+/// What a release came to. One that was sent again and found nothing may have found it the first time.
+pub(super) fn unsure(released: Released, sent_again: bool) -> Released {
+    if sent_again && released == Released::AlreadyLost { Released::Unknown } else { released }
 }
 
 fn put(answers: &mut [Option<Result<Value>>], place: usize, answer: Result<Value>) {
@@ -403,7 +485,9 @@ async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
         let used = now_answered != answered;
         answered = now_answered;
         counted += tick;
-        shared.keyspace.sweep(&link).await;
+        // Tasks of their own: they ask the server, and whoever watches must not wait for it.
+        let (keys, swept) = (Arc::clone(&shared), Arc::clone(&link));
+        tokio::spawn(async move { keys.keyspace.sweep(&swept).await });
         if silent >= timeout {
             shared.give_up(&link);
         } else if silent >= SUSPECT {
@@ -414,22 +498,35 @@ async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
             }
         } else if used && counted >= COUNT_REPLICAS && shared.settings.replicas.is_none() {
             counted = Duration::ZERO;
-            if let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
-                shared.give_up(&link);
-            }
+            let link = Arc::clone(&link);
+            tokio::spawn(async move {
+                if let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
+                    shared.give_up(&link);
+                }
+            });
         }
     }
 }
 
-/// Restores what was lost: the client's own link, and every inbox that had waiters. Then the core renews everything.
+/// Restores what was lost: the client's own links, and every inbox that had waiters. The core renews everything as soon as a
+/// server is there again, and once more when all are: a part of a cluster may take longer.
 async fn restore(shared: std::sync::Weak<Shared>) {
     let mut pause = RESTORE.0;
     loop {
         let Some(strong) = shared.upgrade() else { return };
-        if restored(&strong).await {
-            strong.restoring.store(false, Ordering::Release);
+        let cuts = strong.cuts.load(Ordering::Acquire);
+        let Reached { some_anew, all } = reach(&strong).await;
+        if some_anew || all {
             strong.events.push(Event::Restored);
-            return;
+        }
+        if all {
+            strong.restoring.store(false, Ordering::Release);
+            // What was cut off meanwhile relied on us.
+            let cut_again = strong.cuts.load(Ordering::Acquire) != cuts;
+            if !cut_again || strong.restoring.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            pause = RESTORE.0;
         }
         drop(strong);
         tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
@@ -437,22 +534,41 @@ async fn restore(shared: std::sync::Weak<Shared>) {
     }
 }
 
-async fn restored(shared: &Arc<Shared>) -> bool {
+struct Reached {
+    /// Whether a server is there that was not.
+    some_anew: bool,
+    all: bool,
+}
+
+async fn reach(shared: &Arc<Shared>) -> Reached {
+    let nobody = Reached { some_anew: false, all: false };
     if shared.topology.look(shared).await.is_err() {
-        return false;
+        return nobody;
     }
-    let Ok(own) = shared.own_lane() else { return false };
-    let mut reached = false;
-    for address in shared.topology.primaries() {
-        reached |= own.link(&address, Purpose::Renewals).await.is_ok();
-    }
+    let Ok(own) = shared.own_lane() else { return nobody };
+    let primaries = shared.topology.primaries();
+    // In the lanes' own time: the runtime of one may stand still. Until then its claims are told by the client's inbox.
     for lane in shared.all_lanes() {
-        if lane.has_lost_home()
-            && let Some(address) = shared.topology.primaries().first()
-            && let Ok(link) = lane.link(address, Purpose::Requests).await
-        {
-            let _ = lane.at_home(&link).await;
+        if let (true, Some(address)) = (lane.has_lost_home(), primaries.first().cloned()) {
+            tokio::spawn(async move {
+                let link = lane.link(&address, Purpose::Requests).await?;
+                lane.at_home(&link).await
+            });
         }
     }
-    reached
+    // All at once. Of those that hang the first one to answer does not wait.
+    let mut reaching = tokio::task::JoinSet::new();
+    for address in &primaries {
+        let (own, address) = (Arc::clone(&own), address.clone());
+        let was_open = own.open_link(&address, Purpose::Renewals).is_some();
+        reaching.spawn(async move { (own.link(&address, Purpose::Renewals).await.is_ok(), was_open) });
+    }
+    let (mut reached, mut some_anew) = (0, false);
+    while let Some(Ok((is_there, was_open))) = reaching.join_next().await {
+        reached += usize::from(is_there);
+        if is_there && !was_open && !std::mem::replace(&mut some_anew, true) && !reaching.is_empty() {
+            shared.events.push(Event::Restored);
+        }
+    }
+    Reached { some_anew, all: reached == primaries.len() }
 }

@@ -151,7 +151,7 @@ impl Store for SimpleStore {
         let key = shared.settings.key(&claim.name);
         let link = async {
             let address = shared.topology.known(&key)?;
-            let link = shared.lane().ok()?.open_link(&address)?;
+            let link = shared.lane().ok()?.open_link(&address, Purpose::Requests)?;
             link.tells_of_keys().await.then_some(link)
         };
         match link.await {
@@ -186,9 +186,10 @@ impl Store for SimpleStore {
         }
         let lane = self.0.lane()?;
         let call = self.release_call(&claim.claim, claim.fence);
-        match self.0.call(&lane, &call, false).await?.1 {
+        let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
+        match value {
             Value::Int(1) => Ok(Released::Done),
-            Value::Int(0) => Ok(Released::AlreadyLost),
+            Value::Int(0) => Ok(super::shared::unsure(Released::AlreadyLost, sent_again)),
             _ => Err(unreadable()),
         }
     }

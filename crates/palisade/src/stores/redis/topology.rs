@@ -1,6 +1,7 @@
 //! Which server has a key.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
@@ -9,8 +10,13 @@ use super::flight::Flight;
 use super::link::told;
 use super::settings::{Settings, Site};
 use super::shared::Shared;
+use super::switch;
 use crate::error::{Error, Result};
 
+/// How long the first one asked has before another is asked beside it.
+const HEDGE: Duration = Duration::from_millis(200);
+/// How long after a switch some sentinel may not have heard of it.
+const OUTDATED: Duration = Duration::from_secs(10);
 /// How many slots a cluster has.
 const SLOTS: usize = 16384;
 
@@ -26,6 +32,8 @@ struct Map {
     /// Whether what is known is to be asked for anew.
     stale: bool,
     finding: Option<Arc<Flight<()>>>,
+    /// The primary that the sentinels said was replaced, and when we heard of it.
+    left: Option<(Address, Instant)>,
     /// Which sentinel or server to ask first: the next one after each failure.
     turn: usize,
 }
@@ -127,11 +135,22 @@ impl Topology {
         all
     }
 
-    /// Takes up where the primary is; `true` when that is new.
-    pub(super) fn set_primary(&self, address: Address) -> bool {
+    /// A sentinel was asked, and names this primary. One that has not heard of a switch yet names the old one.
+    fn named(&self, address: Address) {
         let mut map = self.lock();
         map.stale = false;
-        map.one.replace(address.clone()).is_some_and(|before| before != address)
+        let outdated = map.left.as_ref().is_some_and(|(left, at)| *left == address && at.elapsed() < OUTDATED);
+        if !outdated || map.one.is_none() {
+            map.one = Some(address);
+        }
+    }
+
+    /// The sentinels have agreed on another primary; `true` when that is new to us.
+    pub(super) fn switched(&self, from: Address, to: &Address) -> bool {
+        let mut map = self.lock();
+        map.stale = false;
+        map.left = Some((from, Instant::now()));
+        map.one.replace(to.clone()).is_none_or(|before| before != *to)
     }
 }
 
@@ -163,14 +182,19 @@ async fn look(shared: Arc<Shared>) -> Result<()> {
     match &shared.settings.site {
         Site::Single(_) => Ok(()),
         Site::Sentinel { sentinels, master } => {
-            let address =
-                ask_in_turn(&shared, sentinels, |shared, sentinel| async move { ask_sentinel(&shared, &sentinel, master).await })
-                    .await?;
-            shared.topology.set_primary(address);
+            let ask = |shared: Arc<Shared>, sentinel| {
+                let master = master.clone();
+                async move { ask_sentinel(&shared, &sentinel, &master).await }
+            };
+            let address = ask_in_turn(&shared, sentinels, ask).await?;
+            shared.topology.named(address);
+            switch::listen(&shared);
             Ok(())
         }
         Site::Cluster(seeds) => {
-            let ranges = ask_in_turn(&shared, seeds, |shared, server| async move { ask_cluster(&shared, &server).await }).await?;
+            let ranges =
+                ask_in_turn(&shared, seeds, |shared: Arc<Shared>, server| async move { ask_cluster(&shared, &server).await })
+                    .await?;
             let mut map = shared.topology.lock();
             map.servers.clear();
             map.slots = vec![None; SLOTS];
@@ -184,31 +208,44 @@ async fn look(shared: Arc<Shared>) -> Result<()> {
     }
 }
 
-/// Asks one after the other until one answers. Of several failures the one is told that people can do something about.
-async fn ask_in_turn<T, F: Future<Output = Result<T>>>(
-    shared: &Arc<Shared>,
-    servers: &[Address],
-    ask: impl Fn(Arc<Shared>, Address) -> F,
-) -> Result<T> {
+/// Asks one after the other until one answers, and the next one already when one takes its time: it may hang. Of several failures
+/// the one is told that people can do something about.
+async fn ask_in_turn<T, F>(shared: &Arc<Shared>, servers: &[Address], ask: impl Fn(Arc<Shared>, Address) -> F) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
     let mut failure = None;
-    for server in shared.topology.to_ask(servers) {
-        let asked = tokio::select! {
-            answer = ask(Arc::clone(shared), server.clone()) => answer,
-            () = shared.sleep(shared.settings.connect_timeout) => {
-                Err(Error::unavailable(format!("{server} does not answer within the connect_timeout")))
+    let mut next = shared.topology.to_ask(servers).into_iter();
+    let mut asked = tokio::task::JoinSet::new();
+    loop {
+        if let Some(server) = next.next() {
+            let limit = shared.settings.connect_timeout;
+            let answer = ask(Arc::clone(shared), server.clone());
+            asked.spawn(async move {
+                let late = |_| Err(Error::unavailable(format!("{server} does not answer within the connect_timeout")));
+                tokio::time::timeout(limit, answer).await.unwrap_or_else(late)
+            });
+        }
+        let answer = tokio::select! {
+            answer = asked.join_next() => answer,
+            () = tokio::time::sleep(HEDGE), if next.len() > 0 => {
+                shared.topology.lock().turn += 1;
+                continue;
             }
         };
-        match asked {
-            Ok(answer) => return Ok(answer),
-            Err(error) => {
+        match answer {
+            Some(Ok(Ok(answer))) => return Ok(answer),
+            Some(Ok(Err(error))) => {
                 shared.topology.lock().turn += 1;
                 if failure.as_ref().is_none_or(|known: &Error| known.retry_may_help()) {
                     failure = Some(error);
                 }
             }
+            Some(Err(_)) => {}
+            None => return Err(failure.unwrap_or_else(|| Error::unavailable("no server is known"))),
         }
     }
-    Err(failure.unwrap_or_else(|| Error::unavailable("no server is known")))
 }
 
 async fn ask_sentinel(shared: &Shared, sentinel: &Address, master: &str) -> Result<Address> {

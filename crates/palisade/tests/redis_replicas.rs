@@ -1,0 +1,126 @@
+//! What a failover may lose, and that a grant is refused that it could lose.
+
+#![cfg(feature = "redis")]
+
+mod common;
+
+use common::ms;
+use common::redis::{LONG, connect, gets_in, give_back, in_line, is_told, key, rise, soon, wait_for};
+use palisade::{Client, ErrorKind, Mutex};
+use palisade_conformance::eventually;
+use palisade_testkit::redis::Sentinel;
+
+fn long(client: &Client, name: &str) -> Mutex {
+    client.mutex(name).lease(LONG).store_wait(LONG)
+}
+
+/// Kills the primary, whose replica lacks what was written since it was stranded, and returns when that one is the primary.
+fn lose_the_primary(pair: &Sentinel) {
+    let (old, new) = (pair.primary(), pair.replica());
+    old.kill();
+    new.resume();
+    pair.wait_for_primary(new);
+}
+
+/// The primary has the replica no more, by its own word.
+async fn replica_is_gone(pair: &Sentinel) {
+    eventually("no replica", async || pair.primary().call(&["ROLE"]).list()[2].list().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
+    let pair = Sentinel::start();
+    // At least one, by the user's word, and one, as it is where there is a replica.
+    let (strict, default) = (connect(format!("{}?replicas=1", pair.url())), connect(pair.url()));
+    let before = long(&strict, "stranded").acquire().await.expect("a grant");
+    let fence = before.fence();
+    give_back(before).await;
+    // The default knows of the replica from now on.
+    give_back(long(&default, "known").acquire().await.expect("a grant")).await;
+    // It does not read any more, and the primary does not know it yet: the default needs it as well.
+    pair.replica().pause();
+    for client in [&strict, &default] {
+        let refused = client.mutex("stranded").try_acquire().await.expect_err("refused");
+        assert_eq!(*refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains("replicas"), "{refused}");
+        let line = client.show("stranded").await.expect("an answer");
+        assert!(line.is_none_or(|line| line.holders.is_empty()), "given back");
+    }
+    // One that waits for the store gets it when the replica is back.
+    let waiting = wait_for(&long(&strict, "stranded"));
+    tokio::time::sleep(ms(300)).await;
+    assert!(!waiting.is_finished());
+    pair.replica().resume();
+    let after = gets_in(waiting).await;
+    rise(&[fence, after.fence()]);
+    // And that one survives.
+    let (old, new) = (pair.primary(), pair.replica());
+    old.kill();
+    pair.wait_for_primary(new);
+    eventually("it is there", async || new.call(&["EXISTS", &key("stranded")]).int() == Some(1)).await;
+    assert!(after.is_held());
+}
+
+/// The last replica goes. By default a lock is worth more than a replica that is not there; by the user's word it is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_default_gives_way_when_the_last_replica_goes() {
+    let pair = Sentinel::start();
+    let (strict, default) = (connect(format!("{}?replicas=1", pair.url())), connect(pair.url()));
+    for client in [&strict, &default] {
+        give_back(long(client, "last").acquire().await.expect("a grant")).await;
+    }
+    pair.replica().kill();
+    replica_is_gone(&pair).await;
+    let held = soon("the default goes on", long(&default, "last").acquire()).await.expect("a grant");
+    let refused = strict.mutex("other").try_acquire().await.expect_err("refused");
+    assert_eq!(*refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.to_string().contains("replicas"), "{refused}");
+    assert!(held.is_held());
+}
+
+/// Without replicas a failover may lose a grant: it is granted a second time, the first holder is told at its next contact,
+/// and the fence tells them apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_replicas_a_failover_loses_the_grant_and_the_fence_tells() {
+    let pair = Sentinel::start();
+    let (holder, next) = (connect(format!("{}?replicas=0", pair.url())), connect(pair.url()));
+    pair.strand_replica();
+    let held = long(&holder, "lost").acquire().await.expect("a grant that nobody else has");
+    lose_the_primary(&pair);
+    let second = soon("granted again", long(&next, "lost").acquire()).await.expect("a grant");
+    rise(&[held.fence(), second.fence()]);
+    is_told(&held).await;
+    assert!(second.is_held());
+}
+
+/// The hand-off is written by the one who releases. Whoever is handed the name makes sure that a replica has it before anybody
+/// believes it: here none has, and the failover loses it. The waiter gets in once there is a replica again. The release is lost with
+/// the hand-off: by the new primary's word the first one holds until its lease ends, so that is short here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_off_that_no_replica_has_is_not_believed() {
+    let pair = Sentinel::start();
+    let strict = format!("{}?replicas=1", pair.url());
+    let (holder, waiter, outside) = (connect(&strict), connect(&strict), connect(&strict));
+    let held = holder.mutex("handed").lease(ms(4000)).acquire().await.expect("a grant");
+    let first = held.fence();
+    let waiting = wait_for(&long(&waiter, "handed"));
+    in_line(&outside, "handed", 1).await;
+    pair.strand_replica();
+    // Sent to the primary, which hands over at once; only the confirmation is missing.
+    give_back(held).await;
+    let handed = outside.show("handed").await.expect("an answer");
+    assert!(handed.is_some_and(|line| line.holders.len() == 1), "handed over, or claimed again");
+    tokio::time::sleep(ms(1500)).await;
+    assert!(!waiting.is_finished(), "believed without a replica");
+    let (old, new) = (pair.primary(), pair.replica());
+    lose_the_primary(&pair);
+    assert!(!waiting.is_finished(), "believed without a replica");
+    old.restart();
+    // The sentinels would do it, some seconds later.
+    old.call(&["REPLICAOF", &new.ip().to_string(), &new.address().port().to_string()]);
+    let next = gets_in(waiting).await;
+    rise(&[first, next.fence()]);
+    // What the new primary has is what the waiter believes.
+    let line = outside.show("handed").await.expect("an answer").expect("held");
+    assert_eq!(line.holders[0].fence, next.fence());
+}
