@@ -14,7 +14,6 @@
 //! - A store knows nothing of guards and keepers. It is called on the client's own thread, inside the client's own tokio
 //!   runtime; claims and releases also in the caller's, where [`Capability::runs`] says so.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,24 +119,11 @@ impl ClaimId {
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the system has none to give.
     pub fn random() -> Result<ClaimId> {
-        // Several at a time: each call of the system costs as much as the rest of a claim's making.
-        thread_local! {
-            static DRAWN: RefCell<(u32, Vec<u128>)> = const { RefCell::new((0, Vec::new())) };
-        }
-        DRAWN.with_borrow_mut(|(process, drawn)| {
-            // A process that was forked must not use the numbers that its parent has.
-            let this = std::process::id();
-            if *process != this {
-                (*process, *drawn) = (this, Vec::new());
-            }
-            if drawn.is_empty() {
-                let mut bytes = [0; 16 * 16];
-                getrandom::fill(&mut bytes)
-                    .map_err(|cause| Error::unavailable("the operating system gives no random numbers").with_source(cause))?;
-                drawn.extend(bytes.as_chunks().0.iter().map(|bytes| u128::from_be_bytes(*bytes)));
-            }
-            drawn.pop().map(ClaimId).ok_or_else(|| Error::unavailable("the operating system gives no random numbers"))
-        })
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)
+            .map_err(|cause| Error::unavailable("the operating system gives no random numbers").with_source(cause))?;
+        // One by one: numbers in store would be the same in a machine that is copied while it runs.
+        Ok(ClaimId(u128::from_be_bytes(bytes)))
     }
 
     /// The id with these bits, as read back from a store.

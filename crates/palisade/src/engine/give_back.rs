@@ -26,11 +26,11 @@ pub(crate) struct GivingBack {
 enum Answer {
     Here(Result<Released>),
     Coming(oneshot::Receiver<Result<Released>>),
-    /// Sent, and the caller's to wait for.
+    /// The caller's to send and to wait for.
     Sent(Sent),
 }
 
-/// A release that was sent from the caller's thread. Whoever leaves it lets it go on in the client's thread.
+/// A release that the caller may wait for in its own thread. Whoever leaves it lets it go on in the client's thread.
 struct Sent {
     core: Arc<Core>,
     claim: ClaimRef,
@@ -111,14 +111,16 @@ impl Core {
 
     fn release(self: &Arc<Self>, claim: ClaimRef, ending: Ending) -> Answer {
         let mut first = self.send_release(&claim, ending);
+        if self.capability().runs == Runs::Caller {
+            // Sent by whoever polls it first: by the user who waits for it, or else by the client's thread. Nobody may poll the
+            // runtime of a user who does not wait.
+            return Answer::Sent(Sent { core: Arc::clone(self), claim, ending, answer: Some(first) });
+        }
         // This may run in a drop while a panic unwinds: a second panic here would end the process.
         let here = catch_unwind(AssertUnwindSafe(|| self.poll_here(&mut first)));
         match here {
             Ok(Ok(Poll::Ready(Ok(released)))) => Answer::Here(Ok(released)),
             Ok(Ok(Poll::Ready(Err(error)))) => self.release_later(claim, ending, Box::pin(async { Err(error) })),
-            Ok(Ok(Poll::Pending)) if self.capability().runs == Runs::Caller => {
-                Answer::Sent(Sent { core: Arc::clone(self), claim, ending, answer: Some(first) })
-            }
             Ok(Ok(Poll::Pending)) => self.release_later(claim, ending, first),
             Ok(Err(error)) => {
                 self.not_released(&claim, &error);

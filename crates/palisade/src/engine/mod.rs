@@ -120,9 +120,7 @@ impl Core {
     /// Dropping it does not stop the store's future.
     pub(crate) async fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let mut call: Boxed<Result<T>> = Box::pin(call);
-        if self.capability().runs == Runs::AtOnce
-            && let Poll::Ready(answer) = self.poll_here(&mut call)?
-        {
+        if let Poll::Ready(answer) = self.poll_here(&mut call)? {
             return answer;
         }
         let (reply, answer) = oneshot::channel();
@@ -130,16 +128,14 @@ impl Core {
         answer.await.unwrap_or_else(|_| Err(broken_off()))
     }
 
-    /// Tries a future in the caller's thread, where the store says that it may run there. One that is not ready goes on
-    /// elsewhere: it must be polled again.
+    /// Tries a future in the caller's thread, where the store says that its futures are ready at once.
     pub(crate) fn poll_here<T>(&self, future: &mut Boxed<T>) -> Result<Poll<T>> {
         let handle = self.handle()?;
-        // What is to be ready at once and is not goes on in the client's runtime: so it must begin there.
-        let _inside = match self.capability().runs {
-            Runs::Client => return Ok(Poll::Pending),
-            Runs::AtOnce => Some(handle.enter()),
-            Runs::Caller => None,
-        };
+        if self.capability().runs != Runs::AtOnce {
+            return Ok(Poll::Pending);
+        }
+        // If it is not ready after all, it goes on in the client's runtime: so it must begin there.
+        let _inside = handle.enter();
         Ok(future.as_mut().poll(&mut Context::from_waker(Waker::noop())))
     }
 

@@ -81,7 +81,8 @@ fn unreached(error: &RedisError, asked: &Address) -> Error {
 
 /// An answer that is none of the known refusals.
 fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
-    let detail = error.detail().unwrap_or_default();
+    // What a server does not know it repeats with its arguments, and a password may be among them.
+    let detail = error.detail().unwrap_or_default().split(", with args").next().unwrap_or_default();
     // A limit of connections is told in words only.
     if detail.contains("max number of clients") {
         return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));

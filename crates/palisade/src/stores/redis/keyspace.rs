@@ -64,7 +64,7 @@ impl Keyspace {
             watched.idle = false;
             return Some(());
         }
-        let _watching = Watching::begin(self, channel)?;
+        let _watching = Watching::begin(self, channel, claim)?;
         loop {
             let changed = self.lock().get(channel).map(|watched| Arc::clone(&watched.changed))?;
             let mut changed = pin!(changed.notified());
@@ -125,15 +125,16 @@ impl Keyspace {
 struct Watching<'a> {
     keyspace: &'a Keyspace,
     channel: &'a str,
+    claim: ClaimId,
 }
 
 impl<'a> Watching<'a> {
-    fn begin(keyspace: &'a Keyspace, channel: &'a str) -> Option<Watching<'a>> {
+    fn begin(keyspace: &'a Keyspace, channel: &'a str, claim: ClaimId) -> Option<Watching<'a>> {
         let mut keys = keyspace.lock();
         let watched = keys.get_mut(channel)?;
         watched.watchers += 1;
         watched.idle = false;
-        Some(Watching { keyspace, channel })
+        Some(Watching { keyspace, channel, claim })
     }
 }
 
@@ -141,6 +142,8 @@ impl Drop for Watching<'_> {
     fn drop(&mut self) {
         if let Some(watched) = self.keyspace.lock().get_mut(self.channel) {
             watched.watchers = watched.watchers.saturating_sub(1);
+            // Until it is busy again it is not waited for.
+            watched.asked.remove(&self.claim);
         }
     }
 }

@@ -118,6 +118,7 @@ impl Lane {
                 return Err(Error::unavailable(format!("{address} does not answer within the connect_timeout")));
             }
         };
+        link.take_into_use();
         let mut state = self.lock();
         state.links.retain(|_, opened| !matches!(opened, Opened::Open(link) if link.is_broken()));
         state.links.insert((address, purpose), Opened::Open(Arc::clone(&link)));
@@ -182,11 +183,10 @@ impl Lane {
     /// Whether nothing of it is left: its runtime has ended, or all its servers are gone.
     pub(super) fn is_dead(&self) -> bool {
         let state = self.lock();
-        !state.links.is_empty()
-            && state.links.values().all(|opened| match opened {
-                Opened::Open(link) => link.is_broken(),
-                Opened::Opening(flight) => flight.has_landed(),
-            })
+        state.links.values().all(|opened| match opened {
+            Opened::Open(link) => link.is_broken(),
+            Opened::Opening(flight) => flight.has_landed(),
+        })
     }
 
     /// Every open link.

@@ -1,7 +1,7 @@
 //! One connection to one server, in the runtime of whoever asks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value};
@@ -28,6 +28,8 @@ pub(super) trait Hears: Send + Sync + 'static {
 
 pub(super) struct Link {
     pub(super) address: Address,
+    /// Set once it is in use: the end of a link that never was is no news.
+    in_use: Arc<AtomicBool>,
     connection: MultiplexedConnection,
     /// Fires when the link must not be used any more.
     broken: CancellationToken,
@@ -45,8 +47,8 @@ pub(super) struct Link {
 impl Link {
     /// Connects and logs in. The connection lives in the runtime that this runs in.
     pub(super) async fn open(client: &redis::Client, address: Address, hears: impl Hears) -> Result<Arc<Link>> {
-        let broken = CancellationToken::new();
-        let ears = Ears { hears, broken: broken.clone(), by_server: std::sync::atomic::AtomicBool::new(false) };
+        let (broken, in_use) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
+        let ears = Ears { hears, broken: broken.clone(), in_use: Arc::clone(&in_use), by_server: AtomicBool::new(false) };
         // Time-outs are ours: the runtime that we are called in may have no timers.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -59,6 +61,7 @@ impl Link {
         let connection = connection.map_err(|error| told(&error, &address))?;
         let link = Link {
             address,
+            in_use,
             connection,
             broken,
             scripts: AtomicU64::new(0),
@@ -184,6 +187,11 @@ impl Link {
         Counted(self)
     }
 
+    /// From now on its end is told.
+    pub(super) fn take_into_use(&self) {
+        self.in_use.store(true, Ordering::Release);
+    }
+
     /// Ends the link for everybody who waits for an answer on it.
     pub(super) fn give_up(&self) {
         self.broken.cancel();
@@ -255,7 +263,8 @@ fn text(value: &Value) -> Option<&str> {
 struct Ears<H: Hears> {
     hears: H,
     broken: CancellationToken,
-    by_server: std::sync::atomic::AtomicBool,
+    in_use: Arc<AtomicBool>,
+    by_server: AtomicBool,
 }
 
 impl<H: Hears> AsyncPushSender for Ears<H> {
@@ -272,6 +281,8 @@ impl<H: Hears> AsyncPushSender for Ears<H> {
 impl<H: Hears> Drop for Ears<H> {
     fn drop(&mut self) {
         self.broken.cancel();
-        self.hears.ended(self.by_server.load(Ordering::Acquire));
+        if self.in_use.load(Ordering::Acquire) {
+            self.hears.ended(self.by_server.load(Ordering::Acquire));
+        }
     }
 }

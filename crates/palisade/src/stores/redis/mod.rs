@@ -106,38 +106,56 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
 struct RedisStore(Arc<Shared>);
 
 impl RedisStore {
-    /// Takes a renewal's answer. A claim that holds and did not know it was handed the name while it waited.
-    async fn renewed(&self, claim: &ClaimRef, standing: Standing) -> Result<Standing> {
+    /// Takes a renewal's answer. A claim that holds and did not know it was handed the name while it waited: then others must not
+    /// wait for what becomes of it.
+    fn renewed(&self, claim: &ClaimRef, standing: Standing) -> Renewed {
         match standing {
             Standing::Held(grant) if claim.fence.is_none() => {
                 self.0.missed_push(claim.claim.id);
-                let lane = self.0.lane()?;
-                let grant = self.handed_over(&lane, &claim.claim, grant).await?;
-                self.0.stop_waiting(claim.claim.id);
-                Ok(Standing::Held(grant))
+                let (store, claim) = (RedisStore(Arc::clone(&self.0)), Arc::clone(&claim.claim));
+                Renewed::Later(tokio::spawn(async move {
+                    let standing = store.handed_over(&store.0.lane()?, &claim, grant).await?;
+                    store.0.stop_waiting(claim.id);
+                    Ok(standing)
+                }))
             }
             Standing::Gone(why) => {
                 self.0.stop_waiting(claim.claim.id);
-                Ok(Standing::Gone(why))
+                Renewed::Now(Ok(Standing::Gone(why)))
             }
-            other => Ok(other),
+            other => Renewed::Now(Ok(other)),
         }
     }
 
     /// Passes a grant on that was handed over. Where replicas must have it, it is renewed on the connection that then waits for
     /// them: the hand-off was written on somebody else's.
-    async fn handed_over(&self, lane: &Arc<Lane>, claim: &Arc<Claim>, grant: Grant) -> Result<Grant> {
+    async fn handed_over(&self, lane: &Arc<Lane>, claim: &Arc<Claim>, grant: Grant) -> Result<Standing> {
         let shared = &self.0;
         if !shared.pushes_need_replicas() && shared.seen.take(&claim.name, claim.mode, grant.fence) {
-            return Ok(grant);
+            return Ok(Standing::Held(grant));
         }
-        let claim_ref = claim.to_ref(Some(grant.fence));
         let key = shared.settings.key(&claim.name);
-        let undo = |_| line::release(&key, &claim_ref, Ending::Undo);
-        let (link, value) = shared.call(lane, &line::renew(&key, &claim_ref, &lane.inbox), true).await?;
+        let call = line::renew(&key, &claim.to_ref(Some(grant.fence)), &lane.inbox);
+        let (link, value) = Box::pin(shared.call(lane, &call, true)).await?;
         match line::standing(&value, claim)? {
-            Standing::Held(renewed) => grant::safe(shared, lane, &link, claim, renewed, undo).await,
-            _ => Err(Error::unavailable("the grant was gone before replicas could confirm it")),
+            Standing::Held(renewed) => grant::safe(shared, lane, &link, claim, renewed).await.map(Standing::Held),
+            // Given back meanwhile, or lost.
+            other => Ok(other),
+        }
+    }
+}
+
+/// What became of a renewal, now or later.
+enum Renewed {
+    Now(Result<Standing>),
+    Later(tokio::task::JoinHandle<Result<Standing>>),
+}
+
+impl Renewed {
+    async fn settled(self) -> Result<Standing> {
+        match self {
+            Renewed::Now(standing) => standing,
+            Renewed::Later(standing) => standing.await.unwrap_or_else(|_| Err(Error::unavailable("the client is ending"))),
         }
     }
 }
@@ -173,7 +191,7 @@ impl Store for RedisStore {
                         drop(lane.begin_home(&link));
                     }
                     let undo = |fence| line::release(&key, &Arc::new(claim.clone()).to_ref(Some(fence)), Ending::Undo);
-                    grant::safe(shared, &lane, &link, claim, grant, undo).await.map(Answer::Granted)
+                    grant::answer(shared, &lane, &link, claim, grant, undo).await
                 }
                 other => other,
             },
@@ -192,10 +210,11 @@ impl Store for RedisStore {
         let grant = Grant { fence, lease: Lease::of(claim.wait_lease()) };
         let safe = async { self.handed_over(&self.0.lane()?, &Arc::new(claim.clone()), grant).await };
         match safe.await {
-            Ok(_) => {
+            Ok(Standing::Held(_)) => {
                 self.0.stop_waiting(claim.id);
                 Woken::Granted(fence)
             }
+            Ok(_) => Woken::Ask,
             Err(error) => {
                 tracing::debug!(%error, name = %claim.name, "a grant that was handed over is not safe");
                 Woken::Ask
@@ -213,22 +232,26 @@ impl Store for RedisStore {
             line::renew(&self.0.settings.key(&claim.claim.name), claim, &lane.inbox)
         };
         let answers = self.0.call_all(claims.iter().map(call).collect(), Purpose::Renewals, true).await;
+        let begun: Vec<Renewed> = claims
+            .iter()
+            .zip(answers)
+            .map(|(claim, answer)| match answer.and_then(|value| line::standing(&value, &claim.claim)) {
+                Ok(standing) => self.renewed(claim, standing),
+                Err(error) => Renewed::Now(Err(error)),
+            })
+            .collect();
         let mut standings = Vec::with_capacity(claims.len());
-        for (claim, answer) in claims.iter().zip(answers) {
-            let standing = answer.and_then(|value| line::standing(&value, &claim.claim));
-            standings.push(match standing {
-                Ok(standing) => self.renewed(claim, standing).await,
-                Err(error) => Err(error),
-            });
+        for renewed in begun {
+            standings.push(renewed.settled().await);
         }
         standings
     }
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+        self.0.stop_waiting(claim.claim.id);
         let lane = self.0.lane()?;
         let call = line::release(&self.0.settings.key(&claim.claim.name), claim, ending);
         let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
-        self.0.stop_waiting(claim.claim.id);
         Ok(shared::unsure(line::released(&value)?, sent_again))
     }
 

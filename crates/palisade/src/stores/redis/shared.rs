@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::time::Instant;
 
 use super::address::Address;
 use super::failure::{self, Remedy};
@@ -17,7 +18,7 @@ use super::line::{self, Push};
 use super::link::{self, Link};
 use super::script::Call;
 use super::seen::Seen;
-use super::settings::Settings;
+use super::settings::{Settings, Site};
 use super::topology::Topology;
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -149,7 +150,7 @@ impl Shared {
             _ => Lane::new(runtime, self)?,
         };
         let mut lanes = locked(&self.lanes);
-        lanes.retain(|(_, lane)| !lane.is_dead());
+        lanes.retain(|(_, lane)| !(lane.is_dead() && Arc::strong_count(lane) == 1));
         // Somebody else of this runtime may have been faster.
         if let Some((_, known)) = lanes.iter().find(|(known, _)| *known == id) {
             return Ok(Arc::clone(known));
@@ -228,6 +229,10 @@ impl Shared {
                 }
             };
             match failure::remedy(&error, &link.address) {
+                Remedy::Redirect { .. } if matches!(self.settings.site, Site::Single(_)) => {
+                    let address = &link.address;
+                    return Err(Error::bad_url(format!("{address} is part of a cluster; write redis+cluster://{address}")));
+                }
                 Remedy::Redirect { to, slot } if redirects < REDIRECTS => {
                     redirects += 1;
                     match slot {
@@ -280,7 +285,8 @@ impl Shared {
             let pipelined = async {
                 let link = lane.link(&address, purpose).await.inspect_err(|_| self.topology.forget())?;
                 if told {
-                    lane.at_home(&link).await?;
+                    // Not waited for: it may be on another server, which hangs. What is pushed before is found by the next renewal.
+                    drop(lane.begin_home(&link));
                 }
                 let answers = link.call_all(&calls).await.map_err(|error| {
                     self.give_up(&link);
@@ -293,8 +299,13 @@ impl Shared {
                     for ((place, call), value) in places.into_iter().zip(&calls).zip(values) {
                         let answer = match value {
                             Ok(value) => Ok(value),
-                            // Moved, or a script that was flushed: one by one.
-                            Err(_) => self.call(&lane, call, told).await.map(|(_, value)| value),
+                            Err(error) => match failure::remedy(&error, &address) {
+                                // One by one.
+                                Remedy::SendWhole | Remedy::Redirect { .. } | Remedy::AskAgain => {
+                                    self.call(&lane, call, told).await.map(|(_, value)| value)
+                                }
+                                _ => Err(link::told(&error, &address)),
+                            },
                         };
                         put(&mut answers, place, answer);
                     }
@@ -451,6 +462,16 @@ impl Shared {
         }
     }
 
+    /// How often to look how many replicas a server has, where that number was left to us: often while there are none and a failover
+    /// may have been just now.
+    fn count_replicas_every(&self, link: &Link) -> Duration {
+        match (&self.settings.replicas, &self.settings.site) {
+            (Some(_), _) => Duration::MAX,
+            (None, Site::Sentinel { .. } | Site::Cluster(_)) if link.replicas() == 0 => Duration::from_secs(1),
+            (None, _) => COUNT_REPLICAS,
+        }
+    }
+
     /// Watches over a link: ends it when its server has not answered for too long, and sooner when another is to be asked.
     pub(super) fn watch(self: &Arc<Self>, link: &Arc<Link>) {
         if let Ok(runtime) = self.runtime() {
@@ -470,10 +491,11 @@ fn put(answers: &mut [Option<Result<Value>>], place: usize, answer: Result<Value
     }
 }
 
+/// Watches over a link. It waits for no answer of any server: what it asks is asked by tasks of their own.
 async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
     let Some(timeout) = shared.upgrade().map(|shared| shared.settings.request_timeout) else { return };
     let tick = SUSPECT.min(timeout / 4).max(Duration::from_millis(1));
-    let (mut answered, mut silent, mut counted) = (0, Duration::ZERO, Duration::ZERO);
+    let (mut answered, mut silent_since, mut counted) = (0, None, Instant::now());
     loop {
         tokio::select! {
             () = link.ended() => return,
@@ -481,30 +503,32 @@ async fn watch(shared: std::sync::Weak<Shared>, link: Arc<Link>) {
         }
         let Some(shared) = shared.upgrade() else { return };
         let (now_answered, outstanding) = link.progress();
-        silent = if outstanding && now_answered == answered { silent + tick } else { Duration::ZERO };
-        let used = now_answered != answered;
-        answered = now_answered;
-        counted += tick;
-        // Tasks of their own: they ask the server, and whoever watches must not wait for it.
-        let (keys, swept) = (Arc::clone(&shared), Arc::clone(&link));
-        tokio::spawn(async move { keys.keyspace.sweep(&swept).await });
+        if !outstanding || now_answered != answered {
+            (answered, silent_since) = (now_answered, outstanding.then(Instant::now));
+        } else {
+            silent_since.get_or_insert_with(Instant::now);
+        }
+        let silent = silent_since.map_or(Duration::ZERO, |since| since.elapsed());
         if silent >= timeout {
-            shared.give_up(&link);
-        } else if silent >= SUSPECT {
-            // It stands still. Perhaps others have agreed on another one meanwhile.
-            let _ = shared.topology.look(&shared).await;
-            if !shared.topology.primaries().contains(&link.address) {
-                shared.give_up(&link);
-            }
-        } else if used && counted >= COUNT_REPLICAS && shared.settings.replicas.is_none() {
-            counted = Duration::ZERO;
-            let link = Arc::clone(&link);
-            tokio::spawn(async move {
-                if let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
+            return shared.give_up(&link);
+        }
+        let (suspicious, replicas_due) = (silent >= SUSPECT, counted.elapsed() >= shared.count_replicas_every(&link));
+        if replicas_due {
+            counted = Instant::now();
+        }
+        let link = Arc::clone(&link);
+        tokio::spawn(async move {
+            shared.keyspace.sweep(&link).await;
+            if suspicious {
+                // It stands still. Perhaps others have agreed on another one meanwhile.
+                let _ = shared.topology.look(&shared).await;
+                if !shared.topology.primaries().contains(&link.address) {
                     shared.give_up(&link);
                 }
-            });
-        }
+            } else if replicas_due && let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
+                shared.give_up(&link);
+            }
+        });
     }
 }
 

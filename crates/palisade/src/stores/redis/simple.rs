@@ -127,7 +127,7 @@ impl Store for SimpleStore {
             Value::BulkString(digits) => {
                 let fence = read_fence(digits).ok_or_else(unreadable)?;
                 let undo = |fence| self.release_call(claim, Some(fence));
-                return grant::safe(shared, &lane, &link, claim, held(fence, claim), undo).await.map(Answer::Granted);
+                return grant::answer(shared, &lane, &link, claim, held(fence, claim), undo).await;
             }
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => (Token::read(token), *left),

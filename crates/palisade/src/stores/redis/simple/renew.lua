@@ -8,6 +8,7 @@ end
 local mine = ARGV[1] .. '.'
 if ARGV[2] ~= '' then mine = mine .. ARGV[2] .. '.' end
 if string.sub(token, 1, #mine) ~= mine then return 1 end
--- Extends, never shortens.
+-- Extends, never shortens. The last fence must outlive the lock, however long that is held.
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+redis.call('SET', KEYS[2], string.match(token, '^%x+%.(%d+)%.'), 'PX', ARGV[3] + 600000)
 return token
