@@ -148,7 +148,8 @@ pub async fn an_expired_claim_is_not_revived(subject: &Subject) -> Verdict {
     let lease = subject.capability().min_lease.max(Duration::from_millis(200));
     let old = Arc::new(Claim { lease, ..subject.claim("expired") });
     let fence = granted(&*store, &old).await.fence;
-    let next = Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), queue: false, ..(*old).clone() });
+    // With a lease that outlasts the check, however slow the machine.
+    let next = Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), queue: false, ..subject.claim("expired") });
     eventually("the lease ends", async || matches!(store.claim(&next).await.expect("an answer"), Answer::Granted(_))).await;
     let grant = granted(&*store, &next).await;
     assert!(grant.fence > fence || subject.capability().fence == FenceSource::None);
