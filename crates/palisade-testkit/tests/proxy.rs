@@ -276,3 +276,17 @@ fn messages_are_lost_by_choice() {
     }
     assert_eq!(subscriber.read().expect("a message").list()[2].text(), "even");
 }
+
+#[test]
+fn frozen_connections_are_silent_for_good_and_new_ones_work() {
+    let scene = scene();
+    let mut frozen = scene.connect();
+    assert_eq!(set(&mut frozen).expect("an answer"), "OK");
+    scene.proxy.freeze();
+    send_set(&mut frozen);
+    assert!(is_silent(&mut frozen));
+    assert_eq!(set(&mut scene.connect()).expect("an answer"), "OK");
+    scene.proxy.heal();
+    assert!(is_silent(&mut frozen), "a new network does not bring it back");
+    assert_eq!(scene.stored(), "value");
+}
