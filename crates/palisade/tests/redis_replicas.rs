@@ -94,14 +94,15 @@ async fn without_replicas_a_failover_loses_the_grant_and_the_fence_tells() {
 }
 
 /// The hand-off is written by the one who releases. Whoever is handed the name makes sure that a replica has it before anybody
-/// believes it: here none has, and the failover loses it. The waiter gets in once there is a replica again. The release is lost with
-/// the hand-off: by the new primary's word the first one holds until its lease ends, so that is short here.
+/// believes it: here none has, and the failover loses it. The release is lost with the hand-off: by the new primary's word the first
+/// one still holds, for two minutes. Its client releases again when it meets the new primary, and the waiter gets in once there is
+/// a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_that_no_replica_has_is_not_believed() {
     let pair = Sentinel::start();
     let strict = format!("{}?replicas=1", pair.url());
     let (holder, waiter, outside) = (connect(&strict), connect(&strict), connect(&strict));
-    let held = holder.mutex("handed").lease(ms(4000)).acquire().await.expect("a grant");
+    let held = long(&holder, "handed").acquire().await.expect("a grant");
     let first = held.fence();
     let waiting = wait_for(&long(&waiter, "handed"));
     in_line(&outside, "handed", 1).await;

@@ -37,6 +37,7 @@ mod lane;
 mod line;
 mod link;
 mod listing;
+mod recent;
 mod script;
 mod seen;
 mod settings;
@@ -252,6 +253,7 @@ impl Store for RedisStore {
         let lane = self.0.lane()?;
         let call = line::release(&self.0.settings.key(&claim.claim.name), claim, ending);
         let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
+        self.0.recent.keep(call);
         Ok(shared::unsure(line::released(&value)?, sent_again))
     }
 

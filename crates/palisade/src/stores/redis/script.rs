@@ -34,6 +34,7 @@ impl Script {
 }
 
 /// One call of a script on its key, and perhaps on one more in the same slot.
+#[derive(Clone)]
 pub(super) struct Call {
     script: &'static Script,
     pub(super) key: String,
@@ -41,6 +42,7 @@ pub(super) struct Call {
     args: Vec<Arg>,
 }
 
+#[derive(Clone)]
 enum Arg {
     Text(String),
     Number(u64),

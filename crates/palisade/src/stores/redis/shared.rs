@@ -16,6 +16,7 @@ use super::keyspace::Keyspace;
 use super::lane::{Lane, Purpose};
 use super::line::{self, Push};
 use super::link::{self, Link};
+use super::recent::Recent;
 use super::script::Call;
 use super::seen::Seen;
 use super::settings::{Settings, Site};
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub(super) topology: Topology,
     pub(super) events: Events,
     pub(super) seen: Seen,
+    pub(super) recent: Recent,
     pub(super) keyspace: Keyspace,
     waiting: Mutex<HashMap<ClaimId, Waiting>>,
     lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
@@ -87,6 +89,7 @@ impl Shared {
             settings,
             events: Events::default(),
             seen: Seen::default(),
+            recent: Recent::default(),
             keyspace: Keyspace::default(),
             waiting: Mutex::default(),
             lanes: Mutex::default(),
@@ -542,6 +545,8 @@ async fn restore(shared: std::sync::Weak<Shared>) {
         let Reached { some_anew, all } = reach(&strong).await;
         if some_anew || all {
             strong.events.push(Event::Restored);
+            let again = Arc::clone(&strong);
+            tokio::spawn(async move { again.call_all(again.recent.to_repeat(), Purpose::Requests, false).await });
         }
         if all {
             strong.restoring.store(false, Ordering::Release);

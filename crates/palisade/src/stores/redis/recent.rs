@@ -1,0 +1,41 @@
+//! The last releases: a failover, or a restart from an older file, may bring back what was given back. Nobody renews it then, and
+//! whoever waits would wait for its lease. So they are sent again when contact is restored, which harms nobody: each names its
+//! claim and its fence.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::script::Call;
+
+/// How old a write is that a server may still lose, at most: replicas lag, and files are synced, within seconds.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How many are kept: a client that gives back more in that time repeats the last ones.
+const MOST: usize = 1024;
+
+#[derive(Default)]
+pub(super) struct Recent(Mutex<VecDeque<(Instant, Call)>>);
+
+impl Recent {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Call)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a release that was done.
+    pub(super) fn keep(&self, release: Call) {
+        let mut recent = self.lock();
+        if recent.len() == MOST {
+            recent.pop_front();
+        }
+        recent.push_back((Instant::now(), release));
+    }
+
+    /// The releases to send again. They stay: what came back once may come back a second time.
+    pub(super) fn to_repeat(&self) -> Vec<Call> {
+        let mut recent = self.lock();
+        while recent.front().is_some_and(|(at, _)| at.elapsed() > LONGEST) {
+            recent.pop_front();
+        }
+        recent.iter().map(|(_, release)| release.clone()).collect()
+    }
+}
