@@ -126,6 +126,29 @@ async fn connections_do_not_pile_up() {
     eventually("few connections", async || count() <= 3 * 3 + 1).await;
 }
 
+/// While a server is away it is asked again and again, but not without a pause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_away_is_not_flooded() {
+    let scene = Scene::start();
+    let (held, waiting) = scene.begin("away").await;
+    // The tests' runtime has an inbox at each client, and from its first renewal on so has the client's own thread.
+    let inboxes = || scene.redis.call(&["PUBSUB", "CHANNELS", "palisade:1:inbox:*"]).list().len();
+    eventually("inboxes for renewals", async || inboxes() >= 3).await;
+    scene.redis.kill();
+    let listener = tokio::net::TcpListener::bind(scene.redis.address()).await.expect("the port is free");
+    let mut attempts = 0;
+    let counting = async {
+        loop {
+            drop(listener.accept().await);
+            attempts += 1;
+        }
+    };
+    let _ = tokio::time::timeout(ms(2000), counting).await;
+    println!("{attempts} attempts in 2 s");
+    assert!((1..150).contains(&attempts), "{attempts} attempts in 2 s");
+    drop((held, waiting));
+}
+
 // Messages that are lost.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
