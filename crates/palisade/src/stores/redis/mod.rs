@@ -29,6 +29,7 @@
 
 mod address;
 mod commit;
+mod contact;
 mod failure;
 mod flight;
 mod grant;

@@ -1,0 +1,206 @@
+//! Contact with the servers: what becomes of links, who watches over them, and how what was lost is restored.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::address::Address;
+use super::failure::Remedy;
+use super::lane::{Lane, Purpose};
+use super::link::Link;
+use super::settings::Site;
+use super::shared::Shared;
+use crate::error::Result;
+use crate::store::Event;
+
+/// How long a server may leave a request unanswered before others are asked whether it is still the one to ask.
+const SUSPECT: Duration = Duration::from_millis(500);
+/// Between two attempts to restore a connection that was lost.
+const RESTORE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How often a link looks how many replicas there are.
+const COUNT_REPLICAS: Duration = Duration::from_secs(10);
+
+impl Shared {
+    /// A link does not answer, or its server is the wrong one: whoever waits on it fails, and it is restored.
+    pub(super) fn give_up(self: &Arc<Self>, link: &Link) {
+        link.give_up();
+        self.cut_off();
+    }
+
+    /// Whether whoever asks is the first to listen to the sentinels.
+    pub(super) fn listens(&self) -> bool {
+        self.client.get().is_some() && !self.listening.swap(true, Ordering::AcqRel)
+    }
+
+    /// The sentinels have agreed on another primary: nobody writes to any other from now on.
+    pub(super) fn switched(self: &Arc<Self>, from: Address, to: &Address) {
+        if self.topology.switched(from, to) {
+            self.leave_all_but(to);
+        }
+    }
+
+    /// Asks the sentinels, and leaves what is not the primary any more.
+    pub(super) async fn look_for_switch(self: &Arc<Self>) -> Result<()> {
+        self.topology.look(self).await?;
+        if let [primary] = self.topology.primaries().as_slice() {
+            self.leave_all_but(primary);
+        }
+        Ok(())
+    }
+
+    fn leave_all_but(self: &Arc<Self>, primary: &Address) {
+        for link in self.all_lanes().iter().flat_map(|lane| lane.links()) {
+            if link.address != *primary {
+                self.give_up(&link);
+            }
+        }
+    }
+
+    /// A connection has ended.
+    pub(super) fn link_ended(self: &Arc<Self>, lane: Option<&Arc<Lane>>, by_server: bool) {
+        if by_server {
+            self.cut_off();
+        } else if lane.is_some_and(|lane| lane.has_lost_home()) {
+            // A caller's runtime has ended, and with it the inbox: what was pushed there is asked for.
+            self.events.push(Event::Restored);
+        }
+    }
+
+    /// Contact is lost: tells the core, and restores it without waiting to be asked.
+    fn cut_off(self: &Arc<Self>) {
+        self.topology.forget();
+        self.cuts.fetch_add(1, Ordering::AcqRel);
+        let Some(client) = self.client.get() else { return };
+        if !self.restoring.swap(true, Ordering::AcqRel) {
+            self.events.push(Event::CutOff);
+            client.spawn(restore(Arc::downgrade(self)));
+        }
+    }
+
+    /// How often to look how many replicas a server has, where that number was left to us: often while there are none and a failover
+    /// may have been just now.
+    fn count_replicas_every(&self, link: &Link) -> Duration {
+        match (&self.settings.replicas, &self.settings.site) {
+            (Some(_), _) => Duration::MAX,
+            (None, Site::Sentinel { .. } | Site::Cluster(_)) if link.replicas() == 0 => Duration::from_secs(1),
+            (None, _) => COUNT_REPLICAS,
+        }
+    }
+
+    /// Watches over a link: ends it when its server has not answered for too long, and sooner when another is to be asked.
+    pub(super) fn watch(self: &Arc<Self>, link: &Arc<Link>) {
+        if let Ok(runtime) = self.runtime() {
+            runtime.spawn(watch(Arc::downgrade(self), Arc::clone(link)));
+        }
+    }
+}
+
+/// Watches over a link. It waits for no answer of any server: what it asks is asked by tasks of their own.
+async fn watch(shared: Weak<Shared>, link: Arc<Link>) {
+    let Some(timeout) = shared.upgrade().map(|shared| shared.settings.request_timeout) else { return };
+    let tick = SUSPECT.min(timeout / 4).max(Duration::from_millis(1));
+    let (mut answered, mut silent_since, mut counted) = (0, None, Instant::now());
+    loop {
+        tokio::select! {
+            () = link.ended() => return,
+            () = tokio::time::sleep(tick) => {}
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        let (now_answered, outstanding) = link.progress();
+        if !outstanding || now_answered != answered {
+            (answered, silent_since) = (now_answered, outstanding.then(Instant::now));
+        } else {
+            silent_since.get_or_insert_with(Instant::now);
+        }
+        let silent = silent_since.map_or(Duration::ZERO, |since| since.elapsed());
+        if silent >= timeout {
+            return shared.give_up(&link);
+        }
+        let (suspicious, replicas_due) = (silent >= SUSPECT, counted.elapsed() >= shared.count_replicas_every(&link));
+        if replicas_due {
+            counted = Instant::now();
+        }
+        let link = Arc::clone(&link);
+        tokio::spawn(async move {
+            shared.keyspace.sweep(&link).await;
+            if suspicious {
+                // It stands still. Perhaps others have agreed on another one meanwhile.
+                let _ = shared.topology.look(&shared).await;
+                if !shared.topology.primaries().contains(&link.address) {
+                    shared.give_up(&link);
+                }
+            } else if replicas_due && let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
+                shared.give_up(&link);
+            }
+        });
+    }
+}
+
+/// Restores what was lost: the client's own links, and every inbox that had waiters. The core renews everything as soon as a
+/// server is there again, and once more when all are: a part of a cluster may take longer.
+async fn restore(shared: Weak<Shared>) {
+    let mut pause = RESTORE.0;
+    loop {
+        let Some(strong) = shared.upgrade() else { return };
+        let cuts = strong.cuts.load(Ordering::Acquire);
+        let Reached { some_anew, all } = reach(&strong).await;
+        if some_anew || all {
+            strong.events.push(Event::Restored);
+            let again = Arc::clone(&strong);
+            tokio::spawn(async move { again.call_all(again.recent.to_repeat(), Purpose::Requests, false).await });
+        }
+        if all {
+            strong.restoring.store(false, Ordering::Release);
+            // What was cut off meanwhile relied on us.
+            let cut_again = strong.cuts.load(Ordering::Acquire) != cuts;
+            if !cut_again || strong.restoring.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            pause = RESTORE.0;
+        }
+        drop(strong);
+        tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+        pause = (pause * 2).min(RESTORE.1);
+    }
+}
+
+struct Reached {
+    /// Whether a server is there that was not.
+    some_anew: bool,
+    all: bool,
+}
+
+async fn reach(shared: &Arc<Shared>) -> Reached {
+    let nobody = Reached { some_anew: false, all: false };
+    if shared.topology.look(shared).await.is_err() {
+        return nobody;
+    }
+    let Ok(own) = shared.own_lane() else { return nobody };
+    let primaries = shared.topology.primaries();
+    // In the lanes' own time: the runtime of one may stand still. Until then its claims are told by the client's inbox.
+    for lane in shared.all_lanes() {
+        if let (true, Some(address)) = (lane.has_lost_home(), primaries.first().cloned()) {
+            tokio::spawn(async move {
+                let link = lane.link(&address, Purpose::Requests).await?;
+                lane.at_home(&link).await
+            });
+        }
+    }
+    // All at once. Of those that hang the first one to answer does not wait.
+    let mut reaching = tokio::task::JoinSet::new();
+    for address in &primaries {
+        let (own, address) = (Arc::clone(&own), address.clone());
+        let was_open = own.open_link(&address, Purpose::Renewals).is_some();
+        reaching.spawn(async move { (own.link(&address, Purpose::Renewals).await.is_ok(), was_open) });
+    }
+    let (mut reached, mut some_anew) = (0, false);
+    while let Some(Ok((is_there, was_open))) = reaching.join_next().await {
+        reached += usize::from(is_there);
+        if is_there && !was_open && !std::mem::replace(&mut some_anew, true) && !reaching.is_empty() {
+            shared.events.push(Event::Restored);
+        }
+    }
+    Reached { some_anew, all: reached == primaries.len() }
+}
