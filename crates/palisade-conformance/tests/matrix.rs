@@ -1,12 +1,12 @@
 //! The matrix: every deployment, with its mutexes as mutexes, as writers and as semaphores of one, passes every check.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use palisade::lease::BootClock;
 use palisade::stores::memory::MemoryStore;
 use palisade::stores::sqlite::SqliteStore;
 use palisade_conformance::{As, Hooks, Subject, suite};
-use palisade_testkit::etcd::Etcd;
+use palisade_testkit::etcd::{Cluster, Etcd};
 use palisade_testkit::redis::Redis;
 use palisade_testkit::shared;
 
@@ -151,17 +151,11 @@ impl Drop for Goes {
     }
 }
 
-/// A user with the rights that the documentation asks for, and no others.
-fn etcd_secured(format: &str) -> Subject {
-    let server = Arc::new(Etcd::with().tls().auth().start());
+/// Three members with TLS, and a user with the rights that the documentation asks for and no others.
+fn etcd_cluster(format: &str) -> Subject {
+    static THREE: LazyLock<Cluster> = LazyLock::new(Cluster::secured);
     let ca = palisade_testkit::certs().ca.display().to_string();
-    let url = format!("etcds://locker:lockpw@localhost:{}/lock?ca={ca}&format={format}", server.address().port());
-    let open = url.clone();
-    let open = move || {
-        let _ = &server;
-        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
-    };
-    Subject::new(open).with_url(url)
+    by_url(format!("etcds://locker:lockpw@{}/lock?ca={ca}&format={format}", THREE.addresses()))
 }
 
 /// Makes the tests of the table, and the table itself for the test below.
@@ -182,7 +176,7 @@ matrix! {
         etcd_mutex = etcd("mutex"), As::Mutex;
         etcd_writer = etcd("mutex"), As::Writer;
         etcd_semaphore = etcd("mutex"), As::Semaphore;
-        etcd_secured = etcd_secured("mutex"), As::Mutex;
+        etcd_cluster_mutex = etcd_cluster("mutex"), As::Mutex;
     "etcd" / "plain":
         etcd_plain = etcd("plain"), As::Mutex;
     "redis" / "palisade":

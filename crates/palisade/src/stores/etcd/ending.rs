@@ -97,7 +97,7 @@ impl Shared {
         let session = self.sessions.open(span).await?;
         let sealing = TxnRequest {
             compare: vec![ours(seat, claim.fence)],
-            success: vec![txn::put(&seat.key, own.rewritten(Purpose::Sealed, Mode::Exclusive), session.id)],
+            success: vec![txn::put(&seat.key, own.rewritten(Purpose::Sealed, own.mode), session.id)],
             failure: Vec::new(),
         };
         let sealed = self.txn(sealing, Again::Freely).await?.succeeded;

@@ -122,7 +122,10 @@ impl Store for PlainStore {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.0.inspect(query).await
+        let mut page = self.0.inspect(query).await?;
+        // Who waits in the other format is seen, but it is not all.
+        page.lines.iter_mut().for_each(|line| line.waiters_known = false);
+        Ok(page)
     }
 
     async fn event(&self) -> Event {
