@@ -18,7 +18,7 @@ use super::session::Session;
 use super::shared::{Shared, gone};
 use super::standing::{Verdict, check_kind, verdict};
 use super::txn;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::store::{Answer, Busy, Claim, Grant, Holder, Mode, Place};
 
@@ -39,11 +39,16 @@ impl Shared {
             }
             attempt += 1;
         };
-        if !matches!(answer, Ok(Answer::Granted(_) | Answer::Queued(_))) {
-            self.forget(claim.id);
-            self.end_owned(claim.id);
+        let answer = answer.map_err(Error::from);
+        match &answer {
+            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
+            Err(error) if *error.kind() == ErrorKind::Unavailable => self.is_unsure(claim.id),
+            Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
+                self.forget(claim.id);
+                self.end_owned(claim.id);
+            }
         }
-        Ok(answer?)
+        answer
     }
 
     async fn ask_for(
@@ -119,8 +124,10 @@ impl Shared {
                 self.granted(claim, seat, own.revision, full).await.map(Answer::Granted)
             }
             Verdict::Blocked(blocker) => {
-                let session = [full, wait].into_iter().find(|session| session.id == own.lease).cloned();
-                let session = session.unwrap_or_else(|| self.sessions.adopt(own.lease));
+                let session = match [full, wait].into_iter().find(|session| session.id == own.lease) {
+                    Some(session) => Arc::clone(session),
+                    None => self.sessions.of_key(own.lease).await?.ok_or_else(gone)?,
+                };
                 self.waits(claim, seat, own.revision, &session, blocker, seen);
                 Ok(Answer::Queued(place(&session, line)))
             }

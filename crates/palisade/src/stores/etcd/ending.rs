@@ -58,6 +58,7 @@ impl Shared {
             }
         };
         self.end_owned(id);
+        self.withdrawn(id, &seat);
         Ok(released)
     }
 

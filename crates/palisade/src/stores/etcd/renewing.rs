@@ -313,13 +313,10 @@ impl Shared {
         if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != super::entry::Purpose::Claim {
             return Ok(Standing::Gone(Gone::Expired));
         }
-        let session = self.sessions.adopt(own.lease);
-        if !self.sessions.renew(&session).await? {
-            return Ok(Standing::Gone(Gone::Expired));
-        }
+        let Some(session) = self.sessions.of_key(own.lease).await? else { return Ok(Standing::Gone(Gone::Expired)) };
         match verdict(&line, at) {
             Verdict::Held => {
-                self.own(claim.claim.id, &session);
+                // Not ours to end: perhaps others hang on it.
                 self.holds(&claim.claim, &seat, own.revision, &session);
                 Ok(Standing::Held(Grant { fence: own.fence(), lease: session.lease() }))
             }

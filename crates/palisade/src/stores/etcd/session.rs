@@ -130,9 +130,19 @@ impl Sessions {
         Ok(Session::new(answer.id, sent, answer.ttl))
     }
 
-    /// The session that a key of somebody else's hangs on: how long it is comes with its first renewal.
-    pub(super) fn adopt(&self, id: i64) -> Arc<Session> {
-        Session::new(id, Moment::default(), 0)
+    /// The session that a key hangs on, if it is one of ours that claims share.
+    async fn shared(&self, id: i64) -> Option<Arc<Session>> {
+        self.by_length.lock().await.values().find(|session| session.id == id && !session.is_gone()).cloned()
+    }
+
+    /// The session that a key hangs on, renewed: one of ours, or one that is ours from now on; `None` when it has ended.
+    pub(super) async fn of_key(&self, id: i64) -> Result<Option<Arc<Session>>> {
+        let session = match self.shared(id).await {
+            Some(session) => session,
+            // How long it is comes with its first renewal.
+            None => Session::new(id, Moment::default(), 0),
+        };
+        Ok(self.renew(&session).await?.then_some(session))
     }
 
     /// Renews a session, unless that was just done; `false` when it has ended.

@@ -107,7 +107,8 @@ impl Settings {
             .tcp_keepalive(Some(Duration::from_secs(15)))
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PING_TIMEOUT)
-            .keep_alive_while_idle(true);
+            // A server refuses pings on a connection without streams; ours has one whenever something waits or is held.
+            .keep_alive_while_idle(false);
         match &self.tls {
             Some(tls) => endpoint.tls_config(tls.clone()).map_err(refused),
             None => Ok(endpoint),

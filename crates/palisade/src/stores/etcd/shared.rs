@@ -1,6 +1,6 @@
 //! What all verbs of one client share: members, sessions, watches, its own claims, and what the core must hear of.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) claims: Claims,
     /// Sessions that belong to one claim.
     owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
+    /// Claims of which nobody knows whether they arrived.
+    unsure: Mutex<HashSet<ClaimId>>,
     /// Claims that were granted just now, and whether somebody will look after them.
     fresh: Mutex<(Vec<ClaimId>, bool)>,
 }
@@ -60,6 +62,7 @@ impl Shared {
             events,
             claims: Claims::default(),
             owned: Mutex::default(),
+            unsure: Mutex::default(),
             fresh: Mutex::default(),
         }))
     }
@@ -270,6 +273,31 @@ impl Shared {
     pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
         let book = self.claims.lock();
         book.known.get(&claim)?.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox))
+    }
+
+    /// A claim was sent, and nobody knows whether it arrived.
+    pub(super) fn is_unsure(&self, claim: ClaimId) {
+        locked(&self.unsure).insert(claim);
+    }
+
+    pub(super) fn is_sure(&self, claim: ClaimId) {
+        locked(&self.unsure).remove(&claim);
+    }
+
+    /// A claim that was not answered has been withdrawn, and may arrive even now: a server that was paused goes on where it
+    /// stopped. Its session lives by other claims, so nothing else would ever end it.
+    pub(super) fn withdrawn(self: &Arc<Self>, claim: ClaimId, seat: &Arc<Seat>) {
+        if !locked(&self.unsure).remove(&claim) {
+            return;
+        }
+        let (shared, seat) = (Arc::downgrade(self), Arc::clone(seat));
+        let pause = self.members.request_timeout * 2;
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let Some(shared) = shared.upgrade() else { return };
+            let deleting = TxnRequest { success: vec![txn::delete(&seat.key)], ..TxnRequest::default() };
+            drop(shared.txn(deleting, Again::Freely).await);
+        });
     }
 
     // What watches tell.

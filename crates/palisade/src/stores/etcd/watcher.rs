@@ -146,10 +146,14 @@ impl Watcher {
 
     /// Takes a message; `false` when the stream must be opened anew.
     fn take(&self, message: &WatchResponse) -> bool {
-        let Some(sink) = self.sink(message.watch_id) else {
-            // Closed meanwhile; unless the server refuses watches altogether.
-            return !(message.canceled && message.watch_id < 0);
-        };
+        if message.canceled && message.cancel_reason.contains("permission denied") {
+            // Those who wait ask by the clock instead.
+            tracing::warn!("the server denies the right to watch the keys of a lock; see docs/stores/etcd.md");
+            self.lock().watches.remove(&message.watch_id);
+            return true;
+        }
+        // One that was closed meanwhile has none; a number below zero is no watch's: the server refuses it as a whole.
+        let Some(sink) = self.sink(message.watch_id) else { return !(message.canceled && message.watch_id < 0) };
         if message.canceled {
             tracing::debug!(reason = %message.cancel_reason, "the server ended a watch");
             return false;
@@ -186,11 +190,10 @@ async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
                     let next = messages.message().await;
                     let Some(watcher) = watcher.upgrade() else { return };
                     match next {
+                        Ok(Some(message)) if watcher.take(&message) => failures = 0,
+                        // Perhaps our login is not taken any more.
                         Ok(Some(message)) => {
-                            failures = 0;
-                            if !watcher.take(&message) {
-                                break members.stream_ended(place, &tonic::Status::unauthenticated(message.cancel_reason));
-                            }
+                            break members.stream_ended(place, &tonic::Status::unauthenticated(message.cancel_reason));
                         }
                         Ok(None) => break members.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
                         Err(status) => break members.stream_ended(place, &status),
