@@ -29,15 +29,24 @@ impl Shared {
     pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
         self.claims.lock().exhume(claim.id);
         let seat = self.seat(&claim.name, claim.id);
-        let mut attempt = 1;
+        let (mut attempt, mut is_taken) = (1, false);
         let answer = loop {
             let full = self.full_session(claim.id, claim.lease, claim.detachable).await?;
-            let wait = if claim.queue { self.wait_session(claim, &full).await? } else { Arc::clone(&full) };
-            match self.ask_for(claim, &seat, &full, &wait).await {
-                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&full, &wait]).await?,
-                answer => break answer,
+            let wait = match (claim.queue, is_taken) {
+                (false, _) => None,
+                (true, true) => Some(self.wait_session(claim, &full).await?),
+                // Most names are free: nothing is opened for a wait that may never come.
+                (true, false) => self.ready_wait_session(claim, &full),
+            };
+            match self.ask_for(claim, &seat, &full, wait.as_ref()).await {
+                Ok(None) => is_taken = true,
+                Ok(Some(answer)) => break Ok(answer),
+                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => {
+                    self.find_ended(&[&full, wait.as_ref().unwrap_or(&full)]).await?;
+                    attempt += 1;
+                }
+                Err(failed) => break Err(failed),
             }
-            attempt += 1;
         };
         let answer = answer.map_err(Error::from);
         match &answer {
@@ -51,17 +60,18 @@ impl Shared {
         answer
     }
 
+    /// The transaction. `None` when the name is taken and the claim is to queue, but has no session to wait on.
     async fn ask_for(
         self: &Arc<Self>,
         claim: &Claim,
         seat: &Arc<Seat>,
         full: &Arc<Session>,
-        wait: &Arc<Session>,
-    ) -> Result<Answer, Failed> {
+        wait: Option<&Arc<Session>>,
+    ) -> Result<Option<Answer>, Failed> {
         let Seat { line, key } = &**seat;
         let value = entry::value(claim);
-        let otherwise = match (claim.queue, claim.mode) {
-            (true, mode) => {
+        let otherwise = match (wait, claim.mode) {
+            (Some(wait), mode) => {
                 let mut stand = vec![txn::put(key, value.clone(), wait.id)];
                 match mode {
                     Mode::Exclusive => stand.extend([txn::read_first(line), txn::read_last_two(line)]),
@@ -70,15 +80,15 @@ impl Shared {
                 let compare = vec![txn::made_at(key, 0)];
                 vec![txn::nested(TxnRequest { compare, success: stand, failure: vec![txn::read_line(line)] })]
             }
-            (false, Mode::Exclusive) => vec![txn::read(key), txn::read_first(line)],
-            (false, Mode::Shared | Mode::Permits(_)) => vec![txn::read_line(line)],
+            (None, Mode::Exclusive) => vec![txn::read(key), txn::read_first(line)],
+            (None, Mode::Shared | Mode::Permits(_)) => vec![txn::read_line(line)],
         };
         let asking =
             TxnRequest { compare: vec![txn::is_empty(line)], success: vec![txn::put(key, value, full.id)], failure: otherwise };
         let response = self.txn(asking, Again::Freely).await?;
         let seen = txn::revision_of(&response);
         if response.succeeded {
-            return self.granted(claim, seat, seen, full).await.map(Answer::Granted);
+            return self.granted(claim, seat, seen, full).await.map(|grant| Some(Answer::Granted(grant)));
         }
         let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
         let read = Entry::read_all(txn::keys_of(response));
@@ -92,8 +102,12 @@ impl Shared {
             }
         };
         match line.iter().position(|entry| entry.key == *key) {
-            Some(at) => self.stands_at(claim, seat, (&line, at, seen), full, wait).await,
-            None => self.try_for(claim, seat, &line, full).await,
+            Some(at) => {
+                let sessions = [full, wait.unwrap_or(full)];
+                self.stands_at(claim, seat, (&line, at, seen), sessions).await.map(Some)
+            }
+            None if claim.queue => Ok(None),
+            None => self.try_for(claim, seat, &line, full).await.map(Some),
         }
     }
 
@@ -103,8 +117,7 @@ impl Shared {
         claim: &Claim,
         seat: &Arc<Seat>,
         (line, at, seen): (&[Entry], usize, i64),
-        full: &Arc<Session>,
-        wait: &Arc<Session>,
+        [full, wait]: [&Arc<Session>; 2],
     ) -> Result<Answer, Failed> {
         let Some(own) = line.get(at) else { return Err(gone().into()) };
         let refused = if at > 0 { check_kind(line, own.kind).err() } else { None };

@@ -65,6 +65,11 @@ impl Session {
         self.share_left(now) > 0.9
     }
 
+    /// Whether enough is left of it for a new claim. Its claims are renewed every third: so nobody has renewed it otherwise.
+    fn can_be_joined(&self, now: Moment) -> bool {
+        self.share_left(now) > 0.6
+    }
+
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -106,7 +111,7 @@ impl Sessions {
         let finding = async {
             let mut sessions = self.by_length.lock().await;
             if let Some(session) = sessions.get(&wanted).filter(|session| !session.is_gone()) {
-                if session.share_left(BootClock.now()) > 0.6 {
+                if session.can_be_joined(BootClock.now()) {
                     return Ok(Arc::clone(session));
                 }
                 if !in_use(session) && self.keep_alive(session).await? {
@@ -119,6 +124,13 @@ impl Sessions {
         };
         let too_long = |_| Error::unavailable("the store has not opened a session in time");
         tokio::time::timeout(self.members.request_timeout, finding).await.map_err(too_long)?
+    }
+
+    /// The session for claims of this length, if it can be joined as it is.
+    pub(super) fn ready(&self, length: Duration) -> Option<Arc<Session>> {
+        let sessions = self.by_length.try_lock().ok()?;
+        let session = sessions.get(&seconds(length))?;
+        (!session.is_gone() && session.can_be_joined(BootClock.now())).then(|| Arc::clone(session))
     }
 
     /// A session of its own.

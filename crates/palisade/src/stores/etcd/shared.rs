@@ -116,6 +116,14 @@ impl Shared {
         self.full_session(claim.id, claim.wait_lease(), false).await
     }
 
+    /// The same, if there is one that needs nothing to be asked.
+    pub(super) fn ready_wait_session(&self, claim: &Claim, full: &Arc<Session>) -> Option<Arc<Session>> {
+        if claim.wait_lease() == claim.lease {
+            return Some(Arc::clone(full));
+        }
+        self.sessions.ready(claim.wait_lease())
+    }
+
     /// Keeps a session for one claim only.
     pub(super) fn own(&self, claim: ClaimId, session: &Arc<Session>) {
         locked(&self.owned).insert(claim, Arc::clone(session));
