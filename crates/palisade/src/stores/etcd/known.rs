@@ -26,6 +26,8 @@ pub(super) struct Known {
     pub(super) closed_until: Option<Moment>,
     /// Set while it waits.
     pub(super) waiting: Option<Waiting>,
+    /// Whether it holds with the short session of a waiter still: its next renewal moves it to the full one.
+    pub(super) is_short: bool,
     /// The watch of its own key.
     pub(super) own_watch: Option<i64>,
     /// Whether that watch is open now.

@@ -51,6 +51,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::renewing::Looked;
 use self::settings::{Format, NAME_LIMIT, Settings};
 use self::shared::Shared;
 use crate::error::Result;
@@ -60,6 +61,7 @@ use crate::store::{
     Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
     Revoked, Runs, Standing, Store, Wakes, Woken,
 };
+use crate::stores::mailbox::Mailbox;
 use crate::url::StoreUrl;
 
 /// What the format `mutex` can do.
@@ -104,6 +106,20 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     })
 }
 
+/// A push that is put back unless somebody has seen to it.
+struct PutsBack<'a> {
+    mailbox: &'a Mailbox,
+    woken: Option<Woken>,
+}
+
+impl Drop for PutsBack<'_> {
+    fn drop(&mut self) {
+        if let Some(woken) = self.woken.take() {
+            self.mailbox.push(woken);
+        }
+    }
+}
+
 /// One client's door to the lines in etcd.
 struct EtcdStore(Arc<Shared>);
 
@@ -118,9 +134,18 @@ impl Store for EtcdStore {
     }
 
     async fn wake(&self, claim: &Claim) -> Woken {
-        match self.0.mailbox(claim.id) {
-            Some(mailbox) => mailbox.next().await,
-            None => Woken::Ask,
+        loop {
+            let Some(mailbox) = self.0.mailbox(claim.id) else { return Woken::Ask };
+            let woken = mailbox.next().await;
+            // Whoever drops this half-way finds the push again.
+            let mut kept = PutsBack { mailbox: &mailbox, woken: Some(woken) };
+            let looked = self.0.look_if_first(claim).await;
+            kept.woken = None;
+            match looked {
+                Ok(Looked::First(fence)) => return Woken::Granted(fence),
+                Ok(Looked::Waits) => {}
+                Ok(Looked::Unsure) | Err(_) => return Woken::Ask,
+            }
         }
     }
 

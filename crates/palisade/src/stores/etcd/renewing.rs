@@ -18,7 +18,7 @@ use super::txn;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
-use crate::store::{ClaimId, ClaimRef, Gone, Grant, Mode, Standing};
+use crate::store::{Claim, ClaimId, ClaimRef, Gone, Grant, Mode, Standing};
 
 /// How many keys are looked at in one transaction; servers take 128.
 const LOOKS: usize = 100;
@@ -35,8 +35,20 @@ enum Before {
     Sure(Grant),
     /// It holds, unless its key was deleted unseen. The last says whether its watch is open now.
     Unsure(Arc<Seat>, i64, bool),
+    /// It holds with the session of a waiter.
+    Raise,
     /// It waits, or is not known here.
     Ask,
+}
+
+/// What a waiter that was woken sees.
+pub(super) enum Looked {
+    /// It holds.
+    First(Fence),
+    /// It waits, for somebody else now.
+    Waits,
+    /// A renewal must find out.
+    Unsure,
 }
 
 impl Shared {
@@ -54,6 +66,10 @@ impl Shared {
                 Before::Gone(why) => put(&mut answers, at, Ok(Standing::Gone(why))),
                 Before::Sure(grant) => put(&mut answers, at, Ok(Standing::Held(grant))),
                 Before::Unsure(seat, revision, opened) => unsure.push((at, claim.claim.id, seat, revision, opened)),
+                Before::Raise => {
+                    let (shared, claim) = (Arc::clone(self), claim.clone());
+                    asking.spawn(async move { (at, shared.raise(&claim).await) });
+                }
                 Before::Ask => {
                     let (shared, claim) = (Arc::clone(self), claim.clone());
                     asking.spawn(async move { (at, shared.ask_where(&claim).await) });
@@ -154,6 +170,7 @@ impl Shared {
         }
         match (&known.waiting, known.verified) {
             (Some(_), _) => Before::Ask,
+            (None, _) if known.is_short => Before::Raise,
             (None, true) => Before::Sure(Grant { fence, lease: known.session.lease() }),
             (None, false) => Before::Unsure(Arc::clone(&known.seat), known.revision, known.opened),
         }
@@ -226,6 +243,76 @@ impl Shared {
             }
             attempt += 1;
         }
+    }
+
+    /// Moves the key of a claim that was granted while it waited to the session of its full length.
+    async fn raise(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+        let id = claim.claim.id;
+        let mut attempt = 1;
+        loop {
+            let known = {
+                let book = self.claims.lock();
+                book.known.get(&id).map(|known| (Arc::clone(&known.seat), known.revision, Arc::clone(&known.session)))
+            };
+            let Some((seat, revision, session)) = known else { return self.find(claim).await };
+            let full = self.full_session(id, claim.claim.lease, claim.claim.detachable).await?;
+            let moving = TxnRequest {
+                compare: vec![txn::made_at(&seat.key, revision)],
+                success: vec![txn::move_to(&seat.key, full.id)],
+                failure: Vec::new(),
+            };
+            match self.txn(moving, Again::Freely).await {
+                Ok(response) if response.succeeded => {
+                    self.holds(&claim.claim, &seat, revision, &full);
+                    return Ok(Standing::Held(Grant { fence: fence_of(revision), lease: full.lease() }));
+                }
+                Ok(_) => {
+                    self.find_ended(&[&session]).await?;
+                    return Ok(Standing::Gone(self.bury(id, Gone::Revoked)));
+                }
+                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&full]).await?,
+                Err(failed) => return Err(failed.into()),
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Looks whether a claim that was told so is first now. It then holds at once, with the lease that it has as a waiter:
+    /// nothing is written, so that a hand-off costs the server one commit and not two.
+    pub(super) async fn look_if_first(self: &Arc<Self>, claim: &Claim) -> Result<Looked, Failed> {
+        let known = {
+            let book = self.claims.lock();
+            let known = book.known.get(&claim.id).filter(|known| known.waiting.is_some() && known.mode == Mode::Exclusive);
+            known.map(|known| (Arc::clone(&known.seat), known.revision, Arc::clone(&known.session)))
+        };
+        // A minimum hold needs a session of its own first.
+        let Some((seat, revision, session)) = known.filter(|_| claim.min_hold.is_none()) else { return Ok(Looked::Unsure) };
+        let asking = TxnRequest {
+            compare: vec![txn::made_at(&seat.key, revision), txn::none_before(&seat.line, revision)],
+            success: vec![txn::look(&seat.key)],
+            failure: vec![txn::read(&seat.key), txn::read_first(&seat.line), txn::read_before(&seat.line, revision)],
+        };
+        let response = self.txn(asking, Again::Freely).await?;
+        if session.is_gone() {
+            return Ok(Looked::Unsure);
+        }
+        if !response.succeeded {
+            let seen = txn::revision_of(&response);
+            let line = Entry::read_all(txn::keys_of(response))?;
+            let own = line.iter().position(|entry| entry.key == seat.key && entry.revision == revision);
+            return Ok(match own.map(|at| verdict(&line, at)) {
+                Some(Verdict::Blocked(blocker)) => {
+                    self.waits(claim, &seat, revision, &session, blocker, seen);
+                    Looked::Waits
+                }
+                _ => Looked::Unsure,
+            });
+        }
+        self.holds(claim, &seat, revision, &session);
+        if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
+            known.is_short = claim.wait_lease() < claim.lease || claim.detachable;
+        }
+        Ok(Looked::First(fence_of(revision)))
     }
 
     /// Asks whether an exclusive claim is first. If it was told that it may be, the same step moves its key to the full session;
