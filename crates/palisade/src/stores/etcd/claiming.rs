@@ -141,7 +141,7 @@ impl Shared {
                     Some(session) => Arc::clone(session),
                     None => self.sessions.of_key(own.lease).await?.ok_or_else(gone)?,
                 };
-                self.waits(claim, seat, own.revision, &session, blocker, seen);
+                self.waits(claim, seat, own.revision, &session, blocker, (line, seen));
                 Ok(Answer::Queued(place(&session, line)))
             }
         }

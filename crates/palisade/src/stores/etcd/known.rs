@@ -49,6 +49,8 @@ pub(super) struct Waiting {
     pub(super) watch: Option<i64>,
     /// The store's revision when the line was last read.
     pub(super) seen: i64,
+    /// Whether it waits for a holder, and not only for another waiter.
+    pub(super) is_near: bool,
     /// Whether the watch has told of something since.
     pub(super) told: bool,
 }

@@ -302,7 +302,7 @@ impl Shared {
             let own = line.iter().position(|entry| entry.key == seat.key && entry.revision == revision);
             return Ok(match own.map(|at| verdict(&line, at)) {
                 Some(Verdict::Blocked(blocker)) => {
-                    self.waits(claim, &seat, revision, &session, blocker, seen);
+                    self.waits(claim, &seat, revision, &session, blocker, (&line, seen));
                     Looked::Waits
                 }
                 _ => Looked::Unsure,
@@ -384,7 +384,7 @@ impl Shared {
                 Ok(Standing::Held(self.granted(&claim.claim, seat, revision, full).await?))
             }
             Verdict::Blocked(blocker) => {
-                self.waits(&claim.claim, seat, revision, session, blocker, seen);
+                self.waits(&claim.claim, seat, revision, session, blocker, (line, seen));
                 Ok(Standing::Waiting(place(session, line)))
             }
         }
@@ -408,7 +408,7 @@ impl Shared {
                 Ok(Standing::Held(Grant { fence: own.fence(), lease: session.lease() }))
             }
             Verdict::Blocked(blocker) => {
-                self.waits(&claim.claim, &seat, own.revision, &session, blocker, seen);
+                self.waits(&claim.claim, &seat, own.revision, &session, blocker, (&line, seen));
                 Ok(Standing::Waiting(place(&session, &line)))
             }
             Verdict::Sealed => Ok(Standing::Gone(Gone::Sealed)),

@@ -23,6 +23,10 @@ use crate::stores::mailbox::Mailbox;
 /// A holder's key is watched only after so long: most holds are shorter, and then a watch would cost more than the lock.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
+/// How long a waiter that stands behind another one may miss what happened between its look and its watch. The server's own
+/// loop for watches in the past takes as long.
+const UNSEEN: Duration = Duration::from_millis(100);
+
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) members: Arc<Members>,
@@ -230,7 +234,7 @@ impl Shared {
         revision: i64,
         session: &Arc<Session>,
         blocker: Blocker,
-        seen: i64,
+        (line, seen): (&[Entry], i64),
     ) {
         let mut book = self.claims.lock();
         let known = book.known.entry(claim.id).or_insert_with(|| Known {
@@ -253,9 +257,13 @@ impl Shared {
         known.confirmed();
         let mut waiting = match known.waiting.take() {
             Some(waiting) => waiting,
-            None => Waiting { mailbox: Arc::default(), blocker: blocker.clone(), watch: None, seen, told: false },
+            None => Waiting { mailbox: Arc::default(), blocker: blocker.clone(), watch: None, seen, is_near: true, told: false },
         };
         waiting.seen = seen;
+        waiting.is_near = match &blocker {
+            Blocker::Key(key) => line.first().is_none_or(|first| first.key == *key),
+            Blocker::Permits { .. } => true,
+        };
         waiting.told = false;
         let same = waiting.watch.is_some() && waits_alike(&waiting.blocker, &blocker);
         waiting.blocker = blocker;
@@ -312,13 +320,18 @@ impl Shared {
 
     // What watches tell.
 
-    fn blocker_told(&self, claim: ClaimId, told: Told<'_>) {
+    fn blocker_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
         let mut book = self.claims.lock();
         let Some(waiting) = book.known.get_mut(&claim).and_then(|known| known.waiting.as_mut()) else { return };
         let ask = match told {
             // Something was written between our look at the line and the opening of the watch.
-            Told::Opened(revision) => revision != waiting.seen,
-            Told::Closed => false,
+            Told::Opened(revision) if revision != waiting.seen => {
+                if !waiting.is_near {
+                    tokio::spawn(look_later(Arc::downgrade(self), claim, waiting.watch));
+                }
+                waiting.is_near
+            }
+            Told::Opened(_) | Told::Closed => false,
             Told::Deleted(key) => {
                 let ask = waiting.blocker.deleted(key);
                 waiting.told |= ask;
@@ -415,6 +428,20 @@ async fn look_after(shared: Weak<Shared>) {
         if !shared.watch_fresh() {
             return;
         }
+    }
+}
+
+/// Lets a waiter that stands behind another one look again after a moment: both would have had to leave between its look and its
+/// watch, and mostly it is served before that.
+async fn look_later(shared: Weak<Shared>, claim: ClaimId, watch: Option<i64>) {
+    tokio::time::sleep(UNSEEN).await;
+    let Some(shared) = shared.upgrade() else { return };
+    let book = shared.claims.lock();
+    let Some(waiting) = book.known.get(&claim).and_then(|known| known.waiting.as_ref()) else { return };
+    if waiting.watch == watch && !waiting.told {
+        let mailbox = Arc::clone(&waiting.mailbox);
+        drop(book);
+        mailbox.push(Woken::Ask);
     }
 }
 
