@@ -55,6 +55,7 @@ impl Shared {
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
                 self.forget(claim.id);
                 self.end_owned(claim.id);
+                self.withdrawn(claim.id, &seat);
             }
         }
         answer

@@ -93,3 +93,66 @@ pub(super) fn check_kind(line: &[Entry], kind: Kind) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::KeyValue;
+    use super::*;
+
+    /// A line of keys with these words in their values; an empty one is a peer's.
+    fn line(words: &[&str]) -> Vec<Entry> {
+        let kvs = words.iter().enumerate().map(|(at, words)| KeyValue {
+            key: format!("name/{at}").into_bytes(),
+            create_revision: at as i64 + 10,
+            value: if words.is_empty() { Vec::new() } else { format!("palisade:1:{words}").into_bytes() },
+            lease: 1,
+        });
+        Entry::read_all(kvs.collect()).expect("a line")
+    }
+
+    const READER: &str = "kind=rwlock&mode=shared";
+    const WRITER: &str = "kind=rwlock&mode=exclusive";
+    const ONE: &str = "kind=semaphore&limit=3&permits=1";
+    const TWO: &str = "kind=semaphore&limit=3&permits=2";
+
+    #[test]
+    fn holders_are_those_who_fit_from_the_first_on() {
+        for (words, held) in [
+            (vec![], 0),
+            (vec!["", ""], 1),
+            (vec![READER, READER, WRITER, READER], 2),
+            (vec![WRITER, READER], 1),
+            // What a peer writes is exclusive.
+            (vec![READER, "", READER], 1),
+            (vec![ONE, TWO, ONE], 2),
+            // A big one is not overtaken.
+            (vec![TWO, TWO, ONE], 1),
+        ] {
+            assert_eq!(holders(&line(&words)), held, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_waiter_waits_for_no_more_than_it_must() {
+        let key = |at: usize| Verdict::Blocked(Blocker::Key(format!("name/{at}").into_bytes()));
+        assert_eq!(verdict(&line(&["", "", ""]), 2), key(1), "an exclusive one for the one before it");
+        assert_eq!(verdict(&line(&[WRITER, READER, READER]), 2), key(0), "a reader for the last writer");
+        assert_eq!(verdict(&line(&["purpose=sealed&kind=mutex", ""]), 1), Verdict::Sealed);
+        let Verdict::Blocked(mut blocker) = verdict(&line(&[TWO, ONE, TWO]), 2) else { panic!("five of three") };
+        assert!(!blocker.deleted(b"name/1"), "four of three");
+        assert!(blocker.deleted(b"name/0"));
+    }
+
+    #[test]
+    fn another_kind_is_named() {
+        let error = check_kind(&line(&[TWO]), Kind::Mutex).expect_err("refused");
+        assert!(error.to_string().contains("semaphore of 3") && error.to_string().contains("mutex"), "{error}");
+        assert!(check_kind(&line(&[""]), Kind::RwLock).is_ok());
+    }
+
+    #[test]
+    fn a_newer_version_is_refused() {
+        let kv = KeyValue { value: b"palisade:2:anything".to_vec(), ..KeyValue::default() };
+        assert_eq!(*Entry::read(kv).expect_err("refused").kind(), crate::ErrorKind::Protocol);
+    }
+}
