@@ -298,3 +298,32 @@ async fn errors_say_what_to_do() {
         assert_eq!(*refused.kind(), ErrorKind::Config, "{wrong}: {refused}");
     }
 }
+
+/// A write that compares the lock's own key is refused from the moment the grant ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_write_is_refused_by_the_lock_itself() {
+    use std::io::Write;
+
+    let server = Etcd::start();
+    let client = palisade::connect(&format!("etcd://{}/locks", server.address())).await.expect("a client");
+    let guard = client.mutex("stock/bolt").acquire().await.expect("acquired");
+    let held = palisade::fence::etcd::Held::by(&guard).expect("a lock in etcd").prefix("/locks");
+    let write = |value: &str| {
+        let key = String::from_utf8(held.lock_key()).expect("text");
+        let txn = format!("c(\"{key}\") = \"{}\"\n\nput stock {value}\n\n\n", held.create_revision());
+        let mut etcdctl = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &server.url(), "txn"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("etcdctl");
+        etcdctl.stdin.take().expect("piped").write_all(txn.as_bytes()).expect("told");
+        let output = etcdctl.wait_with_output().expect("ended");
+        String::from_utf8_lossy(&output.stdout).contains("SUCCESS")
+    };
+    assert!(write("7"), "the holder writes");
+    assert_eq!(client.revoke("stock/bolt", guard.fence()).await.expect("an answer"), palisade::store::Revoked::Done);
+    assert!(!write("6"), "a stale write passed");
+    assert_eq!(server.etcdctl(&["get", "stock", "--print-value-only"]).trim(), "7");
+}
