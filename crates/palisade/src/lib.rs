@@ -101,6 +101,9 @@ mod pages {
     #[cfg(all(feature = "sqlite", feature = "redis"))]
     #[doc = include_str!("../../../docs/fencing.md")]
     struct Fencing;
+    #[doc = include_str!("../../../docs/stores/etcd.md")]
+    #[cfg(feature = "etcd")]
+    struct Etcd;
     #[doc = include_str!("../../../docs/stores/sqlite.md")]
     #[cfg(feature = "sqlite")]
     struct Sqlite;

@@ -201,7 +201,7 @@ impl Shared {
     fn looked(&self, claim: ClaimId, there: bool) -> Standing {
         if !there {
             // Its session lives: so somebody ended just this claim.
-            return Standing::Gone(self.bury(claim, Gone::Revoked));
+            return Standing::Gone(self.why_gone(claim, Gone::Revoked));
         }
         let book = self.claims.lock();
         match book.known.get(&claim) {
@@ -211,13 +211,9 @@ impl Shared {
     }
 
     /// A claim has ended, and whoever asks about it hears it now. What is buried already stays as it is.
-    fn bury(&self, claim: ClaimId, why: Gone) -> Gone {
-        let known = self.forget(claim);
-        let mut book = self.claims.lock();
-        if let Some(known) = known {
-            book.bury(claim, why, known.lease);
-        }
-        book.grave(claim).unwrap_or(Gone::Expired)
+    fn why_gone(&self, claim: ClaimId, why: Gone) -> Gone {
+        self.bury(claim, why);
+        self.claims.lock().grave(claim).unwrap_or(Gone::Expired)
     }
 
     /// Asks the store where a claim stands that waits, or that is not known here.
@@ -268,7 +264,7 @@ impl Shared {
                 }
                 Ok(_) => {
                     self.find_ended(&[&session]).await?;
-                    return Ok(Standing::Gone(self.bury(id, Gone::Revoked)));
+                    return Ok(Standing::Gone(self.why_gone(id, Gone::Revoked)));
                 }
                 Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&full]).await?,
                 Err(failed) => return Err(failed.into()),
@@ -369,7 +365,7 @@ impl Shared {
         let Some(at) = own else {
             // Not only this claim is gone, if its session is.
             self.find_ended(&[session]).await?;
-            return Ok(Standing::Gone(self.bury(id, Gone::Revoked)));
+            return Ok(Standing::Gone(self.why_gone(id, Gone::Revoked)));
         };
         match verdict(line, at) {
             Verdict::Sealed => {

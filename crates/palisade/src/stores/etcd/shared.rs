@@ -179,10 +179,21 @@ impl Shared {
         Some(known)
     }
 
+    /// Forgets a claim, and remembers why, in one step: whoever asks in between would take it for one that was never made.
+    pub(super) fn bury(&self, claim: ClaimId, why: Gone) -> Option<Known> {
+        let known = {
+            let mut book = self.claims.lock();
+            let known = book.known.remove(&claim)?;
+            book.bury(claim, why, known.lease);
+            known
+        };
+        known.watches().for_each(|watch| self.watcher.close(watch));
+        Some(known)
+    }
+
     /// A claim has ended without us: whoever has it is told.
     pub(super) fn ended(&self, claim: ClaimId, why: Gone) {
-        let Some(known) = self.forget(claim) else { return };
-        self.claims.lock().bury(claim, why, known.lease);
+        let Some(known) = self.bury(claim, why) else { return };
         self.events.push(Event::Gone { claim, why });
         if let Some(waiting) = known.waiting {
             waiting.mailbox.push(Woken::Ask);
@@ -366,12 +377,12 @@ impl Shared {
             Told::Deleted(_) => {
                 known.verified = false;
                 let mailbox = known.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox));
-                let session = Arc::clone(&known.session);
+                let (session, revision) = (Arc::clone(&known.session), known.revision);
                 drop(book);
                 match mailbox {
                     // Its next question finds out.
                     Some(mailbox) => mailbox.push(Woken::Ask),
-                    None => drop(tokio::spawn(find_out(Arc::downgrade(self), claim, session))),
+                    None => drop(tokio::spawn(find_out(Arc::downgrade(self), claim, revision, session))),
                 }
             }
         }
@@ -446,9 +457,13 @@ async fn look_later(shared: Weak<Shared>, claim: ClaimId, watch: Option<i64>) {
 }
 
 /// The key of a holder was deleted by somebody else: finds out whether its session has ended, or only this claim.
-async fn find_out(shared: Weak<Shared>, claim: ClaimId, session: Arc<Session>) {
+async fn find_out(shared: Weak<Shared>, claim: ClaimId, revision: i64, session: Arc<Session>) {
     let Some(shared) = shared.upgrade() else { return };
-    match shared.sessions.left(session.id).await {
+    let left = shared.sessions.left(session.id).await;
+    // The same claim may have been made again meanwhile, and that one is not gone.
+    let is_new = shared.claims.lock().known.get(&claim).is_none_or(|known| known.revision != revision);
+    match left {
+        Ok(Some(_)) | Err(_) if is_new => {}
         Ok(None) => shared.session_ended(&session),
         Ok(Some(_)) => shared.ended(claim, Gone::Revoked),
         // It is gone in any case; why is not known.
