@@ -12,6 +12,7 @@ use crate::notice::print;
 const ADVICE: &str = "
 One machine, no server: sqlite. Tests, or threads of one process: memory.
 Several machines: redis; its format simple shares locks with other languages' libraries, palisade can do more.
+Several machines, and no failover may forget a grant: etcd, whose locks etcdctl and Go programs share.
 Whatever you choose: only a resource that checks the fence refuses a stale write.
 ";
 

@@ -1,11 +1,12 @@
 //! The matrix: every deployment, with its mutexes as mutexes, as writers and as semaphores of one, passes every check.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use palisade::lease::BootClock;
 use palisade::stores::memory::MemoryStore;
 use palisade::stores::sqlite::SqliteStore;
 use palisade_conformance::{As, Hooks, Subject, suite};
+use palisade_testkit::etcd::{Cluster, Etcd};
 use palisade_testkit::redis::{Redis, documented_rights};
 use palisade_testkit::shared;
 
@@ -110,6 +111,46 @@ fn redis_cluster(format: &str) -> Subject {
     by_url(format_of(format, &shared::redis_cluster().url()))
 }
 
+/// One member, which can stand still, and whose leases can be revoked by hand.
+fn etcd(format: &str) -> Subject {
+    let server = Arc::new(Etcd::start());
+    let url = format!("etcd://{}/lock?format={format}", server.address());
+    let (open, kept) = (url.clone(), Arc::clone(&server));
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    let paused = Arc::clone(&server);
+    let pause = move || -> Box<dyn Send> {
+        paused.pause();
+        Box::new(Goes(Arc::clone(&paused)))
+    };
+    let lose_sessions = move || -> Box<dyn Send> {
+        let leases = server.etcdctl(&["lease", "list"]);
+        for lease in leases.lines().skip(1).map(str::trim).filter(|line| !line.is_empty()) {
+            server.etcdctl(&["lease", "revoke", lease]);
+        }
+        Box::new(())
+    };
+    let hooks = Hooks { pause: Some(Box::new(pause)), lose_sessions: Some(Box::new(lose_sessions)) };
+    Subject::new(open).with_url(url).with_hooks(hooks)
+}
+
+struct Goes(Arc<Etcd>);
+
+impl Drop for Goes {
+    fn drop(&mut self) {
+        self.0.resume();
+    }
+}
+
+/// Three members with TLS, and a user with the rights that the documentation asks for and no others.
+fn etcd_cluster(format: &str) -> Subject {
+    static THREE: LazyLock<Cluster> = LazyLock::new(Cluster::secured);
+    let ca = palisade_testkit::certs().ca.display().to_string();
+    by_url(format!("etcds://locker:lockpw@{}/lock?ca={ca}&format={format}", THREE.addresses()))
+}
+
 /// Makes the tests of the table, and the table itself for the test below.
 macro_rules! matrix {
     ($($store:literal / $format:literal: $($module:ident = $subject:expr, $kind:expr;)*)*) => {
@@ -124,6 +165,13 @@ matrix! {
         memory_mutex = memory(), As::Mutex;
         memory_writer = memory(), As::Writer;
         memory_semaphore = memory(), As::Semaphore;
+    "etcd" / "mutex":
+        etcd_mutex = etcd("mutex"), As::Mutex;
+        etcd_writer = etcd("mutex"), As::Writer;
+        etcd_semaphore = etcd("mutex"), As::Semaphore;
+        etcd_cluster_mutex = etcd_cluster("mutex"), As::Mutex;
+    "etcd" / "plain":
+        etcd_plain = etcd("plain"), As::Mutex;
     "redis" / "palisade":
         redis_mutex = redis("palisade"), As::Mutex;
         redis_writer = redis("palisade"), As::Writer;

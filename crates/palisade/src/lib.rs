@@ -104,6 +104,9 @@ mod pages {
     #[doc = include_str!("../../../docs/stores/redis.md")]
     #[cfg(feature = "redis")]
     struct Redis;
+    #[doc = include_str!("../../../docs/stores/etcd.md")]
+    #[cfg(feature = "etcd")]
+    struct Etcd;
     #[doc = include_str!("../../../docs/stores/sqlite.md")]
     #[cfg(feature = "sqlite")]
     struct Sqlite;

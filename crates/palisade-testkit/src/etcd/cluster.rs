@@ -1,4 +1,4 @@
-use super::single::{Etcd, Node};
+use super::single::{Etcd, Node, Tls};
 use crate::error::{OrPanic, Result};
 use crate::lan::{Host, Place};
 use crate::process::with_free_ports;
@@ -21,6 +21,25 @@ impl Cluster {
         Self::on_places(&[Place::default(), Place::default(), Place::default()])
     }
 
+    /// Starts three whose clients speak TLS, with the users of [`super::Setup::auth`].
+    ///
+    /// # Panics
+    ///
+    /// When one does not start.
+    #[must_use]
+    pub fn secured() -> Self {
+        let places = [Place::default(), Place::default(), Place::default()];
+        with_free_ports(|| {
+            let three = Self::start_once(&places, Tls::Server)?;
+            if let Some((first, others)) = three.nodes.split_first() {
+                first.make_users()?;
+                others.iter().for_each(Etcd::has_users);
+            }
+            Ok(three)
+        })
+        .or_panic()
+    }
+
     /// As [`Cluster::start`], each on a host of its own.
     ///
     /// # Panics
@@ -32,14 +51,14 @@ impl Cluster {
     }
 
     fn on_places(places: &[Place; 3]) -> Self {
-        with_free_ports(|| Self::start_once(places)).or_panic()
+        with_free_ports(|| Self::start_once(places, Tls::None)).or_panic()
     }
 
-    fn start_once(places: &[Place; 3]) -> Result<Self> {
+    fn start_once(places: &[Place; 3], tls: Tls) -> Result<Self> {
         let nodes: Vec<(String, Node)> =
             places.iter().enumerate().map(|(at, place)| (format!("n{at}"), Node::new(place))).collect();
         let members = nodes.iter().map(|(name, node)| node.member(name)).collect::<Vec<_>>().join(",");
-        let nodes = nodes.into_iter().map(|(name, node)| node.launch_plain(&name, &members)).collect::<Result<Vec<_>>>()?;
+        let nodes = nodes.into_iter().map(|(name, node)| node.launch(&name, &members, tls)).collect::<Result<Vec<_>>>()?;
         nodes.iter().try_for_each(Etcd::wait_ready)?;
         Ok(Self { nodes })
     }

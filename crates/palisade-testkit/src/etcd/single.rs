@@ -12,7 +12,7 @@ use crate::process::{Recipe, Server, TOOL_LIMIT, with_free_ports};
 use crate::{command, probe};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Tls {
+pub(super) enum Tls {
     #[default]
     None,
     Server,
@@ -95,11 +95,7 @@ impl Node {
         format!("{name}=http://{}:{}", self.place.ip(), self.peer)
     }
 
-    pub(super) fn launch_plain(self, name: &str, members: &str) -> Result<Etcd> {
-        self.launch(name, members, Tls::None)
-    }
-
-    fn launch(self, name: &str, members: &str, tls: Tls) -> Result<Etcd> {
+    pub(super) fn launch(self, name: &str, members: &str, tls: Tls) -> Result<Etcd> {
         let dir = Dir::new("etcd");
         let client =
             Client { address: (self.place.ip(), self.client.number()).into(), tls, users: Arc::new(AtomicBool::new(false)) };
@@ -192,11 +188,25 @@ impl Etcd {
     /// Whether it is the leader, by its own word.
     #[must_use]
     pub fn is_leader(&self) -> bool {
+        if self.client.tls != Tls::None {
+            let status = self.client.etcdctl(&["endpoint", "status", "-w", "simple"]);
+            return status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"));
+        }
         probe::get(self.address(), "/metrics").is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
     }
 
     pub(super) fn wait_ready(&self) -> Result<()> {
         self.server.wait_ready()
+    }
+
+    /// Makes the users of the whole cluster.
+    pub(super) fn make_users(&self) -> Result<()> {
+        self.client.make_users()
+    }
+
+    /// Another member has made the users.
+    pub(super) fn has_users(&self) {
+        self.client.users.store(true, Ordering::Relaxed);
     }
 }
 

@@ -3,6 +3,8 @@
 //! A fence is a number that rises with every grant of a name. A resource that remembers the highest fence it has seen, and
 //! refuses a lower one, cannot be damaged by a holder that was paused past its lease: its writes come with an old number.
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod file;
 #[cfg(feature = "redis")]
 pub mod redis;

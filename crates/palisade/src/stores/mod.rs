@@ -1,5 +1,7 @@
 //! The stores: one folder each, and the table of their URLs.
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod events;
 mod mailbox;
 #[cfg(feature = "sqlite")]
@@ -44,6 +46,18 @@ const STORES: &[Entry] = &[
         #[cfg(feature = "redis")]
         capabilities: &[redis::CAPABILITY, redis::SIMPLE],
         #[cfg(not(feature = "redis"))]
+        capabilities: &[],
+    },
+    Entry {
+        schemes: &["etcd", "etcds"],
+        feature: "etcd",
+        #[cfg(feature = "etcd")]
+        open: Some(etcd::open),
+        #[cfg(not(feature = "etcd"))]
+        open: None,
+        #[cfg(feature = "etcd")]
+        capabilities: &[etcd::CAPABILITY, etcd::PLAIN],
+        #[cfg(not(feature = "etcd"))]
         capabilities: &[],
     },
     Entry {

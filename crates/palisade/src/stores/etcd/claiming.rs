@@ -1,0 +1,240 @@
+//! Asking for a name: one transaction where the name is free, whoever asks.
+//!
+//! ```text
+//! if no key begins with the line's prefix      then put our key, on the session of the full length        → granted
+//! else if our key is not there                 then put our key, on a short session, and read the line    → in line
+//!                                              else read the line                                         → asked before
+//! ```
+//!
+//! A claim that may not queue only reads in the second step.
+
+use std::sync::Arc;
+
+use super::entry::{self, Entry, Purpose};
+use super::known::Seat;
+use super::members::{Again, Failed};
+use super::proto::TxnRequest;
+use super::session::Session;
+use super::shared::{Shared, gone};
+use super::standing::{Verdict, check_kind, verdict};
+use super::txn;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::store::{Answer, Busy, Claim, Grant, Holder, Mode, Place};
+
+/// How often a claim is made anew because its session was gone.
+const ATTEMPTS: usize = 3;
+
+impl Shared {
+    pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
+        self.claims.lock().exhume(claim.id);
+        let seat = self.seat(&claim.name, claim.id);
+        let (mut attempt, mut is_taken) = (1, false);
+        let answer = loop {
+            let full = self.full_session(claim.id, claim.lease, claim.detachable).await?;
+            let wait = match (claim.queue, is_taken) {
+                (false, _) => None,
+                (true, true) => Some(self.wait_session(claim, &full).await?),
+                // Most names are free: nothing is opened for a wait that may never come.
+                (true, false) => self.ready_wait_session(claim, &full),
+            };
+            match self.ask_for(claim, &seat, &full, wait.as_ref()).await {
+                Ok(None) => is_taken = true,
+                Ok(Some(answer)) => break Ok(answer),
+                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => {
+                    self.find_ended(&[&full, wait.as_ref().unwrap_or(&full)]).await?;
+                    attempt += 1;
+                }
+                Err(failed) => break Err(failed),
+            }
+        };
+        let answer = answer.map_err(Error::from);
+        match &answer {
+            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
+            Err(error) if *error.kind() == ErrorKind::Unavailable => self.is_unsure(claim.id),
+            Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
+                self.forget(claim.id);
+                self.end_owned(claim.id);
+                self.withdrawn(claim.id, &seat);
+            }
+        }
+        answer
+    }
+
+    /// The transaction. `None` when the name is taken and the claim is to queue, but has no session to wait on.
+    async fn ask_for(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        full: &Arc<Session>,
+        wait: Option<&Arc<Session>>,
+    ) -> Result<Option<Answer>, Failed> {
+        let Seat { line, key } = &**seat;
+        let value = entry::value(claim);
+        let otherwise = match (wait, claim.mode) {
+            (Some(wait), mode) => {
+                let mut stand = vec![txn::put(key, value.clone(), wait.id)];
+                match mode {
+                    Mode::Exclusive => stand.extend([txn::read_first(line), txn::read_last_two(line)]),
+                    Mode::Shared | Mode::Permits(_) => stand.push(txn::read_line(line)),
+                }
+                let compare = vec![txn::made_at(key, 0)];
+                vec![txn::nested(TxnRequest { compare, success: stand, failure: vec![txn::read_line(line)] })]
+            }
+            (None, Mode::Exclusive) => vec![txn::read(key), txn::read_first(line)],
+            (None, Mode::Shared | Mode::Permits(_)) => vec![txn::read_line(line)],
+        };
+        let asking =
+            TxnRequest { compare: vec![txn::is_empty(line)], success: vec![txn::put(key, value, full.id)], failure: otherwise };
+        let response = self.txn(asking, Again::Freely).await?;
+        let seen = txn::revision_of(&response);
+        if response.succeeded {
+            return self.granted(claim, seat, seen, full).await.map(|grant| Some(Answer::Granted(grant)));
+        }
+        let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
+        let read = Entry::read_all(txn::keys_of(response));
+        let line = match read {
+            Ok(line) => line,
+            Err(error) => {
+                if stands {
+                    self.delete(key, seen, Again::Freely).await?;
+                }
+                return Err(error.into());
+            }
+        };
+        match line.iter().position(|entry| entry.key == *key) {
+            Some(at) => {
+                let sessions = [full, wait.unwrap_or(full)];
+                self.stands_at(claim, seat, (&line, at, seen), sessions).await.map(Some)
+            }
+            None if claim.queue => Ok(None),
+            None => self.try_for(claim, seat, &line, full).await.map(Some),
+        }
+    }
+
+    /// Our key is in the line.
+    async fn stands_at(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        (line, at, seen): (&[Entry], usize, i64),
+        [full, wait]: [&Arc<Session>; 2],
+    ) -> Result<Answer, Failed> {
+        let Some(own) = line.get(at) else { return Err(gone().into()) };
+        let refused = if at > 0 { check_kind(line, own.kind).err() } else { None };
+        let verdict = verdict(line, at);
+        if refused.is_some() || verdict == Verdict::Sealed {
+            self.delete(&own.key, own.revision, Again::Freely).await?;
+        }
+        if let Some(refused) = refused {
+            return Err(refused.into());
+        }
+        match verdict {
+            Verdict::Sealed => Ok(Answer::Sealed),
+            Verdict::Held => {
+                if own.lease != full.id {
+                    self.move_key(seat, own.revision, full).await?;
+                }
+                self.granted(claim, seat, own.revision, full).await.map(Answer::Granted)
+            }
+            Verdict::Blocked(blocker) => {
+                let session = match [full, wait].into_iter().find(|session| session.id == own.lease) {
+                    Some(session) => Arc::clone(session),
+                    None => self.sessions.of_key(own.lease).await?.ok_or_else(gone)?,
+                };
+                self.waits(claim, seat, own.revision, &session, blocker, (line, seen));
+                Ok(Answer::Queued(place(&session, line)))
+            }
+        }
+    }
+
+    /// Our key is not in the line, and is not to stand there unless it holds at once.
+    async fn try_for(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        line: &[Entry],
+        full: &Arc<Session>,
+    ) -> Result<Answer, Failed> {
+        check_kind(line, claim.kind)?;
+        if line.iter().any(|entry| entry.purpose == Purpose::Sealed) {
+            return Ok(Answer::Sealed);
+        }
+        if claim.mode == Mode::Exclusive || !would_hold(claim, seat, line)? {
+            return Ok(Answer::Busy(busy(line)));
+        }
+        let Seat { line: prefix, key } = &**seat;
+        let asking = TxnRequest {
+            compare: vec![txn::made_at(key, 0)],
+            success: vec![txn::put(key, entry::value(claim), full.id), txn::read_line(prefix)],
+            failure: vec![txn::read_line(prefix)],
+        };
+        let response = self.txn(asking, Again::Freely).await?;
+        let line = Entry::read_all(txn::keys_of(response))?;
+        let Some((at, own)) = line.iter().enumerate().find(|(_, entry)| entry.key == *key) else { return Err(gone().into()) };
+        if check_kind(&line, claim.kind).is_ok() && verdict(&line, at) == Verdict::Held {
+            return self.granted(claim, seat, own.revision, full).await.map(Answer::Granted);
+        }
+        // Somebody came between our look and our claim.
+        self.delete(key, own.revision, Again::Freely).await?;
+        Ok(Answer::Busy(busy(&line)))
+    }
+
+    /// Hangs a key of ours on another session.
+    pub(super) async fn move_key(&self, seat: &Seat, revision: i64, session: &Session) -> Result<(), Failed> {
+        let moving = TxnRequest {
+            compare: vec![txn::made_at(&seat.key, revision)],
+            success: vec![txn::move_to(&seat.key, session.id)],
+            failure: Vec::new(),
+        };
+        if self.txn(moving, Again::Freely).await?.succeeded { Ok(()) } else { Err(gone().into()) }
+    }
+
+    /// Our key holds. A minimum hold needs a session of its own: it must last when nobody renews it any more.
+    pub(super) async fn granted(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        revision: i64,
+        session: &Arc<Session>,
+    ) -> Result<Grant, Failed> {
+        let fence = u64::try_from(revision).ok().and_then(Fence::new).ok_or_else(|| Error::protocol("a revision below zero"))?;
+        let mut session = Arc::clone(session);
+        if let Some(span) = claim.min_hold
+            && !self.is_owned(claim.id)
+        {
+            let own = self.sessions.open(span.max(claim.lease)).await?;
+            self.own(claim.id, &own);
+            self.move_key(seat, revision, &own).await?;
+            session = own;
+        }
+        self.holds(claim, seat, revision, &session);
+        Ok(Grant { fence, lease: session.lease() })
+    }
+}
+
+/// Whether a claim would hold if it stood at the end of the line.
+fn would_hold(claim: &Claim, seat: &Seat, line: &[Entry]) -> Result<bool> {
+    let own = super::proto::KeyValue {
+        key: seat.key.clone(),
+        create_revision: i64::MAX,
+        value: entry::value(claim),
+        ..Default::default()
+    };
+    let mut line = line.to_vec();
+    line.push(Entry::read(own)?);
+    Ok(verdict(&line, line.len() - 1) == Verdict::Held)
+}
+
+fn first_holder(line: &[Entry]) -> Option<Holder> {
+    line.first().filter(|entry| entry.purpose == Purpose::Claim).map(Entry::holder)
+}
+
+fn busy(line: &[Entry]) -> Busy {
+    Busy { holder: first_holder(line), ..Busy::default() }
+}
+
+/// Where a waiter stands. How many stand before it is not known: that would mean to read them all.
+pub(super) fn place(session: &Session, line: &[Entry]) -> Place {
+    Place { ahead: None, ask_in: None, lease: session.lease(), holder: first_holder(line) }
+}

@@ -1,0 +1,166 @@
+//! One key of a line, and what its value says.
+//!
+//! Our values are words: `palisade:1:kind=rwlock&mode=shared&owner=alice`. A value that is not ours, empty as Go's and etcdctl's, is
+//! an exclusive claim.
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use super::proto::KeyValue;
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::store::{Claim, Holder, Kind, Mode, Waiter};
+
+/// What stands before the version of the format.
+const MARK: &str = "palisade:";
+const VERSION: &str = "palisade:1:";
+
+/// What a key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A claim, waiting or holding.
+    Claim,
+    /// The rest of a minimum hold: its holder is gone.
+    Closed,
+    /// What was to be done once is done.
+    Sealed,
+}
+
+impl Purpose {
+    fn word(self) -> &'static str {
+        match self {
+            Purpose::Claim => "claim",
+            Purpose::Closed => "closed",
+            Purpose::Sealed => "sealed",
+        }
+    }
+}
+
+/// One key of a line.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) key: Vec<u8>,
+    /// When the key was made: its place in line, and its fence.
+    pub(super) revision: i64,
+    pub(super) lease: i64,
+    pub(super) purpose: Purpose,
+    pub(super) kind: Kind,
+    pub(super) mode: Mode,
+    owner: String,
+    reason: Option<String>,
+}
+
+/// What is written for a claim.
+pub(super) fn value(claim: &Claim) -> Vec<u8> {
+    written(Purpose::Claim, claim.kind, claim.mode, &claim.owner, claim.reason.as_deref())
+}
+
+fn written(purpose: Purpose, kind: Kind, mode: Mode, owner: &str, reason: Option<&str>) -> Vec<u8> {
+    let mut text = format!("{VERSION}purpose={}", purpose.word());
+    let mut add = |word: &str, value: &str| {
+        text.push('&');
+        text.push_str(word);
+        text.push('=');
+        text.extend(utf8_percent_encode(value, NON_ALPHANUMERIC));
+    };
+    match kind {
+        Kind::Mutex => add("kind", "mutex"),
+        Kind::RwLock => add("kind", "rwlock"),
+        Kind::Semaphore { limit } => {
+            add("kind", "semaphore");
+            add("limit", &limit.to_string());
+        }
+    }
+    match mode {
+        Mode::Exclusive => add("mode", "exclusive"),
+        Mode::Shared => add("mode", "shared"),
+        Mode::Permits(count) => add("permits", &count.to_string()),
+    }
+    add("owner", owner);
+    if let Some(reason) = reason {
+        add("reason", reason);
+    }
+    text.into_bytes()
+}
+
+impl Entry {
+    /// Reads a key.
+    ///
+    /// # Errors
+    ///
+    /// [`Protocol`](crate::ErrorKind::Protocol) when it was written by a newer version of this program.
+    pub(super) fn read(kv: KeyValue) -> Result<Entry> {
+        let mut entry = Entry {
+            owner: stranger(&kv.key),
+            key: kv.key,
+            revision: kv.create_revision,
+            lease: kv.lease,
+            purpose: Purpose::Claim,
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            reason: None,
+        };
+        let Some(text) = std::str::from_utf8(&kv.value).ok().filter(|text| text.starts_with(MARK)) else { return Ok(entry) };
+        let unreadable = || Error::protocol("a key of this lock was written by a newer version of palisade; upgrade this one");
+        let words = text.strip_prefix(VERSION).ok_or_else(unreadable)?;
+        let (mut limit, mut permits) = (0, None);
+        for (word, value) in words.split('&').filter_map(|word| word.split_once('=')) {
+            let value = percent_decode_str(value).decode_utf8_lossy();
+            match (word, &*value) {
+                ("purpose", "closed") => entry.purpose = Purpose::Closed,
+                ("purpose", "sealed") => entry.purpose = Purpose::Sealed,
+                ("kind", "rwlock") => entry.kind = Kind::RwLock,
+                ("kind", "semaphore") => entry.kind = Kind::Semaphore { limit: 0 },
+                ("limit", number) => limit = number.parse().map_err(|_| unreadable())?,
+                ("mode", "shared") => entry.mode = Mode::Shared,
+                ("permits", number) => permits = Some(number.parse().map_err(|_| unreadable())?),
+                ("owner", owner) => entry.owner = owner.to_owned(),
+                ("reason", reason) => entry.reason = Some(reason.to_owned()),
+                _ => {}
+            }
+        }
+        if let Kind::Semaphore { .. } = entry.kind {
+            entry.kind = Kind::Semaphore { limit };
+            entry.mode = Mode::Permits(permits.ok_or_else(unreadable)?);
+        }
+        Ok(entry)
+    }
+
+    /// Reads a line, in its order.
+    pub(super) fn read_all(kvs: Vec<KeyValue>) -> Result<Vec<Entry>> {
+        let mut entries = kvs.into_iter().map(Entry::read).collect::<Result<Vec<Entry>>>()?;
+        entries.sort_by(|one, other| (one.revision, &one.key).cmp(&(other.revision, &other.key)));
+        entries.dedup_by(|one, other| one.key == other.key);
+        Ok(entries)
+    }
+
+    pub(super) fn fence(&self) -> Fence {
+        u64::try_from(self.revision).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+    }
+
+    /// The same key with another value.
+    pub(super) fn rewritten(&self, purpose: Purpose, mode: Mode) -> Vec<u8> {
+        let kind = if mode == Mode::Shared { Kind::RwLock } else { self.kind };
+        written(purpose, kind, mode, &self.owner, self.reason.as_deref())
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        Holder {
+            owner: self.owner.clone(),
+            reason: self.reason.clone(),
+            fence: self.fence(),
+            mode: self.mode,
+            held: None,
+            lease_left: None,
+        }
+    }
+
+    pub(super) fn waiter(&self) -> Waiter {
+        Waiter { owner: self.owner.clone(), reason: self.reason.clone(), mode: self.mode, waited: None }
+    }
+}
+
+/// What is known of a peer: the end of its key, which is its lease.
+fn stranger(key: &[u8]) -> String {
+    let key = String::from_utf8_lossy(key);
+    format!("lease {}", key.rsplit('/').next().unwrap_or_default())
+}

@@ -1,0 +1,92 @@
+//! What the server's errors mean to us.
+
+use tonic::{Code, Status};
+
+use crate::error::{Error, ErrorKind};
+use crate::url::Host;
+
+/// What to do about an error.
+pub(super) enum Remedy {
+    /// The token has run out, or the server does not know it any more: log in again.
+    LogIn(Error),
+    /// This member cannot be asked now, and the request never left: another may be asked.
+    AskAnother(Error),
+    /// Nobody knows whether the request arrived.
+    Unsure(Error),
+    /// The lease that the request names is gone.
+    LeaseGone(Error),
+    /// Nothing here helps.
+    Tell(Error),
+}
+
+pub(super) fn remedy(status: &Status, asked: &Host) -> Remedy {
+    let text = status.message();
+    let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}")).with_source(status.clone());
+    match status.code() {
+        Code::Unauthenticated => Remedy::LogIn(denied(asked, "does not take the login any more")),
+        Code::InvalidArgument if text.contains("user name is empty") => {
+            Remedy::Tell(denied(asked, "wants a user and a password; write them into the URL"))
+        }
+        Code::InvalidArgument if text.contains("authentication failed") => {
+            Remedy::Tell(denied(asked, "refused the user or the password"))
+        }
+        // The roles were changed since we logged in.
+        Code::InvalidArgument if text.contains("revision of auth store is old") => {
+            Remedy::LogIn(denied(asked, "does not take the login any more"))
+        }
+        Code::PermissionDenied => {
+            Remedy::Tell(denied(asked, "denies a right; see docs/stores/etcd.md for the rights that are needed"))
+        }
+        Code::NotFound if text.contains("lease not found") => Remedy::LeaseGone(unavailable("does not have our lease any more")),
+        Code::ResourceExhausted if text.contains("space exceeded") => {
+            Remedy::Tell(unavailable("has no space left and takes no writes; see etcdctl alarm list"))
+        }
+        Code::ResourceExhausted => Remedy::Tell(unavailable("has too many requests")),
+        Code::Unavailable if never_left(status) => {
+            Remedy::AskAnother(unavailable(&format!("cannot be reached: {}", root_cause(status))))
+        }
+        Code::Unavailable => Remedy::Unsure(unavailable(&format!("cannot answer now: {text}"))),
+        Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => Remedy::Unsure(unavailable("has not answered in time")),
+        // How a connection that breaks in the middle of an answer is told.
+        Code::Unknown | Code::Internal if std::error::Error::source(status).is_some() => {
+            Remedy::Unsure(unavailable(&format!("cannot be reached: {}", root_cause(status))))
+        }
+        // The server is just stopping, or beginning.
+        Code::Unknown if text.contains("stopped") || text.contains("transport is closing") => {
+            Remedy::Unsure(unavailable("is stopping"))
+        }
+        Code::Unimplemented => {
+            Remedy::Tell(Error::unsupported(format!("{asked} is older than etcd 3.4, which this store needs")))
+        }
+        _ => Remedy::Tell(Error::protocol(format!("{asked} refused a request: {text}")).with_source(status.clone())),
+    }
+}
+
+impl Remedy {
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Remedy::LogIn(error)
+            | Remedy::AskAnother(error)
+            | Remedy::Unsure(error)
+            | Remedy::LeaseGone(error)
+            | Remedy::Tell(error) => error,
+        }
+    }
+}
+
+pub(super) fn denied(asked: &Host, what: &str) -> Error {
+    Error::new(ErrorKind::Denied, format!("{asked} {what}"))
+}
+
+/// Whether the request surely did not reach the server: there was no connection.
+fn never_left(status: &Status) -> bool {
+    causes(status).any(|cause| cause.is::<tonic::ConnectError>())
+}
+
+fn root_cause(status: &Status) -> String {
+    causes(status).last().map_or_else(|| status.message().to_owned(), |cause| cause.to_string())
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(std::error::Error::source(status), |cause| cause.source())
+}

@@ -1,0 +1,114 @@
+//! What this client knows of its own claims: where each stands, what it hangs on, and which watches it has.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::session::Session;
+use super::standing::Blocker;
+use crate::lease::{BootClock, Clock, Moment};
+use crate::store::{ClaimId, Gone, Kind, Mode};
+use crate::stores::mailbox::Mailbox;
+
+/// A claim of ours that is in the store, as far as we know.
+pub(super) struct Known {
+    pub(super) seat: Arc<Seat>,
+    /// When its key was made: its place in line, and its fence.
+    pub(super) revision: i64,
+    /// What its key hangs on.
+    pub(super) session: Arc<Session>,
+    pub(super) kind: Kind,
+    pub(super) mode: Mode,
+    pub(super) lease: Duration,
+    /// Until when it lives without another renewal.
+    pub(super) until: Moment,
+    /// The end of its minimum hold.
+    pub(super) closed_until: Option<Moment>,
+    /// Set while it waits.
+    pub(super) waiting: Option<Waiting>,
+    /// Whether it holds with the short session of a waiter still: its next renewal moves it to the full one.
+    pub(super) is_short: bool,
+    /// The watch of its own key.
+    pub(super) own_watch: Option<i64>,
+    /// Whether that watch is open now.
+    pub(super) opened: bool,
+    /// Whether the key was seen after the watch was opened: then only the watch can tell of its end.
+    pub(super) verified: bool,
+}
+
+/// Where a claim's key is.
+pub(super) struct Seat {
+    /// What the keys of the line begin with.
+    pub(super) line: Vec<u8>,
+    pub(super) key: Vec<u8>,
+}
+
+pub(super) struct Waiting {
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) blocker: Blocker,
+    pub(super) watch: Option<i64>,
+    /// The store's revision when the line was last read.
+    pub(super) seen: i64,
+    /// Whether it waits for a holder, and not only for another waiter.
+    pub(super) is_near: bool,
+    /// Whether the watch has told of something since.
+    pub(super) told: bool,
+}
+
+impl Known {
+    /// Takes up that its session was confirmed.
+    pub(super) fn confirmed(&mut self) {
+        let lease = self.session.lease();
+        self.until = self.session.confirmed_at() + self.lease.min(lease.length);
+    }
+
+    /// Its watches, which nobody needs any more.
+    pub(super) fn watches(&self) -> impl Iterator<Item = i64> {
+        self.own_watch.into_iter().chain(self.waiting.as_ref().and_then(|waiting| waiting.watch))
+    }
+}
+
+/// All claims of a client, and why those ended that are still asked about.
+#[derive(Default)]
+pub(super) struct Claims(Mutex<Book>);
+
+#[derive(Default)]
+pub(super) struct Book {
+    pub(super) known: HashMap<ClaimId, Known>,
+    buried: HashMap<ClaimId, (Gone, Moment)>,
+}
+
+impl Claims {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// Remembers why a claim ended, for as long as its owner may ask.
+    pub(super) fn bury(&mut self, claim: ClaimId, why: Gone, lease: Duration) {
+        let now = BootClock.now();
+        if self.buried.len() >= 1024 {
+            self.buried.retain(|_, (_, until)| *until > now);
+        }
+        self.buried.insert(claim, (why, now + lease));
+    }
+
+    pub(super) fn exhume(&mut self, claim: ClaimId) {
+        self.buried.remove(&claim);
+    }
+
+    pub(super) fn grave(&self, claim: ClaimId) -> Option<Gone> {
+        self.buried.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
+    }
+
+    /// Whether claims hang on this session.
+    pub(super) fn uses(&self, session: &Session) -> bool {
+        self.known.values().any(|known| std::ptr::eq(&*known.session, session))
+    }
+
+    /// The claims that hang on this session.
+    pub(super) fn of_session(&self, session: &Session) -> Vec<ClaimId> {
+        self.known.iter().filter(|(_, known)| std::ptr::eq(&*known.session, session)).map(|(id, _)| *id).collect()
+    }
+}

@@ -1,0 +1,325 @@
+//! The members of the cluster: which one is asked, and what happens when it does not answer.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::failure::{Remedy, denied, remedy};
+use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::url::{Host, Secret};
+
+/// How long a member may leave a request unanswered before others are asked what comes next.
+const SUSPECT: Duration = Duration::from_millis(500);
+
+type Token = MetadataValue<tonic::metadata::Ascii>;
+
+/// Whether a request may be sent again when nobody knows whether it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// Sent twice it does the same as sent once, and has the same answer.
+    Freely,
+    /// The second answer would not be the first.
+    Never,
+}
+
+/// An error, and whether it is that the lease of the request is gone.
+pub(super) struct Failed {
+    pub(super) error: Error,
+    pub(super) lease_gone: bool,
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Error {
+        failed.error
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed { error, lease_gone: false }
+    }
+}
+
+pub(super) struct Members {
+    members: Vec<Member>,
+    /// The place of the one that is asked.
+    current: AtomicUsize,
+    login: Option<(Secret, Secret)>,
+    token: Mutex<Option<Token>>,
+    /// One at a time logs in.
+    logging_in: tokio::sync::Mutex<()>,
+    pub(super) request_timeout: Duration,
+}
+
+struct Member {
+    host: Host,
+    endpoint: Endpoint,
+    channel: Mutex<Option<Channel>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Members {
+    pub(super) fn new(settings: &Settings) -> Result<Members> {
+        let member = |host: &Host| {
+            let endpoint = settings.endpoint(host)?;
+            Ok(Member { host: host.clone(), endpoint, channel: Mutex::new(None) })
+        };
+        let members: Vec<Member> = settings.hosts.iter().map(member).collect::<Result<_>>()?;
+        Ok(Members {
+            // Clients begin at different members, so that none has all of them.
+            current: AtomicUsize::new(fastrand::usize(..members.len().max(1))),
+            members,
+            login: settings.login.clone(),
+            token: Mutex::new(None),
+            logging_in: tokio::sync::Mutex::new(()),
+            request_timeout: settings.request_timeout,
+        })
+    }
+
+    /// The place of the member to ask now.
+    pub(super) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    /// Turns away from a member that does not answer, unless somebody has done so already.
+    pub(super) fn turn_from(&self, place: usize) {
+        let next = (place + 1) % self.members.len().max(1);
+        let _ = self.current.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// How many members are worth asking before one gives up: one that is alone is asked twice, since its connection may have
+    /// died unnoticed.
+    pub(super) fn attempts(&self) -> usize {
+        self.members.len().max(2)
+    }
+
+    fn member(&self, place: usize) -> Result<&Member> {
+        self.members.get(place).ok_or_else(|| Error::config("bad store URL: no host is named"))
+    }
+
+    /// Sends one request and waits for its answer, for the request time-out at the longest.
+    pub(super) async fn ask<Q, A>(&self, path: &'static str, question: Q, again: Again) -> Result<A, Failed>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        self.ask_within(path, question, again, self.request_timeout).await
+    }
+
+    /// As [`ask`](Members::ask), with a limit of its own.
+    pub(super) async fn ask_within<Q, A>(
+        &self,
+        path: &'static str,
+        question: Q,
+        again: Again,
+        limit: Duration,
+    ) -> Result<A, Failed>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut hung_at = None;
+        let asking = async {
+            let mut logged_in_again = false;
+            let mut attempt = 1;
+            loop {
+                let place = self.current();
+                hung_at = Some(place);
+                let member = self.member(place)?;
+                let token = self.token().await?;
+                let status = match self.send(place, member, path, question.clone(), token.clone(), limit).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(status) => status,
+                };
+                let error = match remedy(&status, &member.host) {
+                    Remedy::LogIn(_) if self.login.is_some() && !logged_in_again => {
+                        logged_in_again = true;
+                        self.forget_token(token.as_ref());
+                        continue;
+                    }
+                    Remedy::AskAnother(error) => {
+                        self.turn_from(place);
+                        error
+                    }
+                    Remedy::Unsure(error) => {
+                        self.turn_from(place);
+                        if again == Again::Never {
+                            return Err(error.into());
+                        }
+                        error
+                    }
+                    Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true }),
+                    other => return Err(other.into_error().into()),
+                };
+                if attempt >= self.attempts() {
+                    return Err(error.into());
+                }
+                attempt += 1;
+            }
+        };
+        match tokio::time::timeout(limit, asking).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let place = hung_at.unwrap_or_else(|| self.current());
+                self.turn_from(place);
+                Err(self.silent(place).into())
+            }
+        }
+    }
+
+    /// The error of a member that does not answer.
+    pub(super) fn silent(&self, place: usize) -> Error {
+        let host = self.members.get(place).map(|member| member.host.to_string()).unwrap_or_default();
+        Error::unavailable(format!("{host} has not answered in time"))
+    }
+
+    async fn send<Q, A>(
+        &self,
+        place: usize,
+        member: &Member,
+        path: &'static str,
+        question: Q,
+        token: Option<Token>,
+        limit: Duration,
+    ) -> Result<A, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut request = with_token(Request::new(question), token);
+        // So that the server, too, gives up what nobody waits for any more.
+        request.set_timeout(limit);
+        let mut grpc = Grpc::new(member.channel());
+        let sending = async {
+            grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+        };
+        tokio::pin!(sending);
+        tokio::select! {
+            biased;
+            answer = &mut sending => return answer,
+            () = tokio::time::sleep(SUSPECT) => self.turn_from(place),
+        }
+        sending.await
+    }
+
+    /// Opens a stream both ways. What is to be sent first must be waiting already: a server says nothing before it.
+    pub(super) async fn open<Q, A>(&self, place: usize, path: &'static str, out: UnboundedReceiver<Q>) -> Result<Streaming<A>>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let member = self.member(place)?;
+        let token = self.token().await?;
+        let mut request = with_token(Request::new(UnboundedReceiverStream::new(out)), token.clone());
+        // A member that has lost its leader ends the stream, instead of keeping it silent.
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        let mut grpc = Grpc::new(member.channel());
+        let opening = async {
+            grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.streaming(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+        };
+        match tokio::time::timeout(self.request_timeout, opening).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(status)) => Err(self.stream_failed(place, token.as_ref(), &status)),
+            Err(_) => {
+                self.turn_from(place);
+                Err(self.silent(place))
+            }
+        }
+    }
+
+    /// What the end of a stream means.
+    pub(super) fn stream_ended(&self, place: usize, status: &Status) -> Error {
+        self.stream_failed(place, None, status)
+    }
+
+    fn stream_failed(&self, place: usize, token: Option<&Token>, status: &Status) -> Error {
+        let Ok(member) = self.member(place) else { return self.silent(place) };
+        match remedy(status, &member.host) {
+            Remedy::LogIn(error) => {
+                self.forget_token(token);
+                error
+            }
+            Remedy::AskAnother(error) | Remedy::Unsure(error) => {
+                self.turn_from(place);
+                error
+            }
+            other => other.into_error(),
+        }
+    }
+
+    /// The token of our login; none where nobody logs in.
+    async fn token(&self) -> Result<Option<Token>> {
+        let Some((user, password)) = &self.login else { return Ok(None) };
+        if let Some(token) = &*locked(&self.token) {
+            return Ok(Some(token.clone()));
+        }
+        let _one_at_a_time = self.logging_in.lock().await;
+        if let Some(token) = &*locked(&self.token) {
+            return Ok(Some(token.clone()));
+        }
+        let mut attempt = 1;
+        loop {
+            let place = self.current();
+            let member = self.member(place)?;
+            let question = AuthenticateRequest { name: user.reveal().to_owned(), password: password.reveal().to_owned() };
+            let answer: Result<AuthenticateResponse, Status> =
+                self.send(place, member, AUTHENTICATE, question, None, self.request_timeout).await;
+            match answer {
+                Ok(answer) => {
+                    let token = answer.token.parse().map_err(|_| Error::protocol("the server's token cannot be sent back"))?;
+                    *locked(&self.token) = Some(token);
+                    return Ok(locked(&self.token).clone());
+                }
+                // Nobody has to log in here: then nobody is asked for the token either.
+                Err(status) if status.message().contains("authentication is not enabled") => return Ok(None),
+                Err(status) => match remedy(&status, &member.host) {
+                    Remedy::AskAnother(_) | Remedy::Unsure(_) if attempt < self.attempts() => self.turn_from(place),
+                    Remedy::LogIn(_) => return Err(denied(&member.host, "refused the user or the password")),
+                    other => return Err(other.into_error()),
+                },
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Forgets a token that was refused, unless there is a newer one.
+    fn forget_token(&self, refused: Option<&Token>) {
+        let mut token = locked(&self.token);
+        if refused.is_none() || token.as_ref() == refused {
+            *token = None;
+        }
+    }
+}
+
+impl Member {
+    /// The connection, made at first use and again by itself when it has broken.
+    fn channel(&self) -> Channel {
+        locked(&self.channel).get_or_insert_with(|| self.endpoint.connect_lazy()).clone()
+    }
+}
+
+fn with_token<T>(mut request: Request<T>, token: Option<Token>) -> Request<T> {
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token);
+    }
+    request
+}

@@ -1,0 +1,179 @@
+//! `etcd:` — the line in etcd, as its own Go client and `etcdctl lock` keep it.
+//!
+//! A claim is a key under the name's prefix, and its create revision is its place in line and its fence. Whoever has the lowest
+//! holds; whoever waits watches the key before its own.
+//!
+//! ```text
+//! locks/mixed/694d9c3f2a1b…        create revision 12        holds, fence 12
+//! locks/mixed/01f3…                create revision 15        waits, watches the key above and its own
+//! ```
+//!
+//! # How a request flows
+//!
+//! ```text
+//! EtcdStore / PlainStore ─► shared ─► claiming, renewing, ending ─► members (which one?) ─► server
+//!        ▲                    │ ▲                    │
+//!     mailbox ◄─── known ◄────┘ └── watcher ◄──      └─► session ─► heartbeat ─► server
+//! ```
+//!
+//! `standing` is the rule by which the keys of a line hold or wait; `entry` is what a key says.
+//!
+//! # What a verb costs
+//!
+//! | verb | requests |
+//! |---|---|
+//! | acquire, free | 1 transaction |
+//! | acquire, in line | 1 transaction, 2 watches; 1 read more if something was written meanwhile |
+//! | hand-off | the release, and 1 transaction by whoever is next |
+//! | release | 1 transaction |
+//! | renewal | 1 keep-alive for all claims of one length |
+
+mod claiming;
+mod ending;
+mod entry;
+mod failure;
+mod heartbeat;
+mod known;
+mod listing;
+mod members;
+mod plain;
+mod proto;
+mod renewing;
+mod session;
+mod settings;
+mod shared;
+mod standing;
+mod txn;
+mod watcher;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::renewing::Looked;
+use self::settings::{Format, NAME_LIMIT, Settings};
+use self::shared::Shared;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::store::{
+    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
+    Revoked, Runs, Standing, Store, Wakes, Woken,
+};
+use crate::stores::mailbox::Mailbox;
+use crate::url::StoreUrl;
+
+/// What the format `mutex` can do.
+pub const CAPABILITY: Capability = Capability {
+    store: "etcd",
+    format: "mutex",
+    durability: Durability::Quorum,
+    order: Order::Fifo,
+    wakes: Wakes::Watch,
+    fence: FenceSource::Revision,
+    lease_unit: LeaseUnit::Session,
+    // What a server with the usual election time-out grants at the least.
+    min_lease: Duration::from_secs(2),
+    max_lease: Duration::from_secs(24 * 3600),
+    rwlock: true,
+    semaphore: true,
+    mutex_is_write_side: true,
+    downgrade: true,
+    min_hold: true,
+    // etcd has no clock that a transaction could read.
+    once_per: false,
+    once: true,
+    detach: Detach::Anywhere,
+    list: true,
+    waiters_known: true,
+    revoke: true,
+    revoke_pushed: true,
+    name_limit: NAME_LIMIT,
+    renew_batch: 1024,
+    claim_blocks: false,
+    runs: Runs::Client,
+};
+
+pub use self::plain::PLAIN;
+
+/// Opens a URL of etcd. Nothing is connected.
+pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
+    let settings = Settings::read(&url)?;
+    Ok(match settings.format {
+        Format::Mutex => Arc::new(EtcdStore(Shared::new(settings)?)),
+        Format::Plain => Arc::new(plain::PlainStore(Shared::new(settings)?)),
+    })
+}
+
+/// A push that is put back unless somebody has seen to it.
+struct PutsBack<'a> {
+    mailbox: &'a Mailbox,
+    woken: Option<Woken>,
+}
+
+impl Drop for PutsBack<'_> {
+    fn drop(&mut self) {
+        if let Some(woken) = self.woken.take() {
+            self.mailbox.push(woken);
+        }
+    }
+}
+
+/// One client's door to the lines in etcd.
+struct EtcdStore(Arc<Shared>);
+
+#[async_trait]
+impl Store for EtcdStore {
+    fn capability(&self) -> &Capability {
+        &CAPABILITY
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+        self.0.claim(claim).await
+    }
+
+    async fn wake(&self, claim: &Claim) -> Woken {
+        loop {
+            let Some(mailbox) = self.0.mailbox(claim.id) else { return Woken::Ask };
+            let woken = mailbox.next().await;
+            // Whoever drops this half-way finds the push again.
+            let mut kept = PutsBack { mailbox: &mailbox, woken: Some(woken) };
+            let looked = self.0.look_if_first(claim).await;
+            kept.woken = None;
+            match looked {
+                Ok(Looked::First(fence)) => return Woken::Granted(fence),
+                Ok(Looked::Waits) => {}
+                Ok(Looked::Unsure) | Err(_) => return Woken::Ask,
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        self.0.renew(claims).await
+    }
+
+    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+        self.0.release(claim, ending).await
+    }
+
+    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
+        self.0.downgrade(claim).await
+    }
+
+    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
+        self.0.detach(claim).await
+    }
+
+    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
+        self.0.revoke(name, fence).await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.0.inspect(query).await
+    }
+
+    async fn event(&self) -> Event {
+        self.0.events.next().await
+    }
+}

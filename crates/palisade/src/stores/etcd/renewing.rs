@@ -1,0 +1,423 @@
+//! Renewals: one keep-alive for each session, however many claims hang on it, and a look at the line for those who wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::claiming::place;
+use super::entry::Entry;
+use super::known::Seat;
+use super::members::{Again, Failed};
+use super::proto::{Response, TxnRequest};
+use super::session::Session;
+use super::shared::Shared;
+use super::standing::{Verdict, verdict};
+use super::txn;
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::lease::{BootClock, Clock};
+use crate::store::{Claim, ClaimId, ClaimRef, Gone, Grant, Mode, Standing};
+
+/// How many keys are looked at in one transaction; servers take 128.
+const LOOKS: usize = 100;
+/// A claim that nobody has renewed is ended by us only so long after its time: its holder has been told by then.
+const GRACE: Duration = Duration::from_millis(100);
+/// How often a waiter's grant is tried anew because its session was gone.
+const ATTEMPTS: usize = 3;
+
+/// What is known of a claim before anything is asked.
+enum Before {
+    /// It has ended.
+    Gone(Gone),
+    /// It holds, and its key is watched.
+    Sure(Grant),
+    /// It holds, unless its key was deleted unseen. The last says whether its watch is open now.
+    Unsure(Arc<Seat>, i64, bool),
+    /// It holds with the session of a waiter.
+    Raise,
+    /// It waits, or is not known here.
+    Ask,
+}
+
+/// What a waiter that was woken sees.
+pub(super) enum Looked {
+    /// It holds.
+    First(Fence),
+    /// It waits, for somebody else now.
+    Waits,
+    /// A renewal must find out.
+    Unsure,
+}
+
+impl Shared {
+    pub(super) async fn renew(self: &Arc<Self>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        let mut failed = self.renew_sessions(claims).await;
+        let mut answers: Vec<Option<Result<Standing>>> = claims.iter().map(|_| None).collect();
+        let mut asking = JoinSet::new();
+        let mut unsure = Vec::new();
+        for (at, claim) in claims.iter().enumerate() {
+            if let Some(error) = failed.remove(&claim.claim.id) {
+                put(&mut answers, at, Err(error));
+                continue;
+            }
+            match self.before(claim) {
+                Before::Gone(why) => put(&mut answers, at, Ok(Standing::Gone(why))),
+                Before::Sure(grant) => put(&mut answers, at, Ok(Standing::Held(grant))),
+                Before::Unsure(seat, revision, opened) => unsure.push((at, claim.claim.id, seat, revision, opened)),
+                Before::Raise => {
+                    let (shared, claim) = (Arc::clone(self), claim.clone());
+                    asking.spawn(async move { (at, shared.raise(&claim).await) });
+                }
+                Before::Ask => {
+                    let (shared, claim) = (Arc::clone(self), claim.clone());
+                    asking.spawn(async move { (at, shared.ask_where(&claim).await) });
+                }
+            }
+        }
+        for batch in unsure.chunks(LOOKS) {
+            match self.look_at(batch).await {
+                Ok(there) => {
+                    for ((at, claim, ..), there) in batch.iter().zip(there) {
+                        put(&mut answers, *at, Ok(self.looked(*claim, there)));
+                    }
+                }
+                Err(failed) => batch.iter().for_each(|(at, ..)| put(&mut answers, *at, Err(failed.error.clone()))),
+            }
+        }
+        while let Some(answer) = asking.join_next().await {
+            if let Ok((at, answer)) = answer {
+                put(&mut answers, at, answer);
+            }
+        }
+        let unanswered = || Err(Error::protocol("a renewal broke off in the middle; this is a bug in the store"));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// Renews the sessions of these claims. The answer has the claims whose session could not be asked.
+    async fn renew_sessions(self: &Arc<Self>, claims: &[ClaimRef]) -> HashMap<ClaimId, Error> {
+        let mut sessions: HashMap<i64, (Arc<Session>, Vec<ClaimId>)> = HashMap::new();
+        for claim in claims {
+            if let Some(known) = self.claims.lock().known.get(&claim.claim.id) {
+                let (_, claims) = sessions.entry(known.session.id).or_insert_with(|| (Arc::clone(&known.session), Vec::new()));
+                claims.push(claim.claim.id);
+            }
+        }
+        let mut renewing = JoinSet::new();
+        for (session, claims) in sessions.into_values() {
+            let shared = Arc::clone(self);
+            renewing.spawn(async move {
+                let renewed = shared.sessions.renew(&session).await;
+                if let Ok(false) = renewed {
+                    shared.session_ended(&session);
+                } else if renewed.is_ok() {
+                    shared.end_unrenewed(&session, &claims);
+                }
+                (claims, renewed.err())
+            });
+        }
+        let mut failed = HashMap::new();
+        while let Some(renewed) = renewing.join_next().await {
+            if let Ok((claims, Some(error))) = renewed {
+                failed.extend(claims.into_iter().map(|claim| (claim, error.clone())));
+            }
+        }
+        failed
+    }
+
+    /// Ends the claims of a session that nobody has renewed in their time: the session lives on by the others, so that the
+    /// server does not do it.
+    fn end_unrenewed(self: &Arc<Self>, session: &Session, renewed: &[ClaimId]) {
+        let now = BootClock.now();
+        let mut over = Vec::new();
+        {
+            let mut book = self.claims.lock();
+            for claim in renewed {
+                if let Some(known) = book.known.get_mut(claim) {
+                    known.confirmed();
+                }
+            }
+            for claim in book.of_session(session) {
+                if let Some(known) = book.known.get(&claim)
+                    && known.until + GRACE < now
+                {
+                    over.push((claim, Arc::clone(&known.seat), known.revision));
+                }
+            }
+        }
+        for (claim, seat, revision) in over {
+            self.ended(claim, Gone::Expired);
+            let shared = Arc::clone(self);
+            tokio::spawn(async move {
+                if let Err(failed) = shared.delete(&seat.key, revision, Again::Freely).await {
+                    tracing::warn!(error = %failed.error, "a claim that ran out could not be ended; its session ends it");
+                }
+            });
+        }
+    }
+
+    fn before(&self, claim: &ClaimRef) -> Before {
+        let book = self.claims.lock();
+        let id = claim.claim.id;
+        if let Some(why) = book.grave(id) {
+            return Before::Gone(why);
+        }
+        let Some(known) = book.known.get(&id) else { return Before::Ask };
+        let fence = fence_of(known.revision);
+        if claim.fence.is_some_and(|asked| asked != fence) {
+            return Before::Gone(Gone::Expired);
+        }
+        match (&known.waiting, known.verified) {
+            (Some(_), _) => Before::Ask,
+            (None, _) if known.is_short => Before::Raise,
+            (None, true) => Before::Sure(Grant { fence, lease: known.session.lease() }),
+            (None, false) => Before::Unsure(Arc::clone(&known.seat), known.revision, known.opened),
+        }
+    }
+
+    /// Looks which of these keys are still there.
+    async fn look_at(&self, batch: &[(usize, ClaimId, Arc<Seat>, i64, bool)]) -> Result<Vec<bool>, Failed> {
+        let looks = batch.iter().map(|(_, _, seat, ..)| txn::look(&seat.key)).collect();
+        let response = self.txn(TxnRequest { success: looks, ..TxnRequest::default() }, Again::Freely).await?;
+        let mut found = response.responses.into_iter().map(|op| match op.response {
+            Some(Response::Range(range)) => range.kvs.first().map(|kv| kv.create_revision),
+            _ => None,
+        });
+        let mut there = Vec::with_capacity(batch.len());
+        for (_, claim, _, revision, opened) in batch {
+            let is_there = found.next().flatten() == Some(*revision);
+            there.push(is_there);
+            if let Some(known) = self.claims.lock().known.get_mut(claim)
+                && is_there
+            {
+                // Only if the watch was open before we looked, and has been since.
+                known.verified = *opened && known.opened;
+            }
+        }
+        Ok(there)
+    }
+
+    fn looked(&self, claim: ClaimId, there: bool) -> Standing {
+        if !there {
+            // Its session lives: so somebody ended just this claim.
+            return Standing::Gone(self.why_gone(claim, Gone::Revoked));
+        }
+        let book = self.claims.lock();
+        match book.known.get(&claim) {
+            Some(known) => Standing::Held(Grant { fence: fence_of(known.revision), lease: known.session.lease() }),
+            None => Standing::Gone(book.grave(claim).unwrap_or(Gone::Expired)),
+        }
+    }
+
+    /// A claim has ended, and whoever asks about it hears it now. What is buried already stays as it is.
+    fn why_gone(&self, claim: ClaimId, why: Gone) -> Gone {
+        self.bury(claim, why);
+        self.claims.lock().grave(claim).unwrap_or(Gone::Expired)
+    }
+
+    /// Asks the store where a claim stands that waits, or that is not known here.
+    async fn ask_where(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+        let mut attempt = 1;
+        loop {
+            let waits = {
+                let book = self.claims.lock();
+                book.known.get(&claim.claim.id).map(|known| {
+                    let told = known.waiting.as_ref().is_some_and(|waiting| waiting.told);
+                    (Arc::clone(&known.seat), known.revision, Arc::clone(&known.session), known.mode, told)
+                })
+            };
+            let Some((seat, revision, session, mode, told)) = waits else { return self.find(claim).await };
+            let full = self.full_session(claim.claim.id, claim.claim.lease, claim.claim.detachable).await?;
+            let standing = match mode {
+                Mode::Exclusive => self.ask_first(claim, &seat, revision, (&session, &full), told).await,
+                Mode::Shared | Mode::Permits(_) => self.ask_line(claim, &seat, revision, (&session, &full)).await,
+            };
+            match standing {
+                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&session, &full]).await?,
+                standing => return Ok(standing?),
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Moves the key of a claim that was granted while it waited to the session of its full length.
+    async fn raise(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+        let id = claim.claim.id;
+        let mut attempt = 1;
+        loop {
+            let known = {
+                let book = self.claims.lock();
+                book.known.get(&id).map(|known| (Arc::clone(&known.seat), known.revision, Arc::clone(&known.session)))
+            };
+            let Some((seat, revision, session)) = known else { return self.find(claim).await };
+            let full = self.full_session(id, claim.claim.lease, claim.claim.detachable).await?;
+            let moving = TxnRequest {
+                compare: vec![txn::made_at(&seat.key, revision)],
+                success: vec![txn::move_to(&seat.key, full.id)],
+                failure: Vec::new(),
+            };
+            match self.txn(moving, Again::Freely).await {
+                Ok(response) if response.succeeded => {
+                    self.holds(&claim.claim, &seat, revision, &full);
+                    return Ok(Standing::Held(Grant { fence: fence_of(revision), lease: full.lease() }));
+                }
+                Ok(_) => {
+                    self.find_ended(&[&session]).await?;
+                    return Ok(Standing::Gone(self.why_gone(id, Gone::Revoked)));
+                }
+                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&full]).await?,
+                Err(failed) => return Err(failed.into()),
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Looks whether a claim that was told so is first now. It then holds at once, with the lease that it has as a waiter:
+    /// nothing is written, so that a hand-off costs the server one commit and not two.
+    pub(super) async fn look_if_first(self: &Arc<Self>, claim: &Claim) -> Result<Looked, Failed> {
+        let known = {
+            let book = self.claims.lock();
+            let known = book.known.get(&claim.id).filter(|known| known.waiting.is_some() && known.mode == Mode::Exclusive);
+            known.map(|known| (Arc::clone(&known.seat), known.revision, Arc::clone(&known.session)))
+        };
+        // A minimum hold needs a session of its own first.
+        let Some((seat, revision, session)) = known.filter(|_| claim.min_hold.is_none()) else { return Ok(Looked::Unsure) };
+        let asking = TxnRequest {
+            compare: vec![txn::made_at(&seat.key, revision), txn::none_before(&seat.line, revision)],
+            success: vec![txn::look(&seat.key)],
+            failure: vec![txn::read(&seat.key), txn::read_first(&seat.line), txn::read_before(&seat.line, revision)],
+        };
+        let response = self.txn(asking, Again::Freely).await?;
+        if session.is_gone() {
+            return Ok(Looked::Unsure);
+        }
+        if !response.succeeded {
+            let seen = txn::revision_of(&response);
+            let line = Entry::read_all(txn::keys_of(response))?;
+            let own = line.iter().position(|entry| entry.key == seat.key && entry.revision == revision);
+            return Ok(match own.map(|at| verdict(&line, at)) {
+                Some(Verdict::Blocked(blocker)) => {
+                    self.waits(claim, &seat, revision, &session, blocker, (&line, seen));
+                    Looked::Waits
+                }
+                _ => Looked::Unsure,
+            });
+        }
+        self.holds(claim, &seat, revision, &session);
+        if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
+            known.is_short = claim.wait_lease() < claim.lease || claim.detachable;
+        }
+        Ok(Looked::First(fence_of(revision)))
+    }
+
+    /// Asks whether an exclusive claim is first. If it was told that it may be, the same step moves its key to the full session;
+    /// otherwise nothing is written, which is cheaper for the server.
+    async fn ask_first(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        seat: &Arc<Seat>,
+        revision: i64,
+        (session, full): (&Arc<Session>, &Arc<Session>),
+        told: bool,
+    ) -> Result<Standing, Failed> {
+        let Seat { line, key } = &**seat;
+        let moves = session.id != full.id;
+        let asking = |write: bool| TxnRequest {
+            compare: vec![txn::made_at(key, revision), txn::none_before(line, revision)],
+            success: if write && moves { vec![txn::move_to(key, full.id)] } else { vec![txn::look(key)] },
+            failure: vec![txn::read(key), txn::read_first(line), txn::read_before(line, revision)],
+        };
+        let mut response = self.txn(asking(told), Again::Freely).await?;
+        if response.succeeded && moves && !told {
+            response = self.txn(asking(true), Again::Freely).await?;
+        }
+        if response.succeeded {
+            return Ok(Standing::Held(self.granted(&claim.claim, seat, revision, full).await?));
+        }
+        let seen = txn::revision_of(&response);
+        let entries = Entry::read_all(txn::keys_of(response))?;
+        self.judged(claim, seat, revision, (session, full), (&entries, seen)).await
+    }
+
+    async fn ask_line(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        seat: &Arc<Seat>,
+        revision: i64,
+        sessions: (&Arc<Session>, &Arc<Session>),
+    ) -> Result<Standing, Failed> {
+        let (entries, seen) = self.read_line(&seat.line).await?;
+        self.judged(claim, seat, revision, sessions, (&entries, seen)).await
+    }
+
+    /// Takes up what the line says of a claim that waits.
+    async fn judged(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        seat: &Arc<Seat>,
+        revision: i64,
+        (session, full): (&Arc<Session>, &Arc<Session>),
+        (line, seen): (&[Entry], i64),
+    ) -> Result<Standing, Failed> {
+        let id = claim.claim.id;
+        let own = line.iter().position(|entry| entry.key == seat.key && entry.revision == revision);
+        let Some(at) = own else {
+            // Not only this claim is gone, if its session is.
+            self.find_ended(&[session]).await?;
+            return Ok(Standing::Gone(self.why_gone(id, Gone::Revoked)));
+        };
+        match verdict(line, at) {
+            Verdict::Sealed => {
+                self.forget(id);
+                self.delete(&seat.key, revision, Again::Freely).await?;
+                Ok(Standing::Gone(Gone::Sealed))
+            }
+            Verdict::Held => {
+                if line.get(at).is_some_and(|own| own.lease != full.id) {
+                    self.move_key(seat, revision, full).await?;
+                }
+                Ok(Standing::Held(self.granted(&claim.claim, seat, revision, full).await?))
+            }
+            Verdict::Blocked(blocker) => {
+                self.waits(&claim.claim, seat, revision, session, blocker, (line, seen));
+                Ok(Standing::Waiting(place(session, line)))
+            }
+        }
+    }
+
+    /// Finds a claim that is not known here: somebody else's grant that is to be ours from now on.
+    async fn find(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+        let seat = self.seat(&claim.claim.name, claim.claim.id);
+        let (line, seen) = self.read_line(&seat.line).await?;
+        let Some((at, own)) = line.iter().enumerate().find(|(_, entry)| entry.key == seat.key) else {
+            return Ok(Standing::Gone(Gone::Expired));
+        };
+        if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != super::entry::Purpose::Claim {
+            return Ok(Standing::Gone(Gone::Expired));
+        }
+        let Some(session) = self.sessions.of_key(own.lease).await? else { return Ok(Standing::Gone(Gone::Expired)) };
+        match verdict(&line, at) {
+            Verdict::Held => {
+                // Not ours to end: perhaps others hang on it.
+                self.holds(&claim.claim, &seat, own.revision, &session);
+                Ok(Standing::Held(Grant { fence: own.fence(), lease: session.lease() }))
+            }
+            Verdict::Blocked(blocker) => {
+                self.waits(&claim.claim, &seat, own.revision, &session, blocker, (&line, seen));
+                Ok(Standing::Waiting(place(&session, &line)))
+            }
+            Verdict::Sealed => Ok(Standing::Gone(Gone::Sealed)),
+        }
+    }
+}
+
+fn put(answers: &mut [Option<Result<Standing>>], at: usize, answer: Result<Standing>) {
+    if let Some(place) = answers.get_mut(at) {
+        *place = Some(answer);
+    }
+}
+
+pub(super) fn fence_of(revision: i64) -> Fence {
+    u64::try_from(revision).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+}

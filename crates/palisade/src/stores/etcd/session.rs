@@ -1,0 +1,207 @@
+//! Sessions: etcd's leases. A client has one for each length of lease, opened at first use and shared by its claims of that
+//! length; and one of its own for a claim that must be able to outlive the client.
+//!
+//! A session lives only by the renewals of its claims. Nothing here keeps it alive by itself: a claim that nobody renews must end.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::heartbeat::Heartbeat;
+use super::members::{Again, Failed, Members};
+use super::proto::{
+    LEASE_GRANT, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
+use crate::error::{Error, Result};
+use crate::lease::{BootClock, Clock, Moment};
+use crate::store::Lease;
+
+/// A lease of etcd's.
+pub(super) struct Session {
+    pub(super) id: i64,
+    confirmed: Mutex<Confirmed>,
+    gone: AtomicBool,
+}
+
+/// What the server last said.
+#[derive(Clone, Copy)]
+struct Confirmed {
+    /// When it was asked.
+    at: Moment,
+    /// The length that it granted.
+    length: Duration,
+}
+
+impl Session {
+    fn new(id: i64, at: Moment, seconds: i64) -> Arc<Session> {
+        let confirmed = Confirmed { at, length: length_of(seconds) };
+        Arc::new(Session { id, confirmed: Mutex::new(confirmed), gone: AtomicBool::new(false) })
+    }
+
+    fn confirmed(&self) -> MutexGuard<'_, Confirmed> {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its lease: as long as was granted, from when the confirmation was asked for.
+    pub(super) fn lease(&self) -> Lease {
+        let confirmed = *self.confirmed();
+        Lease { length: confirmed.length, counted_from: Some(confirmed.at) }
+    }
+
+    pub(super) fn confirmed_at(&self) -> Moment {
+        self.confirmed().at
+    }
+
+    /// How much of it is left, as a part of the whole.
+    fn share_left(&self, now: Moment) -> f64 {
+        let Confirmed { at, length } = *self.confirmed();
+        (at + length).since(now).as_secs_f64() / length.as_secs_f64().max(0.001)
+    }
+
+    /// Whether it was confirmed so recently that asking again would bring nothing.
+    fn is_fresh(&self, now: Moment) -> bool {
+        self.share_left(now) > 0.9
+    }
+
+    /// Whether enough is left of it for a new claim. Its claims are renewed every third: so nobody has renewed it otherwise.
+    fn can_be_joined(&self, now: Moment) -> bool {
+        self.share_left(now) > 0.6
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Marks it as ended; whether this is news.
+    pub(super) fn end(&self) -> bool {
+        !self.gone.swap(true, Ordering::AcqRel)
+    }
+}
+
+fn length_of(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// In the unit of etcd, which has whole seconds only: never shorter than asked.
+fn seconds(length: Duration) -> u64 {
+    length.as_secs() + u64::from(length.subsec_nanos() > 0)
+}
+
+pub(super) struct Sessions {
+    members: Arc<Members>,
+    heartbeat: Arc<Heartbeat>,
+    /// The current session of each length. Locked while one is opened, so that not every claim opens its own.
+    by_length: tokio::sync::Mutex<HashMap<u64, Arc<Session>>>,
+}
+
+impl Sessions {
+    pub(super) fn new(members: &Arc<Members>) -> Sessions {
+        let heartbeat = Heartbeat::new(members);
+        Sessions { members: Arc::clone(members), heartbeat, by_length: tokio::sync::Mutex::default() }
+    }
+
+    /// The session for claims of this length. `in_use` says whether a session has claims.
+    ///
+    /// One of which little is left and that has claims is on its way out: whoever joined it and renewed it would keep the
+    /// claims alive that nobody renews. So another is opened beside it.
+    pub(super) async fn of_length(&self, length: Duration, in_use: impl Fn(&Session) -> bool) -> Result<Arc<Session>> {
+        let wanted = seconds(length);
+        let finding = async {
+            let mut sessions = self.by_length.lock().await;
+            if let Some(session) = sessions.get(&wanted).filter(|session| !session.is_gone()) {
+                if session.can_be_joined(BootClock.now()) {
+                    return Ok(Arc::clone(session));
+                }
+                if !in_use(session) && self.keep_alive(session).await? {
+                    return Ok(Arc::clone(session));
+                }
+            }
+            let session = self.open(length).await?;
+            sessions.insert(wanted, Arc::clone(&session));
+            Ok(session)
+        };
+        let too_long = |_| Error::unavailable("the store has not opened a session in time");
+        tokio::time::timeout(self.members.request_timeout, finding).await.map_err(too_long)?
+    }
+
+    /// The session for claims of this length, if it can be joined as it is.
+    pub(super) fn ready(&self, length: Duration) -> Option<Arc<Session>> {
+        let sessions = self.by_length.try_lock().ok()?;
+        let session = sessions.get(&seconds(length))?;
+        (!session.is_gone() && session.can_be_joined(BootClock.now())).then(|| Arc::clone(session))
+    }
+
+    /// A session of its own.
+    pub(super) async fn open(&self, length: Duration) -> Result<Arc<Session>> {
+        let question = LeaseGrantRequest { ttl: i64::try_from(seconds(length)).unwrap_or(i64::MAX) };
+        let sent = BootClock.now();
+        // One that is granted twice ends by itself.
+        let answer: LeaseGrantResponse = self.members.ask(LEASE_GRANT, question, Again::Freely).await?;
+        Ok(Session::new(answer.id, sent, answer.ttl))
+    }
+
+    /// The session that a key hangs on, if it is one of ours that claims share.
+    async fn shared(&self, id: i64) -> Option<Arc<Session>> {
+        self.by_length.lock().await.values().find(|session| session.id == id && !session.is_gone()).cloned()
+    }
+
+    /// The session that a key hangs on, renewed: one of ours, or one that is ours from now on; `None` when it has ended.
+    pub(super) async fn of_key(&self, id: i64) -> Result<Option<Arc<Session>>> {
+        let session = match self.shared(id).await {
+            Some(session) => session,
+            // How long it is comes with its first renewal.
+            None => Session::new(id, Moment::default(), 0),
+        };
+        Ok(self.renew(&session).await?.then_some(session))
+    }
+
+    /// Renews a session, unless that was just done; `false` when it has ended.
+    pub(super) async fn renew(&self, session: &Session) -> Result<bool> {
+        if session.is_gone() {
+            return Ok(false);
+        }
+        if session.is_fresh(BootClock.now()) {
+            return Ok(true);
+        }
+        self.keep_alive(session).await
+    }
+
+    async fn keep_alive(&self, session: &Session) -> Result<bool> {
+        let sent = BootClock.now();
+        let third = session.confirmed().length / 3;
+        let limit = if third.is_zero() { self.members.request_timeout } else { third.min(self.members.request_timeout) };
+        let left = self.heartbeat.beat(session.id, limit).await?;
+        if left <= 0 {
+            return Ok(false);
+        }
+        let mut confirmed = session.confirmed();
+        if confirmed.at < sent {
+            *confirmed = Confirmed { at: sent, length: length_of(left) };
+        }
+        Ok(true)
+    }
+
+    /// How long a lease still runs; `None` when it has ended.
+    pub(super) async fn left(&self, lease: i64) -> Result<Option<Duration>, Failed> {
+        let question = LeaseTimeToLiveRequest { id: lease };
+        let asked = self.members.ask(LEASE_TIME_TO_LIVE, question, Again::Freely).await;
+        match asked {
+            Ok(LeaseTimeToLiveResponse { ttl }) => Ok((ttl >= 0).then(|| length_of(ttl))),
+            Err(failed) if failed.lease_gone => Ok(None),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Ends a session, and with it everything that hangs on it.
+    pub(super) async fn revoke(&self, session: &Session) -> Result<(), Failed> {
+        session.end();
+        let revoked: Result<LeaseRevokeResponse, Failed> =
+            self.members.ask(LEASE_REVOKE, LeaseRevokeRequest { id: session.id }, Again::Freely).await;
+        match revoked {
+            Err(failed) if !failed.lease_gone => Err(failed),
+            _ => Ok(()),
+        }
+    }
+}

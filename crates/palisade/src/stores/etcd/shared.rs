@@ -1,0 +1,476 @@
+//! What all verbs of one client share: members, sessions, watches, its own claims, and what the core must hear of.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::entry::{Entry, Purpose};
+use super::known::{Claims, Known, Seat, Waiting};
+use super::members::{Again, Failed, Members};
+use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse};
+use super::session::{Session, Sessions};
+use super::settings::Settings;
+use super::standing::Blocker;
+use super::txn;
+use super::watcher::{Contact, Told, Watcher};
+use crate::error::{Error, Result};
+use crate::lease::{BootClock, Clock};
+use crate::name::Name;
+use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
+use crate::stores::events::Events;
+use crate::stores::mailbox::Mailbox;
+
+/// A holder's key is watched only after so long: most holds are shorter, and then a watch would cost more than the lock.
+const UNWATCHED: Duration = Duration::from_millis(100);
+
+/// How long a waiter that stands behind another one may miss what happened between its look and its watch. The server's own
+/// loop for watches in the past takes as long.
+const UNSEEN: Duration = Duration::from_millis(100);
+
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) members: Arc<Members>,
+    pub(super) sessions: Sessions,
+    pub(super) watcher: Arc<Watcher>,
+    pub(super) events: Arc<Events>,
+    pub(super) claims: Claims,
+    /// Sessions that belong to one claim.
+    owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
+    /// Claims of which nobody knows whether they arrived.
+    unsure: Mutex<HashSet<ClaimId>>,
+    /// Claims that were granted just now, and whether somebody will look after them.
+    fresh: Mutex<(Vec<ClaimId>, bool)>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings) -> Result<Arc<Shared>> {
+        let members = Arc::new(Members::new(&settings)?);
+        let events = Arc::new(Events::default());
+        let told = Arc::clone(&events);
+        let watcher = Watcher::new(&members, move |contact| {
+            told.push(match contact {
+                Contact::Lost => Event::CutOff,
+                Contact::Restored => Event::Restored,
+            });
+        });
+        let sessions = Sessions::new(&members);
+        Ok(Arc::new(Shared {
+            settings,
+            members,
+            sessions,
+            watcher,
+            events,
+            claims: Claims::default(),
+            owned: Mutex::default(),
+            unsure: Mutex::default(),
+            fresh: Mutex::default(),
+        }))
+    }
+
+    /// Where the key of a claim is. It follows from the claim alone, so that whoever adopts it finds it.
+    pub(super) fn seat(&self, name: &Name, claim: ClaimId) -> Arc<Seat> {
+        let line = self.settings.line(name);
+        let key = format!("{line}{}", claim.reveal()).into_bytes();
+        Arc::new(Seat { line: line.into_bytes(), key })
+    }
+
+    pub(super) async fn txn(&self, txn: TxnRequest, again: Again) -> Result<TxnResponse, Failed> {
+        self.members.ask(TXN, txn, again).await
+    }
+
+    /// Reads a whole line, and at which revision.
+    pub(super) async fn read_line(&self, line: &[u8]) -> Result<(Vec<Entry>, i64), Failed> {
+        let reading = TxnRequest { success: vec![txn::read_line(line)], ..TxnRequest::default() };
+        let response = self.txn(reading, Again::Freely).await?;
+        let seen = txn::revision_of(&response);
+        Ok((Entry::read_all(txn::keys_of(response))?, seen))
+    }
+
+    /// Deletes a key, if it is still the one of this revision; whether it was.
+    pub(super) async fn delete(&self, key: &[u8], revision: i64, again: Again) -> Result<bool, Failed> {
+        let deleting =
+            TxnRequest { compare: vec![txn::made_at(key, revision)], success: vec![txn::delete(key)], failure: Vec::new() };
+        Ok(self.txn(deleting, again).await?.succeeded)
+    }
+
+    // Sessions.
+
+    /// The session that a holder's key hangs on.
+    pub(super) async fn full_session(&self, claim: ClaimId, lease: Duration, own: bool) -> Result<Arc<Session>> {
+        if !own {
+            return self.sessions.of_length(lease, |session| self.claims.lock().uses(session)).await;
+        }
+        if let Some(session) = locked(&self.owned).get(&claim).filter(|session| !session.is_gone()) {
+            return Ok(Arc::clone(session));
+        }
+        let session = self.sessions.open(lease).await?;
+        locked(&self.owned).insert(claim, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// The session that a waiter's key hangs on: a short one, so that dead waiters cost little.
+    pub(super) async fn wait_session(&self, claim: &Claim, full: &Arc<Session>) -> Result<Arc<Session>> {
+        if claim.wait_lease() == claim.lease {
+            return Ok(Arc::clone(full));
+        }
+        self.full_session(claim.id, claim.wait_lease(), false).await
+    }
+
+    /// The same, if there is one that needs nothing to be asked.
+    pub(super) fn ready_wait_session(&self, claim: &Claim, full: &Arc<Session>) -> Option<Arc<Session>> {
+        if claim.wait_lease() == claim.lease {
+            return Some(Arc::clone(full));
+        }
+        self.sessions.ready(claim.wait_lease())
+    }
+
+    /// Keeps a session for one claim only.
+    pub(super) fn own(&self, claim: ClaimId, session: &Arc<Session>) {
+        locked(&self.owned).insert(claim, Arc::clone(session));
+    }
+
+    pub(super) fn is_owned(&self, claim: ClaimId) -> bool {
+        locked(&self.owned).contains_key(&claim)
+    }
+
+    /// Lets go of the session that belongs to a claim.
+    pub(super) fn disown(&self, claim: ClaimId) -> Option<Arc<Session>> {
+        locked(&self.owned).remove(&claim)
+    }
+
+    /// Ends the session that belongs to a claim, where there is one.
+    pub(super) fn end_owned(self: &Arc<Self>, claim: ClaimId) {
+        if let Some(session) = self.disown(claim) {
+            let shared = Arc::clone(self);
+            // If it cannot be told, it ends by itself.
+            tokio::spawn(async move { drop(shared.sessions.revoke(&session).await) });
+        }
+    }
+
+    /// The server says that a lease is gone which one of these sessions is: finds out which.
+    pub(super) async fn find_ended(&self, sessions: &[&Arc<Session>]) -> Result<()> {
+        for session in sessions {
+            if self.sessions.left(session.id).await?.is_none() {
+                self.session_ended(session);
+            }
+        }
+        Ok(())
+    }
+
+    /// A session has ended, and with it all its claims.
+    pub(super) fn session_ended(&self, session: &Session) {
+        session.end();
+        let claims = self.claims.lock().of_session(session);
+        for claim in claims {
+            self.ended(claim, Gone::SessionEnded);
+        }
+    }
+
+    // Claims.
+
+    /// Forgets a claim, with its watches.
+    pub(super) fn forget(&self, claim: ClaimId) -> Option<Known> {
+        let known = self.claims.lock().known.remove(&claim)?;
+        known.watches().for_each(|watch| self.watcher.close(watch));
+        Some(known)
+    }
+
+    /// Forgets a claim, and remembers why, in one step: whoever asks in between would take it for one that was never made.
+    pub(super) fn bury(&self, claim: ClaimId, why: Gone) -> Option<Known> {
+        let known = {
+            let mut book = self.claims.lock();
+            let known = book.known.remove(&claim)?;
+            book.bury(claim, why, known.lease);
+            known
+        };
+        known.watches().for_each(|watch| self.watcher.close(watch));
+        Some(known)
+    }
+
+    /// A claim has ended without us: whoever has it is told.
+    pub(super) fn ended(&self, claim: ClaimId, why: Gone) {
+        let Some(known) = self.bury(claim, why) else { return };
+        self.events.push(Event::Gone { claim, why });
+        if let Some(waiting) = known.waiting {
+            waiting.mailbox.push(Woken::Ask);
+        }
+    }
+
+    /// Takes up a claim that holds.
+    pub(super) fn holds(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, revision: i64, session: &Arc<Session>) {
+        let mut known = Known {
+            seat: Arc::clone(seat),
+            revision,
+            session: Arc::clone(session),
+            kind: claim.kind,
+            mode: claim.mode,
+            lease: claim.lease,
+            until: BootClock.now(),
+            closed_until: claim.min_hold.map(|span| BootClock.now() + span),
+            waiting: None,
+            is_short: false,
+            own_watch: None,
+            opened: false,
+            verified: false,
+        };
+        known.confirmed();
+        let mut book = self.claims.lock();
+        if let Some(before) = book.known.remove(&claim.id) {
+            // It waited before, or was asked for again: its own watch stays.
+            (known.own_watch, known.opened, known.verified) = (before.own_watch, before.opened, before.verified);
+            // What is on record counts, and not what it is asked about as.
+            (known.kind, known.mode) = (before.kind, before.mode);
+            known.closed_until = before.closed_until.filter(|_| before.waiting.is_none()).or(known.closed_until);
+            if let Some(watch) = before.waiting.and_then(|waiting| waiting.watch) {
+                self.watcher.close(watch);
+            }
+        }
+        let watched = known.own_watch.is_some();
+        book.known.insert(claim.id, known);
+        drop(book);
+        if !watched {
+            self.watch_soon(claim.id);
+        }
+    }
+
+    /// Takes up that a claim waits, and watches what it waits for.
+    pub(super) fn waits(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        revision: i64,
+        session: &Arc<Session>,
+        blocker: Blocker,
+        (line, seen): (&[Entry], i64),
+    ) {
+        let mut book = self.claims.lock();
+        let known = book.known.entry(claim.id).or_insert_with(|| Known {
+            seat: Arc::clone(seat),
+            revision,
+            session: Arc::clone(session),
+            kind: claim.kind,
+            mode: claim.mode,
+            lease: claim.wait_lease(),
+            until: BootClock.now(),
+            closed_until: None,
+            waiting: None,
+            is_short: false,
+            own_watch: None,
+            opened: false,
+            verified: false,
+        });
+        known.revision = revision;
+        known.session = Arc::clone(session);
+        known.confirmed();
+        let mut waiting = match known.waiting.take() {
+            Some(waiting) => waiting,
+            None => Waiting { mailbox: Arc::default(), blocker: blocker.clone(), watch: None, seen, is_near: true, told: false },
+        };
+        waiting.seen = seen;
+        waiting.is_near = match &blocker {
+            Blocker::Key(key) => line.first().is_none_or(|first| first.key == *key),
+            Blocker::Permits { .. } => true,
+        };
+        waiting.told = false;
+        let same = waiting.watch.is_some() && waits_alike(&waiting.blocker, &blocker);
+        waiting.blocker = blocker;
+        if !same {
+            if let Some(old) = waiting.watch.take() {
+                self.watcher.close(old);
+            }
+            let (key, range_end) = match &waiting.blocker {
+                Blocker::Key(key) => (key.clone(), Vec::new()),
+                Blocker::Permits { .. } => (seat.line.clone(), txn::prefix_end(&seat.line)),
+            };
+            let (shared, id) = (Arc::downgrade(self), claim.id);
+            waiting.watch = Some(self.watcher.open(key, range_end, move |told| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.blocker_told(id, told);
+                }
+            }));
+        }
+        known.waiting = Some(waiting);
+        if known.own_watch.is_none() {
+            known.own_watch = Some(self.watch_own(claim.id, &known.seat.key));
+        }
+    }
+
+    pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
+        let book = self.claims.lock();
+        book.known.get(&claim)?.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox))
+    }
+
+    /// A claim was sent, and nobody knows whether it arrived.
+    pub(super) fn is_unsure(&self, claim: ClaimId) {
+        locked(&self.unsure).insert(claim);
+    }
+
+    pub(super) fn is_sure(&self, claim: ClaimId) {
+        locked(&self.unsure).remove(&claim);
+    }
+
+    /// A claim that was not answered has been withdrawn, and may arrive even now: a server that was paused goes on where it
+    /// stopped. Its session lives by other claims, so nothing else would ever end it.
+    pub(super) fn withdrawn(self: &Arc<Self>, claim: ClaimId, seat: &Arc<Seat>) {
+        if !locked(&self.unsure).remove(&claim) {
+            return;
+        }
+        let (shared, seat) = (Arc::downgrade(self), Arc::clone(seat));
+        let pause = self.members.request_timeout * 2;
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let Some(shared) = shared.upgrade() else { return };
+            let deleting = TxnRequest { success: vec![txn::delete(&seat.key)], ..TxnRequest::default() };
+            drop(shared.txn(deleting, Again::Freely).await);
+        });
+    }
+
+    // What watches tell.
+
+    fn blocker_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
+        let mut book = self.claims.lock();
+        let Some(waiting) = book.known.get_mut(&claim).and_then(|known| known.waiting.as_mut()) else { return };
+        let ask = match told {
+            // Something was written between our look at the line and the opening of the watch.
+            Told::Opened(revision) if revision != waiting.seen => {
+                if !waiting.is_near {
+                    tokio::spawn(look_later(Arc::downgrade(self), claim, waiting.watch));
+                }
+                waiting.is_near
+            }
+            Told::Opened(_) | Told::Closed => false,
+            Told::Deleted(key) => {
+                let ask = waiting.blocker.deleted(key);
+                waiting.told |= ask;
+                ask
+            }
+            // A key that only moves to another lease tells nothing.
+            Told::Changed(kv) => matches!(waiting.blocker, Blocker::Key(_)) && lets_others_on(kv),
+        };
+        if ask {
+            let mailbox = Arc::clone(&waiting.mailbox);
+            drop(book);
+            mailbox.push(Woken::Ask);
+        }
+    }
+
+    fn watch_own(self: &Arc<Self>, claim: ClaimId, key: &[u8]) -> i64 {
+        let shared = Arc::downgrade(self);
+        self.watcher.open(key.to_vec(), Vec::new(), move |told| {
+            if let Some(shared) = shared.upgrade() {
+                shared.own_told(claim, told);
+            }
+        })
+    }
+
+    fn own_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
+        let mut book = self.claims.lock();
+        let Some(known) = book.known.get_mut(&claim) else { return };
+        match told {
+            Told::Opened(_) => known.opened = true,
+            Told::Closed => (known.opened, known.verified) = (false, false),
+            Told::Changed(_) => {}
+            Told::Deleted(_) => {
+                known.verified = false;
+                let mailbox = known.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox));
+                let (session, revision) = (Arc::clone(&known.session), known.revision);
+                drop(book);
+                match mailbox {
+                    // Its next question finds out.
+                    Some(mailbox) => mailbox.push(Woken::Ask),
+                    None => drop(tokio::spawn(find_out(Arc::downgrade(self), claim, revision, session))),
+                }
+            }
+        }
+    }
+
+    /// Watches the key of a claim that was granted just now, if it is still held a moment later.
+    fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
+        let mut fresh = locked(&self.fresh);
+        fresh.0.push(claim);
+        if !std::mem::replace(&mut fresh.1, true) {
+            tokio::spawn(look_after(Arc::downgrade(self)));
+        }
+    }
+
+    /// Opens the watches of those who still hold; `false` when there was nobody.
+    fn watch_fresh(self: &Arc<Self>) -> bool {
+        let mut fresh = locked(&self.fresh);
+        let claims = std::mem::take(&mut fresh.0);
+        fresh.1 = !claims.is_empty();
+        drop(fresh);
+        for claim in &claims {
+            let mut book = self.claims.lock();
+            if let Some(known) = book.known.get_mut(claim)
+                && known.own_watch.is_none()
+            {
+                known.own_watch = Some(self.watch_own(*claim, &known.seat.key));
+            }
+        }
+        !claims.is_empty()
+    }
+}
+
+/// Whether a watch for one serves the other as well.
+fn waits_alike(one: &Blocker, other: &Blocker) -> bool {
+    match (one, other) {
+        (Blocker::Key(one), Blocker::Key(other)) => one == other,
+        (Blocker::Permits { .. }, Blocker::Permits { .. }) => true,
+        _ => false,
+    }
+}
+
+/// Whether a key's new value lets those behind it on, or turns them away: it has become a reader's, or sealed the name.
+fn lets_others_on(kv: &KeyValue) -> bool {
+    match Entry::read(kv.clone()) {
+        Ok(entry) => entry.mode == Mode::Shared || entry.purpose == Purpose::Sealed,
+        Err(_) => true,
+    }
+}
+
+async fn look_after(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(UNWATCHED).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.watch_fresh() {
+            return;
+        }
+    }
+}
+
+/// Lets a waiter that stands behind another one look again after a moment: both would have had to leave between its look and its
+/// watch, and mostly it is served before that.
+async fn look_later(shared: Weak<Shared>, claim: ClaimId, watch: Option<i64>) {
+    tokio::time::sleep(UNSEEN).await;
+    let Some(shared) = shared.upgrade() else { return };
+    let book = shared.claims.lock();
+    let Some(waiting) = book.known.get(&claim).and_then(|known| known.waiting.as_ref()) else { return };
+    if waiting.watch == watch && !waiting.told {
+        let mailbox = Arc::clone(&waiting.mailbox);
+        drop(book);
+        mailbox.push(Woken::Ask);
+    }
+}
+
+/// The key of a holder was deleted by somebody else: finds out whether its session has ended, or only this claim.
+async fn find_out(shared: Weak<Shared>, claim: ClaimId, revision: i64, session: Arc<Session>) {
+    let Some(shared) = shared.upgrade() else { return };
+    let left = shared.sessions.left(session.id).await;
+    // The same claim may have been made again meanwhile, and that one is not gone.
+    let is_new = shared.claims.lock().known.get(&claim).is_none_or(|known| known.revision != revision);
+    match left {
+        Ok(Some(_)) | Err(_) if is_new => {}
+        Ok(None) => shared.session_ended(&session),
+        Ok(Some(_)) => shared.ended(claim, Gone::Revoked),
+        // It is gone in any case; why is not known.
+        Err(_) => shared.ended(claim, Gone::Expired),
+    }
+}
+
+pub(super) fn gone() -> Error {
+    Error::unavailable("the claim was gone before the store could say where it stands")
+}

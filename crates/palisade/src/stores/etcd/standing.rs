@@ -1,0 +1,158 @@
+//! Who holds, as a pure function of the keys in their order: strictly first come, first served.
+//!
+//! Whoever holds goes on holding whatever is added behind it, and whoever leaves only helps. So what one reader of the line has
+//! seen stays true, until a holder itself leaves.
+
+use super::entry::{Entry, Purpose};
+use crate::error::{Error, Result};
+use crate::store::{Kind, Mode};
+
+/// Where one entry stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Held,
+    /// It must wait for others to leave.
+    Blocked(Blocker),
+    /// What was to be done once is done.
+    Sealed,
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Blocker {
+    /// This key is to be deleted, or to become a reader's.
+    Key(Vec<u8>),
+    /// Of the permits before it, all but so many are to be given back.
+    Permits {
+        /// Who stands before it, with their permits.
+        before: Vec<(Vec<u8>, u32)>,
+        /// How many may stay.
+        room: u64,
+    },
+}
+
+impl Blocker {
+    /// Takes up that a key was deleted; whether it is worth asking now.
+    pub(super) fn deleted(&mut self, key: &[u8]) -> bool {
+        match self {
+            Blocker::Key(_) => true,
+            Blocker::Permits { before, room } => {
+                before.retain(|(earlier, _)| earlier != key);
+                sum(before.iter().map(|(_, permits)| *permits)) <= *room
+            }
+        }
+    }
+}
+
+fn sum(permits: impl Iterator<Item = u32>) -> u64 {
+    permits.map(u64::from).sum()
+}
+
+fn permits_of(mode: Mode) -> u32 {
+    match mode {
+        Mode::Permits(count) => count,
+        Mode::Exclusive | Mode::Shared => 0,
+    }
+}
+
+/// Where the entry at this place stands. Of a line whose middle was not read the first, the one before and the entry itself are
+/// enough for an exclusive claim.
+pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
+    let (Some(own), Some(before)) = (line.get(at), line.get(..at)) else { return Verdict::Held };
+    if before.iter().any(|entry| entry.purpose == Purpose::Sealed) {
+        return Verdict::Sealed;
+    }
+    let blocker = match own.mode {
+        Mode::Exclusive => before.last().map(|entry| Blocker::Key(entry.key.clone())),
+        Mode::Shared => before.iter().rfind(|entry| entry.mode != Mode::Shared).map(|entry| Blocker::Key(entry.key.clone())),
+        Mode::Permits(count) => {
+            let limit = match own.kind {
+                Kind::Semaphore { limit } => limit,
+                Kind::Mutex | Kind::RwLock => 0,
+            };
+            let room = u64::from(limit.saturating_sub(count));
+            let before: Vec<(Vec<u8>, u32)> =
+                before.iter().map(|entry| (entry.key.clone(), permits_of(entry.mode).max(1))).collect();
+            (sum(before.iter().map(|(_, permits)| *permits)) > room).then_some(Blocker::Permits { before, room })
+        }
+    };
+    blocker.map_or(Verdict::Held, Verdict::Blocked)
+}
+
+/// How many entries from the first on hold.
+pub(super) fn holders(line: &[Entry]) -> usize {
+    (0..line.len()).take_while(|at| verdict(line, *at) == Verdict::Held).count()
+}
+
+/// One name serves one kind at a time: the kind of whoever is first.
+pub(super) fn check_kind(line: &[Entry], kind: Kind) -> Result<()> {
+    match line.first() {
+        Some(first) if first.purpose != Purpose::Sealed && !first.kind.shares_line_with(kind) => {
+            Err(Error::config(format!("the name serves as a {} now, and cannot serve as a {kind} at the same time", first.kind)))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::KeyValue;
+    use super::*;
+
+    /// A line of keys with these words in their values; an empty one is a peer's.
+    fn line(words: &[&str]) -> Vec<Entry> {
+        let kvs = words.iter().enumerate().map(|(at, words)| KeyValue {
+            key: format!("name/{at}").into_bytes(),
+            create_revision: at as i64 + 10,
+            value: if words.is_empty() { Vec::new() } else { format!("palisade:1:{words}").into_bytes() },
+            lease: 1,
+        });
+        Entry::read_all(kvs.collect()).expect("a line")
+    }
+
+    const READER: &str = "kind=rwlock&mode=shared";
+    const WRITER: &str = "kind=rwlock&mode=exclusive";
+    const ONE: &str = "kind=semaphore&limit=3&permits=1";
+    const TWO: &str = "kind=semaphore&limit=3&permits=2";
+
+    #[test]
+    fn holders_are_those_who_fit_from_the_first_on() {
+        for (words, held) in [
+            (vec![], 0),
+            (vec!["", ""], 1),
+            (vec![READER, READER, WRITER, READER], 2),
+            (vec![WRITER, READER], 1),
+            // What a peer writes is exclusive.
+            (vec![READER, "", READER], 1),
+            (vec![ONE, TWO, ONE], 2),
+            // A big one is not overtaken.
+            (vec![TWO, TWO, ONE], 1),
+        ] {
+            assert_eq!(holders(&line(&words)), held, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_waiter_waits_for_no_more_than_it_must() {
+        let key = |at: usize| Verdict::Blocked(Blocker::Key(format!("name/{at}").into_bytes()));
+        assert_eq!(verdict(&line(&["", "", ""]), 2), key(1), "an exclusive one for the one before it");
+        assert_eq!(verdict(&line(&[WRITER, READER, READER]), 2), key(0), "a reader for the last writer");
+        assert_eq!(verdict(&line(&["purpose=sealed&kind=mutex", ""]), 1), Verdict::Sealed);
+        let Verdict::Blocked(mut blocker) = verdict(&line(&[TWO, ONE, TWO]), 2) else { panic!("five of three") };
+        assert!(!blocker.deleted(b"name/1"), "four of three");
+        assert!(blocker.deleted(b"name/0"));
+    }
+
+    #[test]
+    fn another_kind_is_named() {
+        let error = check_kind(&line(&[TWO]), Kind::Mutex).expect_err("refused");
+        assert!(error.to_string().contains("semaphore of 3") && error.to_string().contains("mutex"), "{error}");
+        assert!(check_kind(&line(&[""]), Kind::RwLock).is_ok());
+    }
+
+    #[test]
+    fn a_newer_version_is_refused() {
+        let kv = KeyValue { value: b"palisade:2:anything".to_vec(), ..KeyValue::default() };
+        assert_eq!(*Entry::read(kv).expect_err("refused").kind(), crate::ErrorKind::Protocol);
+    }
+}

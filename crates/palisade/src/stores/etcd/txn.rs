@@ -1,0 +1,169 @@
+//! Transactions, in the words of the lock: compares on create revisions, reads of a line, puts and deletes of one key.
+
+use super::proto::{
+    Compare, CompareResult, CompareTarget, DeleteRangeRequest, KeyValue, Operand, PutRequest, RangeRequest, Request, RequestOp,
+    Response, ResponseOp, SortOrder, SortTarget, TxnRequest, TxnResponse,
+};
+
+/// The end of the range of all keys that begin so.
+pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // Nothing is behind the last prefix: all keys from here on.
+    vec![0]
+}
+
+fn compare(key: &[u8], range_end: Vec<u8>, result: CompareResult, revision: i64) -> Compare {
+    Compare {
+        result: result.into(),
+        target: CompareTarget::Create.into(),
+        key: key.to_vec(),
+        operand: Some(Operand::CreateRevision(revision)),
+        range_end,
+    }
+}
+
+/// The key is the one that was made at this revision; 0: there is no such key.
+pub(super) fn made_at(key: &[u8], revision: i64) -> Compare {
+    compare(key, Vec::new(), CompareResult::Equal, revision)
+}
+
+/// The key is there.
+pub(super) fn exists(key: &[u8]) -> Compare {
+    compare(key, Vec::new(), CompareResult::Greater, 0)
+}
+
+/// No key begins so.
+pub(super) fn is_empty(prefix: &[u8]) -> Compare {
+    compare(prefix, prefix_end(prefix), CompareResult::Equal, 0)
+}
+
+/// No key that begins so was made before this revision.
+pub(super) fn none_before(prefix: &[u8], revision: i64) -> Compare {
+    compare(prefix, prefix_end(prefix), CompareResult::Greater, revision - 1)
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+/// Writes a key that hangs on a lease.
+pub(super) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
+    op(Request::Put(PutRequest { key: key.to_vec(), value, lease, ..PutRequest::default() }))
+}
+
+/// Hangs a key on another lease. Its value and its create revision stay.
+pub(super) fn move_to(key: &[u8], lease: i64) -> RequestOp {
+    op(Request::Put(PutRequest { key: key.to_vec(), lease, ignore_value: true, ..PutRequest::default() }))
+}
+
+/// Writes another value. The key's lease and its create revision stay.
+pub(super) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
+    op(Request::Put(PutRequest { key: key.to_vec(), value, ignore_lease: true, ..PutRequest::default() }))
+}
+
+pub(super) fn delete(key: &[u8]) -> RequestOp {
+    op(Request::Delete(DeleteRangeRequest { key: key.to_vec() }))
+}
+
+pub(super) fn nested(txn: TxnRequest) -> RequestOp {
+    op(Request::Txn(txn))
+}
+
+/// Reads one key.
+pub(super) fn read(key: &[u8]) -> RequestOp {
+    op(Request::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() }))
+}
+
+/// Looks whether a key is there.
+pub(super) fn look(key: &[u8]) -> RequestOp {
+    op(Request::Range(RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }))
+}
+
+/// Reads the whole line.
+pub(super) fn read_line(prefix: &[u8]) -> RequestOp {
+    op(Request::Range(RangeRequest { key: prefix.to_vec(), range_end: prefix_end(prefix), ..RangeRequest::default() }))
+}
+
+fn by_age(prefix: &[u8], order: SortOrder, limit: i64, made_until: i64) -> RequestOp {
+    op(Request::Range(RangeRequest {
+        key: prefix.to_vec(),
+        range_end: prefix_end(prefix),
+        limit,
+        sort_order: order.into(),
+        sort_target: SortTarget::Create.into(),
+        max_create_revision: made_until,
+        ..RangeRequest::default()
+    }))
+}
+
+/// Reads who is first in line.
+pub(super) fn read_first(prefix: &[u8]) -> RequestOp {
+    by_age(prefix, SortOrder::Ascend, 1, 0)
+}
+
+/// Reads the last two in line.
+pub(super) fn read_last_two(prefix: &[u8]) -> RequestOp {
+    by_age(prefix, SortOrder::Descend, 2, 0)
+}
+
+/// Reads who stands just before the one that was made at this revision.
+pub(super) fn read_before(prefix: &[u8], revision: i64) -> RequestOp {
+    by_age(prefix, SortOrder::Descend, 1, revision - 1)
+}
+
+/// All keys that a transaction read, in whatever depth.
+pub(super) fn keys_of(response: TxnResponse) -> Vec<KeyValue> {
+    response
+        .responses
+        .into_iter()
+        .flat_map(|ResponseOp { response }| match response {
+            Some(Response::Range(range)) => range.kvs,
+            Some(Response::Txn(txn)) => keys_of(txn),
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+/// The answer of the only nested transaction.
+pub(super) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
+    response.responses.iter().find_map(|op| match &op.response {
+        Some(Response::Txn(txn)) => Some(txn),
+        _ => None,
+    })
+}
+
+/// How many keys the transaction deleted.
+pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
+    response
+        .responses
+        .iter()
+        .map(|op| match &op.response {
+            Some(Response::Delete(delete)) => delete.deleted,
+            _ => 0,
+        })
+        .sum()
+}
+
+/// The store's revision when it answered; that of the transaction itself, if it wrote.
+pub(super) fn revision_of(response: &TxnResponse) -> i64 {
+    response.header.as_ref().map_or(0, |header| header.revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one() {
+        assert_eq!(prefix_end(b"a/"), b"a0");
+        assert_eq!(prefix_end(b"a\xff"), b"b");
+        assert_eq!(prefix_end(b"\xff\xff"), [0]);
+        assert_eq!(prefix_end(b""), [0]);
+    }
+}

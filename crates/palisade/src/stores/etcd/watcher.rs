@@ -1,0 +1,215 @@
+//! The one watch stream of a client, with all its watches.
+//!
+//! A watch is opened at the present, and whoever opened it reads again once it is: a watch that is opened in the past is served by
+//! a loop of the server's that runs every 100 ms. For the same reason a stream that broke is not resumed: all its watches are
+//! opened anew, and whoever has one is told to read again. So neither compaction nor another member can hide anything.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::members::Members;
+use super::proto::{EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, WatchVerb};
+use crate::error::ErrorKind;
+
+/// Between two attempts to open the stream.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// What a watch tells.
+pub(super) enum Told<'a> {
+    /// It sees everything after this revision; for the first time, or again after it had broken.
+    Opened(i64),
+    /// It sees nothing until it is opened again.
+    Closed,
+    /// A key was deleted.
+    Deleted(&'a [u8]),
+    /// A key was written.
+    Changed(&'a KeyValue),
+}
+
+type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
+
+/// What becomes of the stream, for whoever must hear of it.
+pub(super) enum Contact {
+    Lost,
+    Restored,
+}
+
+pub(super) struct Watcher {
+    members: Arc<Members>,
+    state: Mutex<State>,
+    contact: Box<dyn Fn(Contact) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    watches: HashMap<i64, Watch>,
+    /// Never used twice, not even on another stream.
+    last_id: i64,
+    out: Option<mpsc::UnboundedSender<WatchRequest>>,
+    running: bool,
+}
+
+#[derive(Clone)]
+struct Watch {
+    key: Vec<u8>,
+    range_end: Vec<u8>,
+    sink: Sink,
+}
+
+impl Watch {
+    fn create(&self, id: i64) -> WatchRequest {
+        let create = WatchCreateRequest { key: self.key.clone(), range_end: self.range_end.clone(), watch_id: id };
+        WatchRequest { verb: Some(WatchVerb::Create(create)) }
+    }
+}
+
+fn cancel(id: i64) -> WatchRequest {
+    WatchRequest { verb: Some(WatchVerb::Cancel(WatchCancelRequest { watch_id: id })) }
+}
+
+impl Watcher {
+    pub(super) fn new(members: &Arc<Members>, contact: impl Fn(Contact) + Send + Sync + 'static) -> Arc<Watcher> {
+        Arc::new(Watcher { members: Arc::clone(members), state: Mutex::default(), contact: Box::new(contact) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches a key, or all keys up to the end of a range, until it is closed.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        key: Vec<u8>,
+        range_end: Vec<u8>,
+        sink: impl Fn(Told<'_>) + Send + Sync + 'static,
+    ) -> i64 {
+        let watch = Watch { key, range_end, sink: Arc::new(sink) };
+        let mut state = self.lock();
+        state.last_id += 1;
+        let id = state.last_id;
+        if let Some(out) = &state.out {
+            // If it cannot be sent, the stream is just being opened anew, with all watches.
+            let _ = out.send(watch.create(id));
+        }
+        state.watches.insert(id, watch);
+        if !std::mem::replace(&mut state.running, true) {
+            tokio::spawn(run(Arc::downgrade(self), Arc::clone(&self.members)));
+        }
+        id
+    }
+
+    pub(super) fn close(&self, id: i64) {
+        let mut state = self.lock();
+        if state.watches.remove(&id).is_some()
+            && let Some(out) = &state.out
+        {
+            let _ = out.send(cancel(id));
+        }
+    }
+
+    /// Begins a stream: what is to be sent, all watches first.
+    fn begin(&self) -> mpsc::UnboundedReceiver<WatchRequest> {
+        let (out, requests) = mpsc::unbounded_channel();
+        let mut state = self.lock();
+        for (id, watch) in &state.watches {
+            let _ = out.send(watch.create(*id));
+        }
+        state.out = Some(out);
+        requests
+    }
+
+    /// Whether there is anything to watch. If not, the next watch begins a stream.
+    fn is_needed(&self) -> bool {
+        let mut state = self.lock();
+        if state.watches.is_empty() {
+            state.running = false;
+            state.out = None;
+        }
+        state.running
+    }
+
+    fn sink(&self, id: i64) -> Option<Sink> {
+        self.lock().watches.get(&id).map(|watch| Arc::clone(&watch.sink))
+    }
+
+    fn close_all(&self) {
+        let sinks: Vec<Sink> = {
+            let mut state = self.lock();
+            state.out = None;
+            state.watches.values().map(|watch| Arc::clone(&watch.sink)).collect()
+        };
+        sinks.iter().for_each(|sink| sink(Told::Closed));
+    }
+
+    /// Takes a message; `false` when the stream must be opened anew.
+    fn take(&self, message: &WatchResponse) -> bool {
+        if message.canceled && message.cancel_reason.contains("permission denied") {
+            // Those who wait ask by the clock instead.
+            tracing::warn!("the server denies the right to watch the keys of a lock; see docs/stores/etcd.md");
+            self.lock().watches.remove(&message.watch_id);
+            return true;
+        }
+        // One that was closed meanwhile has none; a number below zero is no watch's: the server refuses it as a whole.
+        let Some(sink) = self.sink(message.watch_id) else { return !(message.canceled && message.watch_id < 0) };
+        if message.canceled {
+            tracing::debug!(reason = %message.cancel_reason, "the server ended a watch");
+            return false;
+        }
+        if message.created {
+            sink(Told::Opened(message.header.as_ref().map_or(0, |header| header.revision)));
+        }
+        for event in &message.events {
+            match &event.kv {
+                Some(kv) if event.kind == i32::from(EventKind::Delete) => sink(Told::Deleted(&kv.key)),
+                Some(kv) => sink(Told::Changed(kv)),
+                None => {}
+            }
+        }
+        true
+    }
+}
+
+/// Keeps the stream open for as long as there is something to watch.
+async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
+    let (mut failures, mut was_open) = (0_u32, false);
+    loop {
+        let Some(requests) = watcher.upgrade().and_then(|watcher| watcher.is_needed().then(|| watcher.begin())) else { return };
+        let place = members.current();
+        let error = match members.open::<_, WatchResponse>(place, WATCH, requests).await {
+            Err(error) => error,
+            Ok(mut messages) => {
+                if std::mem::replace(&mut was_open, true)
+                    && let Some(watcher) = watcher.upgrade()
+                {
+                    (watcher.contact)(Contact::Restored);
+                }
+                loop {
+                    let next = messages.message().await;
+                    let Some(watcher) = watcher.upgrade() else { return };
+                    match next {
+                        Ok(Some(message)) if watcher.take(&message) => failures = 0,
+                        // Perhaps our login is not taken any more.
+                        Ok(Some(message)) => {
+                            break members.stream_ended(place, &tonic::Status::unauthenticated(message.cancel_reason));
+                        }
+                        Ok(None) => break members.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
+                        Err(status) => break members.stream_ended(place, &status),
+                    }
+                }
+            }
+        };
+        let Some(strong) = watcher.upgrade() else { return };
+        strong.close_all();
+        failures += 1;
+        if failures == 2 && *error.kind() == ErrorKind::Unavailable {
+            (strong.contact)(Contact::Lost);
+        }
+        drop(strong);
+        tracing::debug!(%error, "the watch stream has ended");
+        let ceiling = PAUSE.0.saturating_mul(1 << failures.min(8)).min(PAUSE.1);
+        tokio::time::sleep(ceiling.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+    }
+}
