@@ -365,6 +365,36 @@ async fn who_holds_writes_and_who_has_expired_does_not_though_nobody_came_since(
     KEYS.set(&mut redis, &key, grant.fence(), "5").await.unwrap();
 }
 
+/// The guard of a real client, with and without a prefix, alone and with somebody in line behind it.
+#[tokio::test]
+async fn the_guard_of_a_client_writes_until_it_is_given_back() {
+    let mut redis = connect(shared::redis().url()).await;
+    for (words, prefix) in [("", None), ("?prefix=app", Some("app"))] {
+        let locks = palisade::connect(shared::redis().url() + words).await.unwrap();
+        let name = shared::name("orders/42");
+        let guard = locks.mutex(&name).acquire().await.unwrap();
+        let held = Held::by(&guard).unwrap();
+        let held = match prefix {
+            Some(prefix) => held.prefix(prefix),
+            None => held,
+        };
+        let key = held.key("stock");
+        KEYS.set_if_held(&mut redis, &key, &held, "7").await.unwrap();
+        let waiter = tokio::spawn({
+            let lock = locks.mutex(&name);
+            async move { lock.acquire().await }
+        });
+        palisade_conformance::eventually("somebody in line", async || {
+            locks.show(&name).await.unwrap().is_some_and(|line| line.waiters.len() == 1)
+        })
+        .await;
+        KEYS.set_if_held(&mut redis, &key, &held, "6").await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), palisade::Released::Done);
+        assert_not_held(&mut redis, &held, &key).await;
+        drop(waiter.await.unwrap().unwrap());
+    }
+}
+
 #[tokio::test]
 async fn who_was_revoked_does_not_write() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("revoked"));

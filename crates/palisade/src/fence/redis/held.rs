@@ -7,6 +7,7 @@ use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Exclusive, Guard};
 use crate::name::Name;
 use crate::store::Mode;
+use crate::stores;
 
 /// An exclusive grant of a lock in Redis, for writes that ask the lock itself: see [`FencedKeys::set_if_held`](super::FencedKeys::set_if_held).
 ///
@@ -14,7 +15,7 @@ use crate::store::Mode;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Held {
     name: Name,
-    prefix: String,
+    prefix: Option<String>,
     claim: String,
     fence: Fence,
 }
@@ -52,13 +53,13 @@ impl Held {
     }
 
     fn new(name: Name, claim: String, fence: Fence) -> Held {
-        Held { name, prefix: String::new(), claim, fence }
+        Held { name, prefix: None, claim, fence }
     }
 
-    /// The `prefix=` of the lock's URL, if it has one.
+    /// The `prefix=` of the lock's URL, if it has one. A lock with `names=exact` cannot be asked.
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Held {
-        Held { prefix: prefix.into(), ..self }
+        Held { prefix: Some(prefix.into()), ..self }
     }
 
     /// The fence of the grant.
@@ -85,7 +86,7 @@ impl Held {
     }
 
     pub(super) fn lock_key(&self) -> String {
-        format!("{}palisade:1:{{{}}}", self.prefix, self.name.mapped(Name::LONGEST))
+        stores::redis::line_key(self.prefix.as_deref(), &self.name)
     }
 
     fn tag(&self) -> String {
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn a_key_has_the_tag_of_its_lock() {
         for name in ["a", "orders/42", "{}", "}{", "a{b}c", &"x".repeat(512), "größe"] {
-            for (held, what) in [(held(name), "stock"), (held(name), "{other}"), (held(name).prefix("{app}:"), "")] {
+            for (held, what) in [(held(name), "stock"), (held(name), "{other}"), (held(name).prefix("app"), "")] {
                 let key = held.key(what);
                 assert!(held.check_slot(key.as_bytes()).is_ok(), "{key}");
                 assert_eq!(hash_tag(key.as_bytes()), hash_tag(held.lock_key().as_bytes()), "{key}");

@@ -93,6 +93,7 @@ pub const CAPABILITY: Capability = Capability {
     runs: Runs::Caller,
 };
 
+pub(crate) use self::settings::line_key;
 pub use self::simple::CAPABILITY as SIMPLE;
 
 /// Opens a URL of Redis. Nothing is connected.

@@ -51,6 +51,16 @@ pub(super) struct Settings {
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be read back.
 pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
+/// What stands before the braces of a line's key.
+fn line_prefix(prefix: Option<&str>) -> String {
+    format!("{}:{VERSION}", prefix.unwrap_or("palisade"))
+}
+
+/// The key of a line in the format `palisade`, for whoever asks the lock itself. Names are mapped.
+pub(crate) fn line_key(prefix: Option<&str>, name: &Name) -> String {
+    format!("{}{{{}}}", line_prefix(prefix), name.mapped(NAME_LIMIT))
+}
+
 /// The version of the format `palisade`.
 const VERSION: &str = "1:";
 
@@ -76,7 +86,7 @@ impl Settings {
             Some(_) => return Err(Error::bad_url("bad store URL: format= of redis: is palisade or simple")),
         };
         let prefix = match (format, common.prefix.as_deref()) {
-            (Format::Palisade, prefix) => format!("{}:{VERSION}", prefix.unwrap_or("palisade")),
+            (Format::Palisade, prefix) => line_prefix(prefix),
             (Format::Simple, prefix) => prefix.unwrap_or_default().to_owned(),
         };
         if prefix.contains(['{', '}']) {
