@@ -44,6 +44,7 @@ fn bare_line() -> Duration {
         min_hold: None,
         once_per: None,
         detachable: false,
+        exact_lease: false,
     };
     let mut told = Vec::new();
     let begun = Instant::now();

@@ -124,6 +124,7 @@ impl Subject {
             owner: "conformance".into(),
             reason: None,
             lease: Duration::from_secs(60),
+            exact_lease: false,
             queue: true,
             min_hold: None,
             once_per: None,

@@ -9,6 +9,7 @@ use palisade_conformance::{As, Hooks, Subject, suite};
 use palisade_testkit::etcd::{Cluster, Etcd};
 use palisade_testkit::redis::{Redis, documented_rights};
 use palisade_testkit::shared;
+use palisade_testkit::zookeeper::{Ensemble, ZooKeeper};
 
 fn memory() -> Subject {
     let store = MemoryStore::new(Arc::new(BootClock));
@@ -151,6 +152,51 @@ fn etcd_cluster(format: &str) -> Subject {
     by_url(format!("etcds://locker:lockpw@{}/lock?ca={ca}&format={format}", THREE.addresses()))
 }
 
+/// One server, which can stand still, and whose sessions can be ended by hand.
+fn zookeeper(format: &str) -> Subject {
+    let server = Arc::new(ZooKeeper::with().long_sessions().start());
+    let url = format!("zk://{}/locks?format={format}", server.address());
+    let (open, kept) = (url.clone(), Arc::clone(&server));
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    let paused = Arc::clone(&server);
+    let pause = move || -> Box<dyn Send> {
+        paused.pause();
+        Box::new(GoesOn(Arc::clone(&paused)))
+    };
+    let lose_sessions = move || -> Box<dyn Send> {
+        for session in server.sessions() {
+            server.end_session(session);
+        }
+        Box::new(())
+    };
+    let hooks = Hooks { pause: Some(Box::new(pause)), lose_sessions: Some(Box::new(lose_sessions)) };
+    Subject::new(open).with_url(url).with_hooks(hooks)
+}
+
+struct GoesOn(Arc<ZooKeeper>);
+
+impl Drop for GoesOn {
+    fn drop(&mut self) {
+        self.0.resume();
+    }
+}
+
+/// Three servers, and a login.
+fn zookeeper_ensemble(format: &str) -> Subject {
+    static THREE: LazyLock<Ensemble> = LazyLock::new(|| Ensemble::start_as(&ZooKeeper::with().long_sessions()));
+    by_url(format!("zk://locker:lockpw@{}/locks?format={format}", THREE.addresses()))
+}
+
+/// One server, over TLS.
+fn zookeeper_tls(format: &str) -> Subject {
+    static ONE: LazyLock<ZooKeeper> = LazyLock::new(|| ZooKeeper::with().long_sessions().tls().start());
+    let ca = palisade_testkit::certs().ca.display().to_string();
+    by_url(format!("zks://localhost:{}/locks?ca={ca}&format={format}", ONE.tls_address().port()))
+}
+
 /// Makes the tests of the table, and the table itself for the test below.
 macro_rules! matrix {
     ($($store:literal / $format:literal: $($module:ident = $subject:expr, $kind:expr;)*)*) => {
@@ -172,6 +218,18 @@ matrix! {
         etcd_cluster_mutex = etcd_cluster("mutex"), As::Mutex;
     "etcd" / "plain":
         etcd_plain = etcd("plain"), As::Mutex;
+    "zookeeper" / "curator":
+        zookeeper_mutex = zookeeper("curator"), As::Mutex;
+        zookeeper_writer = zookeeper("curator"), As::Writer;
+        zookeeper_semaphore = zookeeper("curator"), As::Semaphore;
+        zookeeper_ensemble_mutex = zookeeper_ensemble("curator"), As::Mutex;
+        zookeeper_ensemble_semaphore = zookeeper_ensemble("curator"), As::Semaphore;
+        zookeeper_tls = zookeeper_tls("curator"), As::Mutex;
+    "zookeeper" / "kazoo":
+        zookeeper_kazoo = zookeeper("kazoo"), As::Mutex;
+        zookeeper_kazoo_writer = zookeeper("kazoo"), As::Writer;
+    "zookeeper" / "plain":
+        zookeeper_plain = zookeeper("plain"), As::Mutex;
     "redis" / "palisade":
         redis_mutex = redis("palisade"), As::Mutex;
         redis_writer = redis("palisade"), As::Writer;

@@ -132,6 +132,7 @@ impl Client {
             owner: grant.owner.as_str().into(),
             reason: grant.reason.as_deref().map(Into::into),
             lease: grant.lease(),
+            exact_lease: false,
             queue: false,
             min_hold: None,
             once_per: None,

@@ -231,6 +231,9 @@ pub struct Claim {
     pub reason: Option<Arc<str>>,
     /// How long the claim lives without renewal once it holds.
     pub lease: Duration,
+    /// Whether somebody asked for just this length. Where the store's server has limits of its own, it is refused outside of them; a
+    /// length that nobody asked for becomes what the server grants. For sessions that are bounded: ZooKeeper.
+    pub exact_lease: bool,
     /// Whether to stand in line when the name is taken. Otherwise the answer is busy, and nothing is left in the store.
     pub queue: bool,
     /// The name stays closed to others at least until grant + this, through release and crash.

@@ -1,4 +1,4 @@
-use super::single::{Node, ZooKeeper};
+use super::single::{Node, Setup, ZooKeeper};
 use crate::error::{OrPanic, Result};
 use crate::lan::{Host, Place};
 use crate::process::with_free_ports;
@@ -18,7 +18,17 @@ impl Ensemble {
     /// When one does not start.
     #[must_use]
     pub fn start() -> Self {
-        Self::on_places(&[Place::default(), Place::default(), Place::default()])
+        Self::start_as(&Setup::default())
+    }
+
+    /// As [`Ensemble::start`], each with the settings of this setup.
+    ///
+    /// # Panics
+    ///
+    /// When one does not start.
+    #[must_use]
+    pub fn start_as(setup: &Setup) -> Self {
+        Self::on_places(&[Place::default(), Place::default(), Place::default()], setup)
     }
 
     /// As [`Ensemble::start`], each on a host of its own.
@@ -28,17 +38,17 @@ impl Ensemble {
     /// When one does not start.
     #[must_use]
     pub fn start_on(hosts: &[Host; 3]) -> Self {
-        Self::on_places(&hosts.each_ref().map(Place::on))
+        Self::on_places(&hosts.each_ref().map(Place::on), &Setup::default())
     }
 
-    fn on_places(places: &[Place; 3]) -> Self {
-        with_free_ports(|| Self::start_once(places)).or_panic()
+    fn on_places(places: &[Place; 3], setup: &Setup) -> Self {
+        with_free_ports(|| Self::start_once(places, setup)).or_panic()
     }
 
-    fn start_once(places: &[Place; 3]) -> Result<Self> {
+    fn start_once(places: &[Place; 3], setup: &Setup) -> Result<Self> {
         let nodes: Vec<Node> = places.iter().map(Node::new).collect();
         let members = (1..).zip(&nodes).map(|(id, node)| node.member(id)).collect::<Vec<_>>().join("\n");
-        let nodes = (1..).zip(nodes).map(|(id, node)| node.launch(Some((id, &members)))).collect::<Result<Vec<_>>>()?;
+        let nodes = (1..).zip(nodes).map(|(id, node)| node.launch(Some((id, &members)), setup)).collect::<Result<Vec<_>>>()?;
         nodes.iter().try_for_each(ZooKeeper::wait_ready)?;
         Ok(Self { nodes })
     }

@@ -13,7 +13,8 @@
 //! ```
 
 mod ensemble;
+mod hijack;
 mod single;
 
 pub use ensemble::Ensemble;
-pub use single::ZooKeeper;
+pub use single::{Setup, ZooKeeper};

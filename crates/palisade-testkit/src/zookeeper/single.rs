@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::time::Duration;
 
+use super::hijack;
+use crate::certs::certs;
 use crate::dir::Dir;
 use crate::error::{OrPanic, Result};
 use crate::lan::{Host, Place};
@@ -11,14 +13,82 @@ use crate::port::Port;
 use crate::process::{Recipe, Server, TOOL_LIMIT, with_free_ports};
 use crate::{command, probe};
 
-/// The first names the rest of ZooKeeper's own needs; without the second it logs nothing.
-const JARS: [&str; 2] = ["/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"];
+/// The first names the rest of ZooKeeper's own needs, but for what TLS needs; without the second it logs nothing.
+const JARS: [&str; 5] = [
+    "/usr/share/java/zookeeper.jar",
+    "/usr/share/java/slf4j-simple.jar",
+    "/usr/share/java/netty-codec.jar",
+    "/usr/share/java/netty-resolver.jar",
+    "/usr/share/java/netty-transport-native-unix-common.jar",
+];
 
-/// One ZooKeeper server. [`Server`] has the faults. Sessions last 1 to 10 seconds, whatever a client asks for.
+/// How a ZooKeeper is to be. Plain, unless something is said.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    place: Place,
+    tls: bool,
+    settings: Vec<(String, String)>,
+    properties: Vec<(String, String)>,
+}
+
+impl Setup {
+    /// One more line of the configuration.
+    #[must_use]
+    pub fn set(mut self, word: &str, value: &str) -> Self {
+        self.settings.push((word.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// One more of the properties that are not in the configuration, such as `znode.container.checkIntervalMs`.
+    #[must_use]
+    pub fn property(mut self, word: &str, value: &str) -> Self {
+        self.properties.push((word.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Grants sessions of every length from a second to a day.
+    #[must_use]
+    pub fn long_sessions(self) -> Self {
+        self.set("minSessionTimeout", "1000").set("maxSessionTimeout", "86400000")
+    }
+
+    /// Speaks TLS as well, on a port of its own. A client certificate is accepted and not asked for.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Puts it on a host of a [`crate::lan::Lan`].
+    #[must_use]
+    pub fn on(mut self, host: &Host) -> Self {
+        self.place = Place::on(host);
+        self
+    }
+
+    /// Starts it, and returns when it answers.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[must_use]
+    pub fn start(&self) -> ZooKeeper {
+        with_free_ports(|| {
+            let zookeeper = Node::new(&self.place).launch(None, self)?;
+            zookeeper.wait_ready()?;
+            Ok(zookeeper)
+        })
+        .or_panic()
+    }
+}
+
+/// One ZooKeeper server. [`Server`] has the faults. Sessions last 1 to 10 seconds, whatever a client asks for, unless its
+/// [`Setup`] says otherwise.
 #[derive(Debug)]
 pub struct ZooKeeper {
     server: Server,
     address: SocketAddr,
+    tls_address: SocketAddr,
 }
 
 impl ZooKeeper {
@@ -29,7 +99,13 @@ impl ZooKeeper {
     /// When it does not start.
     #[must_use]
     pub fn start() -> Self {
-        Self::on_place(&Place::default())
+        Self::with().start()
+    }
+
+    /// One that is not plain.
+    #[must_use]
+    pub fn with() -> Setup {
+        Setup::default()
     }
 
     /// As [`ZooKeeper::start`], on a host of a [`crate::lan::Lan`].
@@ -39,22 +115,55 @@ impl ZooKeeper {
     /// When it does not start.
     #[must_use]
     pub fn start_on(host: &Host) -> Self {
-        Self::on_place(&Place::on(host))
-    }
-
-    fn on_place(place: &Place) -> Self {
-        with_free_ports(|| {
-            let zookeeper = Node::new(place).launch(None)?;
-            zookeeper.wait_ready()?;
-            Ok(zookeeper)
-        })
-        .or_panic()
+        Self::with().on(host).start()
     }
 
     /// Where it listens for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens for clients with TLS, if its [`Setup`] says so.
+    #[must_use]
+    pub fn tls_address(&self) -> SocketAddr {
+        self.tls_address
+    }
+
+    /// The sessions that are connected to it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not say.
+    #[track_caller]
+    #[must_use]
+    pub fn sessions(&self) -> Vec<i64> {
+        let said = self.ask("cons");
+        let ids = said.split("sid=0x").skip(1).filter_map(|rest| rest.split([',', ')']).next());
+        ids.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).map(u64::cast_signed).collect()
+    }
+
+    /// Ends somebody's session behind its back, as anybody can who reaches the server: its password follows from its number.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not answer.
+    #[track_caller]
+    pub fn end_session(&self, session: i64) {
+        hijack::end_session(self.address, session).map_err(|error| error.to_string()).or_panic();
+    }
+
+    /// What it counts, by the names of `mntr`, such as `zk_packets_received`.
+    ///
+    /// # Panics
+    ///
+    /// When it does not count that.
+    #[track_caller]
+    #[must_use]
+    pub fn count(&self, what: &str) -> u64 {
+        let said = self.ask("mntr");
+        let value = said.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix('\t')?.parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("{what} is not counted: {said}")) as u64
     }
 
     /// Sends one of the four-letter words, such as `srvr` or `cons`, and returns the answer.
@@ -106,22 +215,22 @@ impl Deref for ZooKeeper {
 /// What must be known of all servers before the first can be started.
 pub(super) struct Node {
     place: Place,
-    ports: [Port; 3],
+    ports: [Port; 4],
 }
 
 impl Node {
     pub(super) fn new(place: &Place) -> Self {
-        Self { place: place.clone(), ports: [Port::new(), Port::new(), Port::new()] }
+        Self { place: place.clone(), ports: [Port::new(), Port::new(), Port::new(), Port::new()] }
     }
 
     /// Its line in the configuration of an ensemble.
     pub(super) fn member(&self, id: usize) -> String {
-        let [_, quorum, election] = &self.ports;
+        let [_, quorum, election, _] = &self.ports;
         format!("server.{id}={}:{quorum}:{election}", self.place.ip())
     }
 
     /// As a member of an ensemble, its number and the lines of all, or alone.
-    pub(super) fn launch(self, member: Option<(usize, &str)>) -> Result<ZooKeeper> {
+    pub(super) fn launch(self, member: Option<(usize, &str)>, setup: &Setup) -> Result<ZooKeeper> {
         let dir = Dir::new("zookeeper");
         let data = dir.folder("data");
         let address: SocketAddr = (self.place.ip(), self.ports[0].number()).into();
@@ -133,17 +242,41 @@ impl Node {
             writeln!(config, "initLimit=10\nsyncLimit=4\n{members}").expect("a string");
             dir.write("data/myid", &format!("{id}\n"));
         }
+        let tls_address: SocketAddr = (self.place.ip(), self.ports[3].number()).into();
+        if setup.tls {
+            config.push_str(&tls_words(&dir, tls_address));
+        }
+        for (word, value) in &setup.settings {
+            writeln!(config, "{word}={value}").expect("a string");
+        }
         let config = dir.write("zoo.cfg", &config);
         let recipe = Recipe::new("java", &self.place)
             .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
             .args([classpath()?])
+            .args(setup.properties.iter().map(|(word, value)| format!("-D{word}={value}")))
             .args(["org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .args([config]);
         // Not "ruok": it answers before requests are.
         let probe = Box::new(move || mode(address).map(drop));
         let server = Server::launch(recipe, dir, self.ports.into(), probe)?;
-        Ok(ZooKeeper { server, address })
+        Ok(ZooKeeper { server, address, tls_address })
     }
+}
+
+/// The key and the certificates as ZooKeeper reads them.
+fn tls_words(dir: &Dir, address: SocketAddr) -> String {
+    let certs = certs();
+    let read = |path: &std::path::Path| std::fs::read_to_string(path).expect("a file of ours");
+    let own = dir.write("server.pem", &(read(&certs.server_key) + &read(&certs.server)));
+    let ca = dir.write("ca.pem", &read(&certs.ca));
+    let (port, ip) = (address.port(), address.ip());
+    format!(
+        "secureClientPort={port}\nsecureClientPortAddress={ip}\n\
+         serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+         ssl.keyStore.location={}\nssl.keyStore.type=PEM\nssl.trustStore.location={}\nssl.trustStore.type=PEM\nssl.clientAuth=want\n",
+        own.display(),
+        ca.display()
+    )
 }
 
 fn classpath() -> Result<OsString> {

@@ -356,6 +356,7 @@ mod tests {
             min_hold: None,
             once_per: None,
             detachable: false,
+            exact_lease: false,
         };
         let terms = Terms { auto_renew: true, max_hold: None, stop_margin: Duration::from_secs(1), drift: Drift::default() };
         Kept::granted(Arc::new(claim), terms, now, grant(), now)

@@ -69,6 +69,7 @@ impl Options {
             owner: Arc::clone(&self.owner),
             reason: self.reason.clone(),
             lease,
+            exact_lease: self.lease.is_some(),
             min_hold: self.min_hold.filter(|span| !span.is_zero()),
             once_per: self.once_per,
             detachable: self.detachable,

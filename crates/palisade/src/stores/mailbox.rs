@@ -32,3 +32,30 @@ impl Mailbox {
         }
     }
 }
+
+/// A push that is put back unless somebody has seen to it.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(super) struct PutsBack<'a> {
+    mailbox: &'a Mailbox,
+    woken: Option<Woken>,
+}
+
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+impl<'a> PutsBack<'a> {
+    pub(super) fn new(mailbox: &'a Mailbox, woken: Woken) -> PutsBack<'a> {
+        PutsBack { mailbox, woken: Some(woken) }
+    }
+
+    pub(super) fn seen_to(mut self) {
+        self.woken = None;
+    }
+}
+
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+impl Drop for PutsBack<'_> {
+    fn drop(&mut self) {
+        if let Some(woken) = self.woken.take() {
+            self.mailbox.push(woken);
+        }
+    }
+}

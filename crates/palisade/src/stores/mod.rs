@@ -11,6 +11,8 @@ pub mod memory;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::sync::Arc;
 
@@ -58,6 +60,18 @@ const STORES: &[Entry] = &[
         #[cfg(feature = "etcd")]
         capabilities: &[etcd::CAPABILITY, etcd::PLAIN],
         #[cfg(not(feature = "etcd"))]
+        capabilities: &[],
+    },
+    Entry {
+        schemes: &["zk", "zks"],
+        feature: "zookeeper",
+        #[cfg(feature = "zookeeper")]
+        open: Some(zookeeper::open),
+        #[cfg(not(feature = "zookeeper"))]
+        open: None,
+        #[cfg(feature = "zookeeper")]
+        capabilities: &[zookeeper::CURATOR, zookeeper::KAZOO, zookeeper::PLAIN],
+        #[cfg(not(feature = "zookeeper"))]
         capabilities: &[],
     },
     Entry {

@@ -27,6 +27,7 @@ fn claim() -> Arc<Claim> {
         min_hold: None,
         once_per: None,
         detachable: false,
+        exact_lease: false,
     })
 }
 

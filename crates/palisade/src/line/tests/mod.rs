@@ -42,5 +42,6 @@ fn some_claim(number: u128, kind: Kind, mode: Mode, lease: u64) -> Claim {
         min_hold: None,
         once_per: None,
         detachable: false,
+        exact_lease: false,
     }
 }

@@ -61,7 +61,7 @@ use crate::store::{
     Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
     Revoked, Runs, Standing, Store, Wakes, Woken,
 };
-use crate::stores::mailbox::Mailbox;
+use crate::stores::mailbox::PutsBack;
 use crate::url::StoreUrl;
 
 /// What the format `mutex` can do.
@@ -106,20 +106,6 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     })
 }
 
-/// A push that is put back unless somebody has seen to it.
-struct PutsBack<'a> {
-    mailbox: &'a Mailbox,
-    woken: Option<Woken>,
-}
-
-impl Drop for PutsBack<'_> {
-    fn drop(&mut self) {
-        if let Some(woken) = self.woken.take() {
-            self.mailbox.push(woken);
-        }
-    }
-}
-
 /// One client's door to the lines in etcd.
 struct EtcdStore(Arc<Shared>);
 
@@ -138,9 +124,9 @@ impl Store for EtcdStore {
             let Some(mailbox) = self.0.mailbox(claim.id) else { return Woken::Ask };
             let woken = mailbox.next().await;
             // Whoever drops this half-way finds the push again.
-            let mut kept = PutsBack { mailbox: &mailbox, woken: Some(woken) };
+            let kept = PutsBack::new(&mailbox, woken);
             let looked = self.0.look_if_first(claim).await;
-            kept.woken = None;
+            kept.seen_to();
             match looked {
                 Ok(Looked::First(fence)) => return Woken::Granted(fence),
                 Ok(Looked::Waits) => {}

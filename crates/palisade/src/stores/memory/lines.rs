@@ -187,6 +187,7 @@ mod tests {
             min_hold: None,
             once_per: None,
             detachable: false,
+            exact_lease: false,
         })
     }
 

@@ -41,6 +41,7 @@ fn mutex(number: u128) -> Claim {
         min_hold: None,
         once_per: None,
         detachable: false,
+        exact_lease: false,
     }
 }
 

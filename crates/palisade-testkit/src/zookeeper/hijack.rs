@@ -1,0 +1,56 @@
+//! Ending the session of a client that knows nothing of it.
+//!
+//! A server makes the password of a session out of its number alone, with Java's random numbers. So whoever knows the number, which
+//! every node of the session shows, can take the session up and close it.
+
+use std::io::{Read, Result, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// What every server adds to the number.
+const SUPER_SECRET: i64 = 0xB341_5C00;
+
+pub(super) fn end_session(address: SocketAddr, session: i64) -> Result<()> {
+    let limit = Duration::from_secs(10);
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    let mut hello = Vec::new();
+    hello.extend(0_i32.to_be_bytes());
+    hello.extend(0_i64.to_be_bytes());
+    hello.extend(10_000_i32.to_be_bytes());
+    hello.extend(session.to_be_bytes());
+    hello.extend(16_i32.to_be_bytes());
+    hello.extend(password(session));
+    hello.push(0);
+    send(&mut stream, &hello)?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut answer)?;
+    let mut close = Vec::new();
+    close.extend(1_i32.to_be_bytes());
+    close.extend((-11_i32).to_be_bytes());
+    send(&mut stream, &close)?;
+    // Its answer, and then the end: the session is over when it comes.
+    drop(stream.read_to_end(&mut answer));
+    Ok(())
+}
+
+fn send(stream: &mut TcpStream, message: &[u8]) -> Result<()> {
+    stream.write_all(&u32::try_from(message.len()).expect("short").to_be_bytes())?;
+    stream.write_all(message)
+}
+
+/// The bytes that `new java.util.Random(session ^ secret).nextBytes` gives.
+fn password(session: i64) -> [u8; 16] {
+    const MASK: u64 = (1 << 48) - 1;
+    const FACTOR: u64 = 0x5_DEEC_E66D;
+    let mut seed = ((session ^ SUPER_SECRET).cast_unsigned() ^ FACTOR) & MASK;
+    let mut bytes = [0; 16];
+    for word in bytes.chunks_mut(4) {
+        seed = seed.wrapping_mul(FACTOR).wrapping_add(0xB) & MASK;
+        let drawn = u32::try_from(seed >> 16).expect("32 bits");
+        word.copy_from_slice(&drawn.to_le_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,286 @@
+//! Asking for a name: our node is made and the line is read in one go, so that a free lock takes one round trip.
+//!
+//! ```text
+//! create  /mixed/_c_<guid>-lock-        ephemeral, numbered by the server
+//! list    /mixed                        answered after it, on the same session: ours is in it
+//! ```
+//!
+//! Whoever is first holds, and its fence is the transaction that made its node. Anybody else watches the node that it waits for.
+
+use std::sync::Arc;
+
+use super::failure::Failed;
+use super::known::{self, LEASES, Seat, recipe_of};
+use super::proto::{self, Code, Make, Request, Stat};
+use super::recipe::{self, Verdict};
+use super::session::{Sent, Session};
+use super::shared::{Shared, fence_of};
+use super::value::{self, Value};
+use crate::error::{Error, Result};
+use crate::lease::{BootClock, Clock};
+use crate::store::{Answer, Busy, Claim, ClaimId, Grant, Holder, Kind, Mode, Place};
+
+/// How often a line is read again because it changed under our eyes.
+pub(super) const LOOKS: usize = 20;
+/// How often the nodes of a name are made again because somebody deleted them meanwhile.
+const MADE_AGAIN: usize = 5;
+
+/// Where a claim was found to stand.
+pub(super) enum Stood {
+    Granted(Grant),
+    /// In line; the holder where it was read anyway.
+    Queued(Option<Holder>),
+    /// Its node is not there any more.
+    Gone,
+}
+
+impl Shared {
+    pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
+        self.claims.lock().exhume(claim.id);
+        if let Some(answer) = self.asked_before(claim).await? {
+            return Ok(answer);
+        }
+        let seat = Arc::new(self.seat(claim)?);
+        let session = self.session_of(claim).await?;
+        let answer = match seat.permits {
+            None => self.enter(claim, &seat, &session).await,
+            Some(permits) => self.enter_semaphore(claim, &seat, &session, permits).await,
+        };
+        match &answer {
+            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
+            Err(Failed::Unsure(_)) => self.is_unsure(claim.id, &session),
+            Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
+                self.claims.lock().known.remove(&claim.id);
+                self.is_sure(claim.id);
+                if let Some(session) = self.disown(claim.id) {
+                    tokio::spawn(async move { drop(session.close().await) });
+                }
+            }
+        }
+        Ok(answer?)
+    }
+
+    pub(super) fn seat(&self, claim: &Claim) -> Result<Seat> {
+        let permits = match (claim.kind, claim.mode) {
+            (Kind::Semaphore { limit }, Mode::Permits(count)) => Some((count, limit)),
+            _ => None,
+        };
+        Ok(Seat {
+            base: self.settings.dir(&claim.name)?,
+            guid: recipe::guid(claim.id),
+            recipe: recipe_of(self.settings.format, claim.kind, claim.mode),
+            permits,
+        })
+    }
+
+    /// What our node says. A claim that may be carried elsewhere says how to take its session up, to whoever has the grant.
+    pub(super) fn value_of(&self, claim: &Claim, session: &Session) -> Vec<u8> {
+        let password = claim.detachable.then(|| session.password());
+        value::of(claim, password.as_deref(), None)
+    }
+
+    /// A claim that was made before finds itself again: `None` when it must be made.
+    async fn asked_before(self: &Arc<Self>, claim: &Claim) -> Result<Option<Answer>> {
+        if !self.claims.lock().known.contains_key(&claim.id) {
+            let Some(session) = self.unsure_on(claim.id) else { return Ok(None) };
+            // Whether it arrived is certain now: what was sent before on this session has been answered for, or never will be.
+            if session.is_gone() || !self.find_again(claim, &session).await? {
+                self.is_sure(claim.id);
+                return Ok(None);
+            }
+            self.is_sure(claim.id);
+        }
+        Ok(match self.look(claim).await? {
+            Stood::Granted(grant) => Some(Answer::Granted(grant)),
+            Stood::Queued(holder) if claim.queue => Some(Answer::Queued(self.place(claim.id, claim, holder))),
+            Stood::Queued(holder) => {
+                self.withdraw(claim.id).await?;
+                Some(Answer::Busy(Busy { holder, ..Busy::default() }))
+            }
+            Stood::Gone => {
+                self.claims.lock().known.remove(&claim.id);
+                None
+            }
+        })
+    }
+
+    /// Deletes the node of a claim of ours, and forgets it.
+    pub(super) async fn withdraw(&self, claim: ClaimId) -> Result<bool, Failed> {
+        let Some(known) = self.claims.lock().known.remove(&claim) else { return Ok(false) };
+        self.delete(&known.session, &known.nodes()).await
+    }
+
+    /// Makes our node in a line, and reads the line. The parents are made first where they may be missing.
+    pub(super) async fn stand(
+        &self,
+        session: &Arc<Session>,
+        seat: &Seat,
+        value: &[u8],
+        parents: &[String],
+        more: impl Fn() -> Vec<Sent>,
+    ) -> Result<(String, Stat, Vec<String>, Vec<Sent>), Failed> {
+        let line = seat.line();
+        let wanted = format!("{line}/{}", seat.recipe.prefix(&seat.guid));
+        let mut made_again = 0;
+        loop {
+            let making = self.make_parents(session, parents, made_again > 0);
+            let create = session.send(Request::create(&wanted, value, self.settings.acl(), Make::EphemeralSequential));
+            let list = session.send(Request::children(&line, false));
+            let more = more();
+            for made in making {
+                match made.answer().await {
+                    Ok(_) => {}
+                    // There already, or not ours to make: the node itself will tell.
+                    Err(Failed::Refused(Code::NodeExists | Code::NoAuth | Code::NoNode)) => {}
+                    Err(Failed::Refused(Code::NoChildrenForEphemerals)) => {}
+                    Err(failed) => return Err(failed),
+                }
+            }
+            let created = create.answer().await;
+            let listed = list.answer().await;
+            match created {
+                Ok(body) => {
+                    let (path, stat) = proto::created(&body)?;
+                    let child = path.rsplit('/').next().unwrap_or_default().to_owned();
+                    let children = match listed {
+                        Ok(body) => proto::children(&body)?,
+                        // The parents cannot be gone: our node is in them.
+                        Err(failed) => return Err(unsure(failed)),
+                    };
+                    return Ok((child, stat, children, more));
+                }
+                Err(failed) if failed.is(Code::NoNode) && made_again < MADE_AGAIN => made_again += 1,
+                Err(failed) => return Err(failed),
+            }
+        }
+    }
+
+    async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
+        let sent = BootClock.now();
+        let value = self.value_of(claim, session);
+        let (child, stat, children, _) = self.stand(session, seat, &value, &[seat.base.clone()], Vec::new).await?;
+        self.waits(claim, seat, session, (child.clone(), stat.czxid), sent);
+        if let Err(refused) = self.check_no_permits(session, seat, &children).await {
+            self.withdraw(claim.id).await?;
+            return Err(refused);
+        }
+        match seat.recipe.verdict(&children, &child) {
+            Verdict::Held => Ok(Answer::Granted(self.granted(claim, seat, session, &child, stat.czxid))),
+            Verdict::Blocked { first, .. } if !claim.queue => {
+                let holder = session.send(Request::get_data(&format!("{}/{first}", seat.line()), false));
+                self.withdraw(claim.id).await?;
+                let holder = holder_of(holder.answer().await, seat, &first)?;
+                Ok(Answer::Busy(Busy { holder, ..Busy::default() }))
+            }
+            Verdict::Blocked { by, first } => match self.wait_for(claim, seat, session, (&by, &first)).await? {
+                Some(holder) => Ok(Answer::Queued(self.place(claim.id, claim, holder))),
+                // It left between our look and our watch.
+                None => match self.look(claim).await? {
+                    Stood::Granted(grant) => Ok(Answer::Granted(grant)),
+                    Stood::Queued(holder) => Ok(Answer::Queued(self.place(claim.id, claim, holder))),
+                    Stood::Gone => Err(gone()),
+                },
+            },
+            Verdict::Missing => Err(gone()),
+        }
+    }
+
+    /// One name serves one kind at a time. The permits of a semaphore are elsewhere, and looked at only where there may be some.
+    async fn check_no_permits(&self, session: &Arc<Session>, seat: &Seat, children: &[String]) -> Result<(), Failed> {
+        if !children.iter().any(|child| child == LEASES) {
+            return Ok(());
+        }
+        let held = match session.ask(Request::children(&seat.leases(), false)).await {
+            Ok(body) => proto::children(&body)?.len(),
+            Err(failed) if failed.is(Code::NoNode) => 0,
+            Err(failed) => return Err(failed),
+        };
+        if held == 0 {
+            return Ok(());
+        }
+        let this = if seat.recipe == recipe::Recipe::Mutex { "mutex" } else { "rwlock" };
+        Err(Failed::Never(Error::config(format!(
+            "the name serves as a semaphore now, and cannot serve as a {this} at the same time"
+        ))))
+    }
+
+    /// Our node is first: it holds.
+    pub(super) fn granted(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+        child: &str,
+        czxid: i64,
+    ) -> Grant {
+        let fence = fence_of(czxid);
+        self.holds(claim, seat, session, (vec![format!("{}/{child}", seat.line())], fence));
+        Grant { fence, lease: session.lease() }
+    }
+
+    /// Watches the node that a claim waits for, and reads who holds; `None` when that node is gone already.
+    pub(super) async fn wait_for(
+        &self,
+        claim: &Claim,
+        seat: &Seat,
+        session: &Arc<Session>,
+        (by, first): (&str, &str),
+    ) -> Result<Option<Option<Holder>>, Failed> {
+        let path = format!("{}/{by}", seat.line());
+        self.claims.lock().watch(session.id(), &path, claim.id);
+        let watch = session.send(Request::get_data(&path, true));
+        let holder = (by != first).then(|| session.send(Request::get_data(&format!("{}/{first}", seat.line()), false)));
+        let watched = match watch.answer().await {
+            Err(failed) if failed.is(Code::NoNode) => return Ok(None),
+            watched => watched?,
+        };
+        Ok(Some(match holder {
+            Some(holder) => holder_of(holder.answer().await, seat, first)?,
+            None => holder_of(Ok(watched), seat, by)?,
+        }))
+    }
+
+    pub(super) fn place(&self, id: ClaimId, claim: &Claim, holder: Option<Holder>) -> Place {
+        let lease = match self.claims.lock().known.get(&id) {
+            Some(known) => known::wait_lease(&known.session, claim.wait_lease()),
+            None => crate::store::Lease::of(claim.wait_lease()),
+        };
+        Place { ahead: None, ask_in: None, lease, holder }
+    }
+}
+
+/// Who a node is, for people to read; nobody when it is gone meanwhile.
+pub(super) fn holder_of(answer: Result<Vec<u8>, Failed>, seat: &Seat, node: &str) -> Result<Option<Holder>, Failed> {
+    let body = match answer {
+        Ok(body) => body,
+        Err(Failed::Refused(Code::NoNode | Code::NoAuth)) => return Ok(None),
+        Err(failed) => return Err(failed),
+    };
+    let (data, stat) = proto::data(&body)?;
+    let value = Value::read(&data, node)?;
+    let mode = match seat.permits {
+        Some(_) => Mode::Permits(1),
+        None if seat.recipe.is_shared(node) => Mode::Shared,
+        None => Mode::Exclusive,
+    };
+    Ok(Some(Holder {
+        owner: value.owner,
+        reason: value.reason,
+        fence: fence_of(stat.czxid),
+        mode,
+        held: None,
+        lease_left: None,
+    }))
+}
+
+/// The node was made, whatever came after.
+pub(super) fn unsure(failed: Failed) -> Failed {
+    match failed {
+        Failed::Ended => Failed::Ended,
+        other => Failed::Unsure(Error::from(other)),
+    }
+}
+
+pub(super) fn gone() -> Failed {
+    Failed::Unsure(Error::unavailable("the claim was gone before ZooKeeper could say where it stands"))
+}

@@ -1,0 +1,117 @@
+//! From when a session's time counts, by our clock: what an answer proves.
+//!
+//! The leader ends sessions, and it hears of their requests only through the server that the client is connected to, which tells it
+//! every half tick whose sessions it has heard of. So an answer of that server alone proves nothing: cut off from the leader, it goes
+//! on answering. What comes back from the leader proves that the two were connected, in order, up to then: the leader has
+//! heard of every request that the server had passed on before. A session lasts at least two ticks, so a quarter of it is
+//! enough for that.
+//!
+//! The first answer of a connection is another matter: for it the leader itself was asked, and it counted from then.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::lease::Moment;
+
+/// As a part of the session: by when the leader has heard of a request.
+const PASSED_ON: u32 = 4;
+/// As a part of the session: requests that are closer together count as one.
+const APART: u32 = 64;
+
+#[derive(Debug)]
+pub(super) struct Dating {
+    length: Duration,
+    counted_from: Moment,
+    /// When the requests of this connection were sent that have been answered, from the earliest on.
+    touches: VecDeque<Moment>,
+}
+
+impl Dating {
+    pub(super) fn new(sent: Moment, length: Duration) -> Dating {
+        Dating { length, counted_from: sent, touches: VecDeque::from([sent]) }
+    }
+
+    /// The session was taken up by another connection, which asked the leader.
+    pub(super) fn connected(&mut self, sent: Moment, length: Duration) {
+        self.length = length;
+        self.counted_from = self.counted_from.max(sent);
+        // What the server before has heard, it may never have passed on.
+        self.touches = VecDeque::from([sent]);
+    }
+
+    /// A request that was sent then has been answered.
+    pub(super) fn answered(&mut self, sent: Moment, by_leader: bool) {
+        if by_leader {
+            let known = sent.before(self.length / PASSED_ON);
+            while let Some(touch) = self.touches.front().copied().filter(|touch| *touch <= known) {
+                self.counted_from = self.counted_from.max(touch);
+                self.touches.pop_front();
+            }
+        }
+        if self.touches.back().is_none_or(|last| *last + self.length / APART <= sent) {
+            self.touches.push_back(sent);
+        }
+    }
+
+    pub(super) fn counted_from(&self) -> Moment {
+        self.counted_from
+    }
+
+    pub(super) fn length(&self) -> Duration {
+        self.length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::at(Duration::from_millis(millis))
+    }
+
+    fn dating() -> Dating {
+        Dating::new(at(1_000), Duration::from_secs(12))
+    }
+
+    #[test]
+    fn an_answer_of_the_server_alone_proves_nothing() {
+        let mut dating = dating();
+        for second in 2..30 {
+            dating.answered(at(second * 1_000), false);
+        }
+        assert_eq!(dating.counted_from(), at(1_000));
+    }
+
+    #[test]
+    fn a_heartbeat_counts_from_the_one_before() {
+        let mut dating = dating();
+        dating.answered(at(5_000), true);
+        assert_eq!(dating.counted_from(), at(1_000), "the leader may not have heard of this one");
+        dating.answered(at(9_000), true);
+        assert_eq!(dating.counted_from(), at(5_000));
+        dating.answered(at(9_500), true);
+        assert_eq!(dating.counted_from(), at(5_000), "too close to the one before");
+        dating.answered(at(13_000), false);
+        dating.answered(at(16_000), true);
+        assert_eq!(dating.counted_from(), at(13_000), "the leader has heard of every request");
+    }
+
+    #[test]
+    fn another_connection_begins_anew() {
+        let mut dating = dating();
+        dating.answered(at(5_000), false);
+        dating.connected(at(6_000), Duration::from_secs(12));
+        assert_eq!(dating.counted_from(), at(6_000));
+        dating.answered(at(12_000), true);
+        assert_eq!(dating.counted_from(), at(6_000));
+    }
+
+    #[test]
+    fn a_busy_session_keeps_few_dates() {
+        let mut dating = dating();
+        (0..100_000).for_each(|millis| dating.answered(at(1_000 + millis), true));
+        assert!(dating.touches.len() <= 64, "{}", dating.touches.len());
+        assert!(dating.counted_from() >= at(97_000));
+    }
+}

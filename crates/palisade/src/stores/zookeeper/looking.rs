@@ -1,0 +1,169 @@
+//! Where a claim of ours stands, and finding one again of which we do not know.
+
+use std::sync::Arc;
+
+use super::claiming::{LOOKS, Stood, gone};
+use super::failure::Failed;
+use super::known::{LEASES, LOCKS, Seat, Stage};
+use super::proto::{self, Code, Request, Stat};
+use super::recipe::{Recipe, Verdict, lease_prefix};
+use super::session::{Sent, Session};
+use super::shared::{Shared, fence_of};
+use super::value::Value;
+use crate::fence::Fence;
+use crate::lease::{BootClock, Clock};
+use crate::store::{Claim, Grant};
+
+/// A node of a claim.
+pub(super) struct Found {
+    pub(super) path: String,
+    /// The line that it stands in; `None` for a permit.
+    pub(super) recipe: Option<Recipe>,
+    pub(super) stat: Stat,
+    pub(super) value: Value,
+}
+
+const RECIPES: [Recipe; 5] = [Recipe::Mutex, Recipe::Write, Recipe::Read, Recipe::KazooLock, Recipe::KazooRead];
+
+impl Shared {
+    /// Looks where a claim of ours stands, as the leader knows it at this moment: its session, its node and the line.
+    ///
+    /// A waiter's grant is decided here, and nowhere else. That its watch has fired says little: what it waited for may have been a
+    /// waiter that gave up.
+    pub(super) async fn look(self: &Arc<Self>, claim: &Claim) -> Result<Stood, Failed> {
+        self.look_after(claim, false).await
+    }
+
+    /// The same; `synced` when the leader was asked just now.
+    pub(super) async fn look_after(self: &Arc<Self>, claim: &Claim, synced: bool) -> Result<Stood, Failed> {
+        let mut synced = synced;
+        for _ in 0..LOOKS {
+            let snapshot = self.claims.lock().known.get(&claim.id).map(|known| {
+                let stage = match &known.stage {
+                    Stage::Waiting(waiting) => Ok(waiting.clone()),
+                    Stage::Holding(holding) => Err(holding.clone()),
+                };
+                (Arc::clone(&known.seat), Arc::clone(&known.session), stage)
+            });
+            let Some((seat, session, stage)) = snapshot else { return Ok(Stood::Gone) };
+            let sync = (!synced).then(|| session.send(Request::sync("/")));
+            synced = false;
+            let waiting = match stage {
+                Ok(waiting) => waiting,
+                Err(holding) => {
+                    let Some(first) = holding.nodes.first() else { return Ok(Stood::Gone) };
+                    let exists = session.send(Request::exists(first, false));
+                    answered(sync).await?;
+                    return match exists.answer().await {
+                        // In a node's place there may be another's by now.
+                        Ok(body) if proto::stat(&body)?.owner != session.id() => Ok(Stood::Gone),
+                        Ok(_) => Ok(Stood::Granted(Grant { fence: holding.fence, lease: session.lease() })),
+                        Err(failed) if failed.is(Code::NoNode) => Ok(Stood::Gone),
+                        Err(failed) => Err(failed),
+                    };
+                }
+            };
+            let sent = BootClock.now();
+            let list = session.send(Request::children(&seat.line(), false));
+            answered(sync).await?;
+            let children = match list.answer().await {
+                Ok(body) => proto::children(&body)?,
+                Err(failed) if failed.is(Code::NoNode) => return Ok(Stood::Gone),
+                Err(failed) => return Err(failed),
+            };
+            if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
+                known.renewed(sent);
+            }
+            match (seat.recipe.verdict(&children, &waiting.child), seat.permits) {
+                (Verdict::Missing, _) => return Ok(Stood::Gone),
+                (Verdict::Held, None) => {
+                    return Ok(Stood::Granted(self.granted(claim, &seat, &session, &waiting.child, waiting.made)));
+                }
+                (Verdict::Held, Some(permits)) => {
+                    return self.first_in_line(claim, &seat, &session, &waiting.child, permits).await;
+                }
+                (Verdict::Blocked { by, first }, _) => {
+                    let path = format!("{}/{by}", seat.line());
+                    if self.claims.lock().is_watched(session.id(), &path, claim.id) {
+                        return Ok(Stood::Queued(None));
+                    }
+                    if let Some(holder) = self.wait_for(claim, &seat, &session, (&by, &first)).await? {
+                        return Ok(Stood::Queued(holder));
+                    }
+                    // It left between our look and our watch: another look.
+                }
+            }
+        }
+        Err(gone())
+    }
+
+    /// Every node of a claim, whatever it was made as.
+    pub(super) async fn search(&self, session: &Arc<Session>, base: &str, guid: &str) -> Result<Vec<Found>, Failed> {
+        let sync = session.send(Request::sync("/"));
+        let dirs = [base.to_owned(), format!("{base}/{LOCKS}"), format!("{base}/{LEASES}")];
+        let lists: Vec<Sent> = dirs.iter().map(|dir| session.send(Request::children(dir, false))).collect();
+        answered(Some(sync)).await?;
+        let mut paths = Vec::new();
+        for (dir, list) in dirs.iter().zip(lists) {
+            let children = match list.answer().await {
+                Ok(body) => proto::children(&body)?,
+                Err(failed) if failed.is(Code::NoNode) => continue,
+                Err(failed) => return Err(failed),
+            };
+            for child in children {
+                let recipe = RECIPES.into_iter().find(|recipe| child.starts_with(&recipe.prefix(guid)));
+                if recipe.is_some() || child.starts_with(&lease_prefix(guid)) {
+                    paths.push((format!("{dir}/{child}"), recipe));
+                }
+            }
+        }
+        let mut found = Vec::new();
+        for (path, recipe) in paths {
+            match session.ask(Request::get_data(&path, false)).await {
+                Ok(body) => {
+                    let (data, stat) = proto::data(&body)?;
+                    found.push(Found { value: Value::read(&data, &path)?, path, recipe, stat });
+                }
+                Err(failed) if failed.is(Code::NoNode) => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Takes up the nodes of a claim that hang on this session; whether there are any. Those of an older session are not ours.
+    pub(super) async fn find_again(self: &Arc<Self>, claim: &Claim, session: &Arc<Session>) -> Result<bool, Failed> {
+        let seat = self.seat(claim)?;
+        let mut found = self.search(session, &seat.base, &seat.guid).await?;
+        found.retain(|found| found.stat.owner == session.id());
+        Ok(self.take_up(claim, seat, session, &found))
+    }
+
+    /// Takes up nodes that were found; whether there are any.
+    pub(super) fn take_up(self: &Arc<Self>, claim: &Claim, seat: Seat, session: &Arc<Session>, found: &[Found]) -> bool {
+        let permits: Vec<&Found> = found.iter().filter(|found| found.recipe.is_none()).collect();
+        if let Some(first) = permits.first() {
+            let nodes = permits.iter().map(|found| found.path.clone()).collect();
+            self.holds(claim, &Arc::new(seat), session, (nodes, fence_of(first.stat.czxid)));
+            return true;
+        }
+        let Some((first, recipe)) = found.first().and_then(|found| Some((found, found.recipe?))) else { return false };
+        let recipe = if recipe == Recipe::KazooLock { seat.recipe } else { recipe };
+        let child = first.path.rsplit('/').next().unwrap_or_default().to_owned();
+        let seat = Arc::new(Seat { recipe, ..seat });
+        self.waits(claim, &seat, session, (child, first.stat.czxid), BootClock.now());
+        true
+    }
+
+    /// The fence that a claim of ours holds by.
+    pub(super) fn known_fence(&self, claim: &Claim) -> Option<Fence> {
+        self.claims.lock().known.get(&claim.id)?.fence()
+    }
+}
+
+async fn answered(sync: Option<Sent>) -> Result<(), Failed> {
+    match sync {
+        Some(sync) => sync.answer().await.map(drop),
+        None => Ok(()),
+    }
+}

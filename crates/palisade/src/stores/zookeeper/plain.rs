@@ -1,0 +1,228 @@
+//! `format=plain` — one ephemeral node, the name's own, and no line: who makes it holds.
+//!
+//! Whoever is turned away watches the node and asks again when it is gone, all at once: where many wait for one name, `curator` is the
+//! better format. A node is deleted by its path, and cannot be told from one that another client has made there since. So nobody
+//! ever deletes somebody else's: there is no force-release in this format.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::CURATOR;
+use super::claiming::holder_of;
+use super::failure::Failed;
+use super::known::Seat;
+use super::proto::{self, ANY, Code, Make, Request};
+use super::session::Session;
+use super::shared::{Shared, fence_of};
+use super::value::{self, Value};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::store::{
+    Answer, Busy, Capability, Claim, ClaimRef, Detach, Ending, Event, Grant, Order, Page, Query, Released, Revoked, Standing,
+    Store, Wakes, Woken,
+};
+
+/// What the format `plain` can do.
+pub const PLAIN: Capability = Capability {
+    format: "plain",
+    order: Order::None,
+    wakes: Wakes::Poll,
+    rwlock: false,
+    semaphore: false,
+    // Those who wait are not in the store.
+    waiters_known: false,
+    revoke: false,
+    revoke_pushed: false,
+    detach: Detach::Never,
+    ..CURATOR
+};
+
+/// Between two attempts of what must be done in the end.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct PlainStore(pub(super) Arc<Shared>);
+
+impl PlainStore {
+    async fn enter(&self, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
+        let value = value::of(claim, None, Some(&seat.guid));
+        let mut all_parents = false;
+        loop {
+            let parents = [self.0.settings.chroot.clone()];
+            if all_parents && !self.0.settings.chroot.is_empty() {
+                for made in self.0.make_parents(session, &parents, true) {
+                    let _ = made.answer().await;
+                }
+            }
+            match session.ask(Request::create(&seat.base, &value, self.0.settings.acl(), Make::Ephemeral)).await {
+                Ok(body) => {
+                    let (_, stat) = proto::created(&body)?;
+                    return Ok(Answer::Granted(self.granted(claim, seat, session, stat.czxid)));
+                }
+                Err(failed) if failed.is(Code::NoNode) && !all_parents => all_parents = true,
+                Err(failed) if failed.is(Code::NodeExists) => {}
+                Err(failed) => return Err(failed),
+            }
+            if all_parents {
+                // Made just now, so that the next attempt is the last.
+                all_parents = false;
+                continue;
+            }
+            let read = session.ask(Request::get_data(&seat.base, false)).await;
+            let body = match read {
+                Ok(body) => body,
+                // Gone between the two: it is free.
+                Err(failed) if failed.is(Code::NoNode) => continue,
+                Err(failed) => return Err(failed),
+            };
+            let (data, stat) = proto::data(&body)?;
+            let is_ours = stat.owner == session.id() && Value::read(&data, "")?.guid.as_ref() == Some(&seat.guid);
+            if is_ours {
+                return Ok(Answer::Granted(self.granted(claim, seat, session, stat.czxid)));
+            }
+            if stat.owner == 0 {
+                return Err(Failed::Never(Error::config(
+                    "the name has a node that is no lock of the format plain; is it used in another format?",
+                )));
+            }
+            let holder = holder_of(Ok(body), seat, &seat.base)?;
+            return Ok(Answer::Busy(Busy { holder, woken: true, ..Busy::default() }));
+        }
+    }
+
+    fn granted(&self, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>, czxid: i64) -> Grant {
+        let fence = fence_of(czxid);
+        self.0.holds(claim, seat, session, (vec![seat.base.clone()], fence));
+        Grant { fence, lease: session.lease() }
+    }
+
+    /// Returns when the node of a name is gone.
+    async fn freed(&self, name: &Name) -> Result<(), Failed> {
+        let session = self.0.any_session().await?;
+        let path = self.0.settings.dir(name)?;
+        let told = Arc::new(Notify::new());
+        self.0.look_on(session.id(), &path, &told);
+        match session.ask(Request::get_data(&path, true)).await {
+            Ok(_) => told.notified().await,
+            Err(failed) if failed.is(Code::NoNode) => {}
+            Err(failed) => return Err(failed),
+        }
+        Ok(())
+    }
+}
+
+/// Deletes our node, and only ours. What was sent on a session before has been done or never will be once something is
+/// answered on it, and while the session lives nobody else can have our name. So what is there is ours or nobody's business.
+async fn delete_own(session: &Arc<Session>, path: &str, guid: &str, checked: bool) -> Result<bool, Failed> {
+    if !checked {
+        let body = match session.ask(Request::get_data(path, false)).await {
+            Err(failed) if failed.is(Code::NoNode) => return Ok(false),
+            read => read?,
+        };
+        let (data, stat) = proto::data(&body)?;
+        if stat.owner != session.id() || Value::read(&data, "")?.guid.as_deref() != Some(guid) {
+            return Ok(false);
+        }
+    }
+    match session.ask(Request::delete(path, ANY)).await {
+        Ok(_) => Ok(true),
+        Err(Failed::Ended) => Ok(false),
+        Err(failed) if failed.is(Code::NoNode) => Ok(false),
+        Err(failed) => Err(failed),
+    }
+}
+
+async fn delete_own_in_the_end(session: Weak<Session>, path: String, guid: String) {
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return };
+        match delete_own(&session, &path, &guid, false).await {
+            Err(Failed::Unsure(_)) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for PlainStore {
+    fn capability(&self) -> &Capability {
+        &PLAIN
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+        self.0.claims.lock().exhume(claim.id);
+        let seat = Arc::new(self.0.seat(claim)?);
+        let session = match self.0.unsure_on(claim.id).filter(|session| !session.is_gone()) {
+            Some(session) => session,
+            None => {
+                let known = self.0.claims.lock().known.get(&claim.id).map(|known| Arc::clone(&known.session));
+                match known {
+                    Some(session) => session,
+                    None => self.0.session_of(claim).await?,
+                }
+            }
+        };
+        let answer = self.enter(claim, &seat, &session).await;
+        match &answer {
+            Err(Failed::Unsure(_)) => self.0.is_unsure(claim.id, &session),
+            _ => self.0.is_sure(claim.id),
+        }
+        Ok(answer?)
+    }
+
+    async fn wake(&self, claim: &Claim) -> Woken {
+        if let Err(failed) = self.freed(&claim.name).await {
+            tracing::debug!(error = %Error::from(failed), name = %claim.name, "cannot watch who holds the name");
+            // The core asks by its own clock.
+            std::future::pending::<()>().await;
+        }
+        Woken::Ask
+    }
+
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        self.0.renew(claims).await
+    }
+
+    async fn release(&self, claim: &ClaimRef, _: Ending) -> Result<Released> {
+        let id = claim.claim.id;
+        let other = |known: Fence| claim.fence.is_some_and(|asked| asked != known);
+        if self.0.known_fence(&claim.claim).is_some_and(other) {
+            return Ok(Released::AlreadyLost);
+        }
+        let known = self.0.claims.lock().known.remove(&id);
+        let (session, checked) = match (known, self.0.unsure_on(id)) {
+            (Some(known), _) => (known.session, true),
+            (None, Some(session)) => (session, false),
+            (None, None) => return Ok(Released::AlreadyLost),
+        };
+        let seat = self.0.seat(&claim.claim)?;
+        let deleted = delete_own(&session, &seat.base, &seat.guid, checked).await;
+        if let Err(Failed::Unsure(_)) = &deleted {
+            // The session may live on by other claims, and then nothing else would ever end this one.
+            tokio::spawn(delete_own_in_the_end(Arc::downgrade(&session), seat.base, seat.guid));
+        }
+        self.0.is_sure(id);
+        match deleted {
+            Ok(true) => Ok(Released::Done),
+            Ok(false) | Err(Failed::Ended) => Ok(Released::AlreadyLost),
+            Err(failed) => Err(failed.into()),
+        }
+    }
+
+    async fn revoke(&self, _: &Name, _: Fence) -> Result<Revoked> {
+        Err(Error::unsupported(
+            "zookeeper in the format plain cannot end somebody else's lock: another may be in its place by then; end its session",
+        ))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.0.inspect(query).await
+    }
+
+    async fn event(&self) -> Event {
+        self.0.events.next().await
+    }
+}

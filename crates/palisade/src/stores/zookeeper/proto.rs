@@ -1,0 +1,297 @@
+//! What a client says to ZooKeeper, and what it hears: the dozen messages that this store needs, on servers from 3.5 on.
+
+use super::jute::{Broken, In, Out};
+
+/// The numbers of requests.
+mod op {
+    pub(super) const DELETE: i32 = 2;
+    pub(super) const EXISTS: i32 = 3;
+    pub(super) const GET_DATA: i32 = 4;
+    pub(super) const SET_DATA: i32 = 5;
+    pub(super) const GET_CHILDREN: i32 = 8;
+    pub(super) const SYNC: i32 = 9;
+    pub(super) const CHECK: i32 = 13;
+    pub(super) const MULTI: i32 = 14;
+    pub(super) const CREATE2: i32 = 15;
+    pub(super) const CREATE_CONTAINER: i32 = 19;
+    pub(super) const CLOSE: i32 = -11;
+    pub(super) const AUTH: i32 = 100;
+}
+
+/// Messages that are no answer to a numbered request.
+pub(super) const XID_EVENT: i32 = -1;
+pub(super) const XID_AUTH: i32 = -4;
+
+/// Which version of a node a write is for: any.
+pub(super) const ANY: i32 = -1;
+
+/// What a server refuses a request with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    NoNode,
+    NoAuth,
+    BadVersion,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NotEmpty,
+    SessionExpired,
+    InvalidAcl,
+    AuthFailed,
+    SessionMoved,
+    NotReadOnly,
+    Unimplemented,
+    /// One part of a multi failed, and this was another.
+    RolledBack,
+    Other(i32),
+}
+
+impl Code {
+    pub(super) fn of(number: i32) -> Code {
+        match number {
+            -2 => Code::RolledBack,
+            -6 => Code::Unimplemented,
+            -101 => Code::NoNode,
+            -102 => Code::NoAuth,
+            -103 => Code::BadVersion,
+            -108 => Code::NoChildrenForEphemerals,
+            -110 => Code::NodeExists,
+            -111 => Code::NotEmpty,
+            -112 => Code::SessionExpired,
+            -114 => Code::InvalidAcl,
+            -115 => Code::AuthFailed,
+            -118 => Code::SessionMoved,
+            -119 => Code::NotReadOnly,
+            other => Code::Other(other),
+        }
+    }
+}
+
+/// How a node is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Make {
+    Persistent = 0,
+    Ephemeral = 1,
+    EphemeralSequential = 3,
+    Container = 4,
+}
+
+/// Who may do what with a node that we make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acl {
+    /// Everybody everything.
+    Open,
+    /// Everything, but only with the login that made it.
+    Creator,
+}
+
+/// A request, without the number that it gets when it is sent.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) op: i32,
+    pub(super) body: Vec<u8>,
+    /// Whether its answer comes from the leader: then it proves that the leader had our session.
+    pub(super) by_leader: bool,
+}
+
+impl Request {
+    fn new(op: i32, by_leader: bool, body: Out) -> Request {
+        Request { op, body: body.inner(), by_leader }
+    }
+
+    pub(super) fn create(path: &str, data: &[u8], acl: Acl, make: Make) -> Request {
+        let op = if make == Make::Container { op::CREATE_CONTAINER } else { op::CREATE2 };
+        Request::new(op, true, creating(path, data, acl, make))
+    }
+
+    pub(super) fn delete(path: &str, version: i32) -> Request {
+        Request::new(op::DELETE, true, Out::bare().text(path).i32(version))
+    }
+
+    pub(super) fn exists(path: &str, watch: bool) -> Request {
+        Request::new(op::EXISTS, false, Out::bare().text(path).bool(watch))
+    }
+
+    pub(super) fn get_data(path: &str, watch: bool) -> Request {
+        Request::new(op::GET_DATA, false, Out::bare().text(path).bool(watch))
+    }
+
+    pub(super) fn set_data(path: &str, data: &[u8], version: i32) -> Request {
+        Request::new(op::SET_DATA, true, Out::bare().text(path).bytes(data).i32(version))
+    }
+
+    pub(super) fn children(path: &str, watch: bool) -> Request {
+        Request::new(op::GET_CHILDREN, false, Out::bare().text(path).bool(watch))
+    }
+
+    /// Comes back from the leader, behind everything that it has committed until then.
+    pub(super) fn sync(path: &str) -> Request {
+        Request::new(op::SYNC, true, Out::bare().text(path))
+    }
+
+    pub(super) fn multi(steps: &[Step<'_>]) -> Request {
+        let mut body = Out::bare();
+        for step in steps {
+            body = step.written(body);
+        }
+        Request::new(op::MULTI, true, body.i32(-1).bool(true).i32(-1))
+    }
+
+    pub(super) fn close() -> Request {
+        Request::new(op::CLOSE, true, Out::bare())
+    }
+
+    /// As it goes out.
+    pub(super) fn framed(&self, xid: i32) -> Vec<u8> {
+        Out::bare().i32(xid).i32(self.op).raw(&self.body).framed()
+    }
+}
+
+fn creating(path: &str, data: &[u8], acl: Acl, make: Make) -> Out {
+    let (scheme, id) = match acl {
+        Acl::Open => ("world", "anyone"),
+        Acl::Creator => ("auth", ""),
+    };
+    // One entry: all rights.
+    Out::bare().text(path).bytes(data).i32(1).i32(31).text(scheme).text(id).i32(make as i32)
+}
+
+/// The login of a connection. It is sent before anything else is asked.
+pub(super) fn login(user: &str, password: &str) -> Vec<u8> {
+    Out::bare().i32(XID_AUTH).i32(op::AUTH).i32(0).text("digest").text(&format!("{user}:{password}")).framed()
+}
+
+/// One step of a multi: all are done, or none.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step<'a> {
+    Create { path: &'a str, data: &'a [u8], acl: Acl, make: Make },
+    Delete { path: &'a str, version: i32 },
+    SetData { path: &'a str, data: &'a [u8], version: i32 },
+    /// That the node is there, with this version.
+    Check { path: &'a str, version: i32 },
+}
+
+impl Step<'_> {
+    fn written(&self, out: Out) -> Out {
+        let (op, body) = match *self {
+            Step::Create { path, data, acl, make } => (op::CREATE2, creating(path, data, acl, make)),
+            Step::Delete { path, version } => (op::DELETE, Out::bare().text(path).i32(version)),
+            Step::SetData { path, data, version } => (op::SET_DATA, Out::bare().text(path).bytes(data).i32(version)),
+            Step::Check { path, version } => (op::CHECK, Out::bare().text(path).i32(version)),
+        };
+        out.i32(op).bool(false).i32(-1).raw(&body.inner())
+    }
+}
+
+/// What became of a multi: what it made, or which step failed and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Multi {
+    Done(Vec<Outcome>),
+    Failed(Vec<Code>),
+}
+
+/// What became of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Created(String, Stat),
+    Changed(Stat),
+    Nothing,
+}
+
+pub(super) fn multi(body: &[u8]) -> Result<Multi, Broken> {
+    let mut read = In(body);
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    loop {
+        let (kind, is_end, _) = (read.i32()?, read.bool()?, read.i32()?);
+        if is_end {
+            break;
+        }
+        match kind {
+            op::CREATE2 => done.push(Outcome::Created(read.text()?, Stat::read(&mut read)?)),
+            op::SET_DATA => done.push(Outcome::Changed(Stat::read(&mut read)?)),
+            op::DELETE | op::CHECK => done.push(Outcome::Nothing),
+            -1 => failed.push(Code::of(read.i32()?)),
+            _ => return Err(Broken),
+        }
+    }
+    Ok(if failed.is_empty() { Multi::Done(done) } else { Multi::Failed(failed) })
+}
+
+/// What is known of a node beside its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// The transaction that made it.
+    pub(super) czxid: i64,
+    pub(super) version: i32,
+    /// The session that it hangs on; 0 for none.
+    pub(super) owner: i64,
+    pub(super) children: i32,
+}
+
+impl Stat {
+    pub(super) fn read(read: &mut In<'_>) -> Result<Stat, Broken> {
+        let czxid = read.i64()?;
+        let [_mzxid, _ctime, _mtime] = [read.i64()?, read.i64()?, read.i64()?];
+        let version = read.i32()?;
+        let [_cversion, _aversion] = [read.i32()?, read.i32()?];
+        let owner = read.i64()?;
+        let _length = read.i32()?;
+        let children = read.i32()?;
+        let _pzxid = read.i64()?;
+        Ok(Stat { czxid, version, owner, children })
+    }
+}
+
+pub(super) fn created(body: &[u8]) -> Result<(String, Stat), Broken> {
+    let mut read = In(body);
+    Ok((read.text()?, Stat::read(&mut read)?))
+}
+
+pub(super) fn stat(body: &[u8]) -> Result<Stat, Broken> {
+    Stat::read(&mut In(body))
+}
+
+pub(super) fn data(body: &[u8]) -> Result<(Vec<u8>, Stat), Broken> {
+    let mut read = In(body);
+    Ok((read.bytes()?.to_vec(), Stat::read(&mut read)?))
+}
+
+pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Broken> {
+    In(body).texts()
+}
+
+/// The first message of a connection: for a new session with the number 0, for an old one with its number and password.
+pub(super) fn connect(seen: i64, timeout_ms: i32, session: i64, password: &[u8]) -> Vec<u8> {
+    Out::bare().i32(0).i64(seen).i32(timeout_ms).i64(session).bytes(password).bool(false).framed()
+}
+
+/// The server's first answer. A session of the number 0 has ended.
+pub(super) struct Connected {
+    pub(super) timeout_ms: i32,
+    pub(super) session: i64,
+    pub(super) password: Vec<u8>,
+}
+
+pub(super) fn connected(body: &[u8]) -> Result<Connected, Broken> {
+    let mut read = In(body);
+    let _version = read.i32()?;
+    Ok(Connected { timeout_ms: read.i32()?, session: read.i64()?, password: read.bytes()?.to_vec() })
+}
+
+/// What stands before every other answer.
+pub(super) struct Header {
+    pub(super) xid: i32,
+    pub(super) zxid: i64,
+    pub(super) error: i32,
+}
+
+pub(super) fn header<'a>(body: &'a [u8]) -> Result<(Header, &'a [u8]), Broken> {
+    let mut read = In(body);
+    Ok((Header { xid: read.i32()?, zxid: read.i64()?, error: read.i32()? }, read.0))
+}
+
+/// The path of a watch that has fired.
+pub(super) fn event_path(body: &[u8]) -> Result<String, Broken> {
+    let mut read = In(body);
+    let _kind_and_state = (read.i32()?, read.i32()?);
+    read.text()
+}

@@ -1,0 +1,209 @@
+//! Permits, as Curator's `InterProcessSemaphoreV2` keeps them: a line of those who wait, and a node for each permit that is held.
+//!
+//! ```text
+//! /pool/locks/_c_<guid>-lock-0000000007       who is first here may take permits; the others wait in line
+//! /pool/leases/_c_<guid>-lease-0000000003     one permit
+//! ```
+//!
+//! Only whoever is first in line adds permits; anybody may take away its own. So permits that were free when the first one looked are
+//! still free when it takes them. It takes them and leaves the line in one step, which fails if its place was lost meanwhile.
+
+use std::sync::Arc;
+
+use super::claiming::{LOOKS, Stood, gone, holder_of, unsure};
+use super::failure::Failed;
+use super::known::{LOCKS, Seat, Stage};
+use super::proto::{self, ANY, Code, Make, Multi, Outcome, Request, Step};
+use super::recipe::{Recipe, Verdict, lease_prefix};
+use super::session::Session;
+use super::shared::{Shared, fence_of};
+use super::value::{self, Value};
+use crate::error::Error;
+use crate::lease::{BootClock, Clock};
+use crate::store::{Answer, Busy, Claim, Grant, Holder};
+
+/// What came of an attempt to take permits.
+enum Taken {
+    Granted(Grant),
+    /// Too few are free.
+    Full {
+        /// One of those who hold some.
+        one: Option<String>,
+    },
+    /// Its place in line is lost.
+    Lost,
+}
+
+impl Shared {
+    pub(super) async fn enter_semaphore(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+        permits: (u32, u32),
+    ) -> Result<Answer, Failed> {
+        let sent = BootClock.now();
+        let parents = [seat.base.clone(), seat.line(), seat.leases()];
+        let value = self.value_of(claim, session);
+        let look = || {
+            vec![
+                session.send(Request::children(&seat.base, false)),
+                session.send(Request::children(&seat.leases(), false)),
+                session.send(Request::get_data(&seat.leases(), false)),
+            ]
+        };
+        let (child, stat, line, looked) = self.stand(session, seat, &value, &parents, look).await?;
+        self.waits(claim, seat, session, (child.clone(), stat.czxid), sent);
+        let mut answers = Vec::new();
+        for sent in looked {
+            answers.push(sent.answer().await);
+        }
+        let [base, leases, limit] = answers.try_into().map_err(|_| gone())?;
+        let looked = (base.map_err(unsure)?, leases, limit);
+        let (leases, known_limit) = match self.check_semaphore(seat, permits, looked) {
+            Ok(checked) => checked,
+            Err(refused) => {
+                self.withdraw(claim.id).await?;
+                return Err(refused);
+            }
+        };
+        let (holder, full) = match seat.recipe.verdict(&line, &child) {
+            Verdict::Missing => return Err(gone()),
+            Verdict::Held => match self.take(claim, seat, session, (&child, permits), (&leases, known_limit)).await? {
+                Taken::Granted(grant) => return Ok(Answer::Granted(grant)),
+                Taken::Lost => return Err(gone()),
+                Taken::Full { one } => (one.map(|one| format!("{}/{one}", seat.leases())), true),
+            },
+            Verdict::Blocked { .. } => (leases.first().map(|one| format!("{}/{one}", seat.leases())), false),
+        };
+        if claim.queue {
+            return match self.look(claim).await? {
+                Stood::Granted(grant) => Ok(Answer::Granted(grant)),
+                Stood::Queued(holder) => Ok(Answer::Queued(self.place(claim.id, claim, holder))),
+                Stood::Gone => Err(gone()),
+            };
+        }
+        let asked = holder.map(|path| (session.send(Request::get_data(&path, false)), path));
+        let _ = full;
+        self.withdraw(claim.id).await?;
+        let holder = match asked {
+            Some((sent, path)) => holder_of(sent.answer().await, seat, &path)?,
+            None => None,
+        };
+        Ok(Answer::Busy(Busy { holder, ..Busy::default() }))
+    }
+
+    /// One name serves one kind and one limit at a time. The answer has the permits that are held, and the limit on record.
+    fn check_semaphore(
+        &self,
+        seat: &Seat,
+        (_, limit): (u32, u32),
+        (base, leases, data): (Vec<u8>, Result<Vec<u8>, Failed>, Result<Vec<u8>, Failed>),
+    ) -> Result<(Vec<String>, Option<u32>), Failed> {
+        let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
+        for child in proto::children(&base)? {
+            if let Some((_, other)) = kinds.iter().find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child)) {
+                return Err(Failed::Never(Error::config(format!(
+                    "the name serves as a {other} now, and cannot serve as a semaphore of {limit} at the same time"
+                ))));
+            }
+        }
+        let leases = proto::children(&leases?)?;
+        let (data, _) = proto::data(&data?)?;
+        let on_record = Value::read(&data, &seat.base)?.limit;
+        match on_record {
+            Some(other) if other != limit && !leases.is_empty() => Err(Failed::Never(Error::config(format!(
+                "the name serves as a semaphore of {other} now, and cannot serve as a semaphore of {limit} at the same time"
+            )))),
+            on_record => Ok((leases, on_record)),
+        }
+    }
+
+    /// Takes permits, if enough are free: we are first in line.
+    async fn take(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+        (child, (count, limit)): (&str, (u32, u32)),
+        (leases, on_record): (&[String], Option<u32>),
+    ) -> Result<Taken, Failed> {
+        let free = u64::from(limit).saturating_sub(leases.len() as u64);
+        if free < u64::from(count) {
+            return Ok(Taken::Full { one: leases.first().cloned() });
+        }
+        let (own, dir) = (format!("{}/{child}", seat.line()), seat.leases());
+        let wanted = format!("{dir}/{}", lease_prefix(&seat.guid));
+        let (value, limit) = (self.value_of(claim, session), (limit, value::of_limit(limit)));
+        let mut steps = Vec::new();
+        if on_record != Some(limit.0) {
+            steps.push(Step::SetData { path: &dir, data: &limit.1, version: ANY });
+        }
+        let acl = self.settings.acl();
+        steps.extend((0..count).map(|_| Step::Create { path: &wanted, data: &value, acl, make: Make::EphemeralSequential }));
+        steps.push(Step::Delete { path: &own, version: ANY });
+        let done = match proto::multi(&session.ask(Request::multi(&steps)).await?)? {
+            Multi::Done(done) => done,
+            // Its place, or the nodes of the name.
+            Multi::Failed(_) => return Ok(Taken::Lost),
+        };
+        let mut made = done.into_iter().filter_map(|outcome| match outcome {
+            Outcome::Created(path, stat) => Some((path, stat)),
+            _ => None,
+        });
+        let Some((first, stat)) = made.next() else { return Err(gone()) };
+        let nodes: Vec<String> = std::iter::once(first).chain(made.map(|(path, _)| path)).collect();
+        let fence = fence_of(stat.czxid);
+        self.holds(claim, seat, session, (nodes, fence));
+        Ok(Taken::Granted(Grant { fence, lease: session.lease() }))
+    }
+
+    /// Our turn has come in the line of a semaphore: takes permits, or waits until some are given back.
+    pub(super) async fn first_in_line(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+        child: &str,
+        permits: (u32, u32),
+    ) -> Result<Stood, Failed> {
+        for _ in 0..LOOKS {
+            self.claims.lock().watch(session.id(), &seat.leases(), claim.id);
+            let listed = session.send(Request::children(&seat.leases(), true));
+            let data = session.send(Request::get_data(&seat.leases(), false));
+            let (listed, data) = (listed.answer().await, data.answer().await);
+            let leases = match listed {
+                Ok(body) => proto::children(&body)?,
+                Err(failed) if failed.is(Code::NoNode) => {
+                    // Reaped, since it was empty: the step that takes permits needs it.
+                    for made in self.make_parents(session, &[seat.leases()], true) {
+                        let _ = made.answer().await;
+                    }
+                    continue;
+                }
+                Err(failed) => return Err(failed),
+            };
+            let on_record = match data {
+                Ok(body) => Value::read(&proto::data(&body)?.0, &seat.base)?.limit,
+                Err(_) => None,
+            };
+            match self.take(claim, seat, session, (child, permits), (&leases, on_record)).await? {
+                Taken::Granted(grant) => return Ok(Stood::Granted(grant)),
+                Taken::Lost => return Ok(Stood::Gone),
+                Taken::Full { one } => {
+                    if let Some(Stage::Waiting(waiting)) = self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage) {
+                        waiting.is_first = true;
+                    }
+                    return Ok(Stood::Queued(self.who(session, seat, one).await?));
+                }
+            }
+        }
+        Err(gone())
+    }
+
+    async fn who(&self, session: &Arc<Session>, seat: &Seat, lease: Option<String>) -> Result<Option<Holder>, Failed> {
+        let Some(lease) = lease else { return Ok(None) };
+        let asked = session.ask(Request::get_data(&format!("{}/{lease}", seat.leases()), false)).await;
+        holder_of(asked, seat, &lease)
+    }
+}

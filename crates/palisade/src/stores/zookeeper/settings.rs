@@ -1,0 +1,158 @@
+//! What the URL says: where the servers are, how to log in, which format to use, and where the nodes are.
+
+use std::time::Duration;
+
+use super::proto::Acl;
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::url::{Host, Secret, StoreUrl};
+
+/// How locks are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// As the recipes of Apache Curator.
+    Curator,
+    /// As the recipes of kazoo.
+    Kazoo,
+    /// One ephemeral node, and no line.
+    Plain,
+}
+
+pub(super) struct Settings {
+    pub(super) hosts: Vec<Host>,
+    pub(super) format: Format,
+    pub(super) login: Option<(Secret, Secret)>,
+    pub(super) tls: Option<super::tls::Tls>,
+    /// What stands before every name: empty, or the path without a slash at its end.
+    pub(super) chroot: String,
+    exact_names: bool,
+    pub(super) connect_timeout: Duration,
+    pub(super) request_timeout: Duration,
+}
+
+/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every node can be read back.
+pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
+
+impl Settings {
+    pub(super) fn read(url: &StoreUrl) -> Result<Settings> {
+        let tls = super::tls::Tls::of(url)?;
+        let hosts = url.endpoints(if tls.is_some() { 2281 } else { 2181 })?;
+        url.finish(&[])?;
+        let common = url.common();
+        if common.prefix.is_some() {
+            return Err(Error::bad_url("bad store URL: on ZooKeeper the prefix is the path; write zk://host/prefix"));
+        }
+        let format = match common.format.as_deref() {
+            None | Some("curator") => Format::Curator,
+            Some("kazoo") => Format::Kazoo,
+            Some("plain") => Format::Plain,
+            Some(_) => return Err(Error::bad_url("bad store URL: format= of zk: is curator, kazoo or plain")),
+        };
+        let login = match (url.user(), url.password()) {
+            (Some(user), Some(password)) if !user.reveal().is_empty() => Some((user.clone(), password.clone())),
+            (None, None) => None,
+            _ => {
+                return Err(Error::bad_url(
+                    "bad store URL: ZooKeeper wants a user and a password; write zk://user:password@host",
+                ));
+            }
+        };
+        Ok(Settings {
+            hosts,
+            format,
+            login,
+            tls,
+            chroot: chroot(url.below_hosts())?,
+            exact_names: common.exact_names,
+            connect_timeout: common.connect_timeout,
+            request_timeout: common.request_timeout,
+        })
+    }
+
+    /// Who may do what with our nodes: with a login, only that login.
+    pub(super) fn acl(&self) -> Acl {
+        if self.login.is_some() { Acl::Creator } else { Acl::Open }
+    }
+
+    /// A name as it stands in a path.
+    pub(super) fn mapped(&self, name: &Name) -> String {
+        if self.exact_names { name.as_str().to_owned() } else { name.mapped(NAME_LIMIT) }
+    }
+
+    /// The node of a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Config`](crate::ErrorKind::Config) for an exact name that is no path.
+    pub(super) fn dir(&self, name: &Name) -> Result<String> {
+        if self.exact_names {
+            check_path(name.as_str().trim_start_matches('/')).map_err(|what| {
+                Error::config(format!("{name:?} cannot be a node of ZooKeeper: {what}; leave out names=exact"))
+            })?;
+            return Ok(format!("{}/{}", self.chroot, name.as_str().trim_start_matches('/')));
+        }
+        Ok(format!("{}/{}", self.chroot, self.mapped(name)))
+    }
+
+    /// The name of a node below the chroot; `None` for one that is nobody's.
+    pub(super) fn name(&self, node: &str) -> Option<Name> {
+        if self.exact_names { Name::new(node).ok() } else { Name::unmapped(node) }
+    }
+
+    /// The node whose children are the names.
+    pub(super) fn root(&self) -> &str {
+        if self.chroot.is_empty() { "/" } else { &self.chroot }
+    }
+}
+
+fn chroot(path: &str) -> Result<String> {
+    let path = path.trim_matches('/');
+    if path.is_empty() {
+        return Ok(String::new());
+    }
+    check_path(path).map_err(|what| Error::bad_url(format!("bad store URL: its path cannot be a node: {what}")))?;
+    Ok(format!("/{path}"))
+}
+
+/// What ZooKeeper refuses in a path, before it does.
+fn check_path(path: &str) -> Result<(), &'static str> {
+    if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err("a part of it is empty or of dots");
+    }
+    if path.chars().any(|letter| letter.is_control() || matches!(letter, '\u{f000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}')) {
+        return Err("it has a character that ZooKeeper does not take");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Settings> {
+        Settings::read(&url.parse().expect("a URL"))
+    }
+
+    fn dir(url: &str, name: &str) -> Result<String> {
+        read(url)?.dir(&Name::new(name)?)
+    }
+
+    #[test]
+    fn names_are_nodes_below_the_path() {
+        assert_eq!(dir("zk://h1,h2:7", "mixed").ok().as_deref(), Some("/mixed"));
+        assert_eq!(dir("zk://h/a/b/", "x/y").ok().as_deref(), Some("/a/b/x%2fy"));
+        assert_eq!(dir("zk://h/a?names=exact", "x/y").ok().as_deref(), Some("/a/x/y"));
+        assert!(dir("zk://h?names=exact", "x//y").is_err());
+        assert!(dir("zk://h?names=exact", "x\ny").is_err());
+        assert!(read("zk://h/a//b").is_err() && read("zk://h/a/../b").is_err());
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        for url in ["zk://h?prefix=a", "zk://h?format=palisade", "zk://user@h", "zk://h?ca=/x", "zk:", "zk://h?tick=1"] {
+            assert!(read(url).is_err(), "{url}");
+        }
+        assert_eq!(read("zk://h?format=kazoo").map(|settings| settings.format).ok(), Some(Format::Kazoo));
+        assert_eq!(read("zk://me:pw@h").map(|settings| settings.acl()).ok(), Some(Acl::Creator));
+    }
+}

@@ -1,0 +1,470 @@
+//! What all verbs of one client share: sessions, its own claims, and what the core must hear of.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::failure::Failed;
+use super::known::{Claims, Holding, Known, Seat, Stage, Waiting};
+use super::proto::{self, ANY, Code, Make, Request};
+use super::session::{Hears, Sent, Session};
+use super::sessions::Sessions;
+use super::settings::Settings;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::lease::{BootClock, Clock, Moment};
+use crate::store::{Claim, ClaimId, Event, Gone, Woken};
+use crate::stores::events::Events;
+use crate::stores::mailbox::Mailbox;
+
+/// A holder's node is watched only after so long: most holds are shorter, and then a watch would cost as much as the lock.
+const UNWATCHED: Duration = Duration::from_millis(100);
+/// A claim that nobody has renewed is ended by us only so long after its time: its holder has been told by then.
+const GRACE: Duration = Duration::from_millis(100);
+/// Between two attempts of what must be done in the end.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How many nodes of names are remembered as made.
+const MADE: usize = 4096;
+
+pub(super) struct Shared {
+    pub(super) settings: Arc<Settings>,
+    pub(super) sessions: Sessions,
+    pub(super) events: Events,
+    pub(super) claims: Claims,
+    this: Weak<Shared>,
+    /// Sessions that belong to one claim.
+    owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
+    /// Claims of which nobody knows whether they arrived, and on which session they would have.
+    unsure: Mutex<HashMap<ClaimId, Arc<Session>>>,
+    /// A session for those who only look.
+    looking: tokio::sync::Mutex<Option<Arc<Session>>>,
+    /// The nodes of names that were there when we last looked.
+    made: Mutex<HashSet<String>>,
+    /// Claims that were granted just now, and whether somebody will look after them.
+    fresh: Mutex<(Vec<ClaimId>, bool)>,
+    /// Whom a watch on a path tells that has no claim in the store, by session.
+    onlookers: Mutex<HashMap<(i64, String), Vec<Weak<Notify>>>>,
+    /// When somebody looks next for claims that nobody renews; `None` when nobody does.
+    janitor: Mutex<Option<Moment>>,
+    sooner: Arc<Notify>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn fence_of(czxid: i64) -> Fence {
+    u64::try_from(czxid).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings) -> Arc<Shared> {
+        let settings = Arc::new(settings);
+        Arc::new_cyclic(|this| Shared {
+            sessions: Sessions::new(&settings),
+            settings,
+            events: Events::default(),
+            claims: Claims::default(),
+            this: Weak::clone(this),
+            owned: Mutex::default(),
+            unsure: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+            made: Mutex::default(),
+            fresh: Mutex::default(),
+            onlookers: Mutex::default(),
+            janitor: Mutex::default(),
+            sooner: Arc::default(),
+        })
+    }
+
+    pub(super) fn hears(&self) -> Weak<dyn Hears> {
+        let this: Weak<Shared> = Weak::clone(&self.this);
+        this
+    }
+
+    // Sessions.
+
+    /// The session that the nodes of a claim hang on.
+    pub(super) async fn session_of(&self, claim: &Claim) -> Result<Arc<Session>> {
+        if !claim.detachable {
+            return self.sessions.of_length(claim.lease, claim.exact_lease, self.hears()).await;
+        }
+        if let Some(session) = locked(&self.owned).get(&claim.id).filter(|session| !session.is_gone()) {
+            return Ok(Arc::clone(session));
+        }
+        let session = self.sessions.open(claim.lease, claim.exact_lease, self.hears()).await?;
+        locked(&self.owned).insert(claim.id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Keeps a session for one claim only.
+    pub(super) fn own(&self, claim: ClaimId, session: &Arc<Session>) {
+        locked(&self.owned).insert(claim, Arc::clone(session));
+    }
+
+    /// Lets go of the session that belongs to a claim.
+    pub(super) fn disown(&self, claim: ClaimId) -> Option<Arc<Session>> {
+        locked(&self.owned).remove(&claim)
+    }
+
+    /// A session for those who only look: any that there is, or one of its own.
+    pub(super) async fn any_session(&self) -> Result<Arc<Session>> {
+        let used = self.claims.lock().known.values().find(|known| !known.session.is_gone()).map(|known| Arc::clone(&known.session));
+        if let Some(session) = used {
+            return Ok(session);
+        }
+        let mut looking = self.looking.lock().await;
+        if let Some(session) = looking.as_ref().filter(|session| session.can_be_joined(BootClock.now())) {
+            return Ok(Arc::clone(session));
+        }
+        let session = self.sessions.open(Duration::from_secs(10), false, self.hears()).await?;
+        *looking = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    // Nodes.
+
+    /// Sends what makes the nodes that a line needs, unless they were there before.
+    pub(super) fn make_parents(&self, session: &Arc<Session>, parents: &[String], all: bool) -> Vec<Sent> {
+        let mut made = locked(&self.made);
+        if made.len() >= MADE {
+            made.clear();
+        }
+        let mut missing: Vec<String> = Vec::new();
+        for parent in parents {
+            let is_new = made.insert(parent.clone());
+            if all {
+                let ancestors = parent.match_indices('/').skip(1).filter_map(|(at, _)| parent.get(..at));
+                missing.extend(ancestors.map(str::to_owned).filter(|ancestor| !parents.contains(ancestor)));
+            }
+            if is_new || all {
+                missing.push(parent.clone());
+            }
+        }
+        missing.dedup();
+        let make = |path: &String| session.send(Request::create(path, b"", self.settings.acl(), Make::Container));
+        missing.iter().map(make).collect()
+    }
+
+    /// Deletes nodes, all at once; whether each was there.
+    ///
+    /// One that cannot be reached is tried again in the background, until it is gone or its session has ended.
+    pub(super) async fn delete(&self, session: &Arc<Session>, paths: &[String]) -> Result<bool, Failed> {
+        let sent: Vec<Sent> = paths.iter().map(|path| session.send(Request::delete(path, ANY))).collect();
+        let (mut all, mut failure, mut left) = (true, None, Vec::new());
+        for (sent, path) in sent.into_iter().zip(paths) {
+            match sent.answer().await {
+                Ok(_) => {}
+                Err(failed) if failed.is(Code::NoNode) => all = false,
+                Err(Failed::Ended) => all = false,
+                Err(failed @ Failed::Unsure(_)) => {
+                    left.push(path.clone());
+                    failure = Some(failed);
+                }
+                Err(failed) => failure = Some(failed),
+            }
+        }
+        if !left.is_empty() {
+            tokio::spawn(delete_in_the_end(Arc::downgrade(session), left));
+        }
+        failure.map_or(Ok(all), Err)
+    }
+
+    /// Tells somebody without a claim when a watch on this path fires.
+    pub(super) fn look_on(&self, session: i64, path: &str, told: &Arc<Notify>) {
+        let mut onlookers = locked(&self.onlookers);
+        let there = onlookers.entry((session, path.to_owned())).or_default();
+        there.retain(|onlooker| onlooker.strong_count() > 0);
+        there.push(Arc::downgrade(told));
+    }
+
+    fn tell_onlookers(&self, session: i64, path: Option<&str>) {
+        let told = locked(&self.onlookers)
+            .extract_if(|(of, at), _| *of == session && path.is_none_or(|path| path == at))
+            .flat_map(|(_, onlookers)| onlookers)
+            .collect::<Vec<_>>();
+        told.iter().filter_map(Weak::upgrade).for_each(|onlooker| onlooker.notify_one());
+    }
+
+    // Claims.
+
+    /// A claim was sent, and nobody knows whether it arrived.
+    pub(super) fn is_unsure(&self, claim: ClaimId, session: &Arc<Session>) {
+        locked(&self.unsure).insert(claim, Arc::clone(session));
+    }
+
+    /// Where a claim would be of which nobody knows whether it arrived.
+    pub(super) fn unsure_on(&self, claim: ClaimId) -> Option<Arc<Session>> {
+        locked(&self.unsure).get(&claim).cloned()
+    }
+
+    pub(super) fn is_sure(&self, claim: ClaimId) {
+        locked(&self.unsure).remove(&claim);
+    }
+
+    /// Forgets a claim, and remembers why, in one step: whoever asks in between would take it for one that was never made.
+    pub(super) fn bury(&self, claim: ClaimId, why: Gone) -> Option<Known> {
+        let mut book = self.claims.lock();
+        let known = book.known.remove(&claim)?;
+        book.bury(claim, why, known.lease);
+        Some(known)
+    }
+
+    /// A claim has ended without us: whoever has it is told.
+    pub(super) fn ended_alone(&self, claim: ClaimId, why: Gone) -> Option<Known> {
+        let known = self.bury(claim, why)?;
+        self.events.push(Event::Gone { claim, why });
+        if let Stage::Waiting(waiting) = &known.stage {
+            waiting.mailbox.push(Woken::Ask);
+        }
+        Some(known)
+    }
+
+    /// Takes up a claim that holds.
+    pub(super) fn holds(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+        (nodes, fence): (Vec<String>, Fence),
+    ) {
+        self.note(claim, seat, session, Stage::Holding(Holding { nodes, fence, watched_on: 0 }), BootClock.now());
+        self.watch_soon(claim.id);
+    }
+
+    /// Takes up a claim that waits.
+    pub(super) fn waits(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+        (child, made): (String, i64),
+        sent: Moment,
+    ) {
+        let mailbox = self.mailbox(claim.id).unwrap_or_default();
+        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, is_first: false }), sent);
+    }
+
+    fn note(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>, stage: Stage, sent: Moment) {
+        let mut known = Known {
+            seat: Arc::clone(seat),
+            session: Arc::clone(session),
+            stage,
+            lease: claim.lease,
+            wait_lease: claim.wait_lease(),
+            until: sent,
+        };
+        known.renewed(sent);
+        let over_at = known.until + GRACE;
+        self.claims.lock().known.insert(claim.id, known);
+        let mut janitor = locked(&self.janitor);
+        match *janitor {
+            None => {
+                *janitor = Some(over_at);
+                tokio::spawn(end_unrenewed(Arc::downgrade(self)));
+            }
+            Some(looks_at) if over_at < looks_at => self.sooner.notify_one(),
+            Some(_) => {}
+        }
+    }
+
+    pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
+        match &self.claims.lock().known.get(&claim)?.stage {
+            Stage::Waiting(waiting) => Some(Arc::clone(&waiting.mailbox)),
+            Stage::Holding(_) => None,
+        }
+    }
+
+    /// Watches the node of a claim that was granted just now, if it is still held a moment later.
+    fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
+        let mut fresh = locked(&self.fresh);
+        fresh.0.push(claim);
+        if !std::mem::replace(&mut fresh.1, true) {
+            tokio::spawn(look_after(Arc::downgrade(self)));
+        }
+    }
+
+    /// Looks whether a holder's node is there, and watches it; `None` when that cannot be said.
+    pub(super) async fn watch_own(self: &Arc<Self>, claim: ClaimId) -> Option<bool> {
+        let (session, path) = {
+            let mut book = self.claims.lock();
+            let known = book.known.get(&claim)?;
+            let (session, Stage::Holding(holding)) = (Arc::clone(&known.session), &known.stage) else { return None };
+            let path = holding.nodes.first()?.clone();
+            book.watch(session.id(), &path, claim);
+            (session, path)
+        };
+        let connection = session.connection();
+        let looked = session.ask(Request::exists(&path, true)).await;
+        // In a node's place there may be another's by now.
+        let there = match looked {
+            Ok(body) => proto::stat(&body).ok()?.owner == session.id(),
+            Err(failed) if failed.is(Code::NoNode) => false,
+            Err(_) => return None,
+        };
+        match there {
+            true => {
+                let mut book = self.claims.lock();
+                if let Some(Stage::Holding(holding)) = book.known.get_mut(&claim).map(|known| &mut known.stage)
+                    && holding.nodes.first() == Some(&path)
+                    && session.connection() == connection
+                {
+                    holding.watched_on = connection;
+                }
+                Some(true)
+            }
+            false => {
+                // The same claim may have been made again meanwhile, and that one is not gone.
+                let is_same = match self.claims.lock().known.get(&claim).map(|known| &known.stage) {
+                    Some(Stage::Holding(holding)) => holding.nodes.first() == Some(&path),
+                    _ => false,
+                };
+                is_same.then_some(false)
+            }
+        }
+    }
+}
+
+impl Hears for Shared {
+    fn told(&self, session: &Arc<Session>, path: &str) {
+        self.tell_onlookers(session.id(), Some(path));
+        let mut book = self.claims.lock();
+        let mut watched = Vec::new();
+        for claim in book.fired(session.id(), path) {
+            match book.known.get_mut(&claim).map(|known| &mut known.stage) {
+                Some(Stage::Waiting(waiting)) => waiting.mailbox.push(Woken::Ask),
+                Some(Stage::Holding(holding)) if holding.nodes.iter().any(|node| node == path) => {
+                    holding.watched_on = 0;
+                    watched.push(claim);
+                }
+                _ => {}
+            }
+        }
+        drop(book);
+        for claim in watched {
+            let this = Weak::clone(&self.this);
+            tokio::spawn(async move {
+                let Some(shared) = this.upgrade() else { return };
+                if shared.watch_own(claim).await == Some(false) {
+                    // Its session lives: so somebody ended just this claim.
+                    shared.ended_alone(claim, Gone::Revoked);
+                }
+            });
+        }
+    }
+
+    fn cut_off(&self, session: &Arc<Session>) {
+        self.tell_onlookers(session.id(), None);
+        self.claims.lock().unwatch(session.id());
+        self.events.push(Event::CutOff);
+    }
+
+    fn restored(&self, session: &Arc<Session>) {
+        // What was watched may have happened meanwhile.
+        {
+            let mut book = self.claims.lock();
+            for claim in book.of_session(session) {
+                match book.known.get_mut(&claim).map(|known| &mut known.stage) {
+                    Some(Stage::Waiting(waiting)) => waiting.mailbox.push(Woken::Ask),
+                    Some(Stage::Holding(holding)) => holding.watched_on = 0,
+                    None => {}
+                }
+            }
+        }
+        self.events.push(Event::Restored);
+    }
+
+    fn ended(&self, session: &Arc<Session>) {
+        self.tell_onlookers(session.id(), None);
+        let claims = self.claims.lock().of_session(session);
+        for claim in claims {
+            self.ended_alone(claim, Gone::SessionEnded);
+        }
+        locked(&self.owned).retain(|_, owned| !Arc::ptr_eq(owned, session));
+    }
+
+    fn in_use(&self, session: &Session) -> bool {
+        self.claims.lock().uses(session) || locked(&self.unsure).values().any(|unsure| std::ptr::eq(&**unsure, session))
+    }
+}
+
+/// Deletes nodes, however long it takes: until they are gone, or their session is.
+pub(super) async fn delete_in_the_end(session: Weak<Session>, paths: Vec<String>) {
+    for path in paths {
+        loop {
+            let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return };
+            match session.ask(Request::delete(&path, ANY)).await {
+                Err(Failed::Unsure(_)) => {}
+                Ok(_) | Err(_) => break,
+            }
+            drop(session);
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+async fn look_after(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(UNWATCHED).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let claims = {
+            let mut fresh = locked(&shared.fresh);
+            let claims = std::mem::take(&mut fresh.0);
+            fresh.1 = !claims.is_empty();
+            claims
+        };
+        if claims.is_empty() {
+            return;
+        }
+        for claim in claims {
+            if shared.watch_own(claim).await == Some(false) {
+                shared.ended_alone(claim, Gone::Revoked);
+            }
+        }
+    }
+}
+
+/// Ends the claims that nobody renews in their time. Every request of a session keeps all its nodes alive: so the server does not
+/// do it, as long as anything else is asked.
+async fn end_unrenewed(shared: Weak<Shared>) {
+    loop {
+        let Some(strong) = shared.upgrade() else { return };
+        let Some(looks_at) = strong.end_overdue() else { return };
+        // Not for as long as we sleep: nobody else would end the client.
+        drop(strong);
+        let pause = looks_at.since(BootClock.now()).max(Duration::from_millis(1));
+        let Some(sooner) = shared.upgrade().map(|shared| Arc::clone(&shared.sooner)) else { return };
+        let _ = tokio::time::timeout(pause, sooner.notified()).await;
+    }
+}
+
+impl Shared {
+    /// Ends what is overdue; when to look again, if there is anything.
+    fn end_overdue(self: &Arc<Self>) -> Option<Moment> {
+        let now = BootClock.now();
+        let (mut over, mut next) = (Vec::new(), None);
+        {
+            // In this order wherever both are taken.
+            let mut janitor = locked(&self.janitor);
+            let book = self.claims.lock();
+            for (claim, known) in &book.known {
+                let over_at = known.until + GRACE;
+                match over_at <= now {
+                    true => over.push(*claim),
+                    false => next = Some(next.map_or(over_at, |next: Moment| next.min(over_at))),
+                }
+            }
+            *janitor = next;
+        }
+        for claim in over {
+            let Some(known) = self.ended_alone(claim, Gone::Expired) else { continue };
+            tokio::spawn(delete_in_the_end(Arc::downgrade(&known.session), known.nodes()));
+            if let Some(session) = self.disown(claim) {
+                tokio::spawn(async move { drop(session.close().await) });
+            }
+        }
+        next
+    }
+}

@@ -1,0 +1,129 @@
+//! One connection: opened, introduced, and then read and written as whole messages.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+
+use super::proto::{self, Connected};
+use super::settings::Settings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::{BootClock, Clock, Moment};
+use crate::url::Host;
+
+/// What a connection runs over.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// No server sends more at once; ZooKeeper's own limit is a megabyte.
+const LONGEST: usize = 64 << 20;
+
+/// What a session introduces itself with.
+pub(super) struct Hello<'a> {
+    /// The newest transaction that it has seen: a server that is behind it refuses it.
+    pub(super) seen: i64,
+    pub(super) length: Duration,
+    /// 0 for a new session.
+    pub(super) session: i64,
+    pub(super) password: &'a [u8],
+}
+
+pub(super) struct Wire {
+    pub(super) read: Incoming,
+    pub(super) write: WriteHalf<Box<dyn Stream>>,
+}
+
+/// The reading side. Dropping a wait loses nothing.
+pub(super) struct Incoming {
+    stream: ReadHalf<Box<dyn Stream>>,
+    buffer: Vec<u8>,
+    /// How much of the buffer has been taken out.
+    taken: usize,
+}
+
+impl Incoming {
+    /// The next message; an error when there will be none.
+    pub(super) async fn message(&mut self) -> std::io::Result<Vec<u8>> {
+        loop {
+            if let Some(message) = self.buffered()? {
+                return Ok(message);
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// The next message, if it is here already.
+    pub(super) fn buffered(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        let waiting = self.buffer.get(self.taken..).unwrap_or_default();
+        let message = match waiting.split_first_chunk() {
+            Some((length, rest)) => {
+                let length = u32::from_be_bytes(*length) as usize;
+                if length > LONGEST {
+                    return Err(std::io::ErrorKind::InvalidData.into());
+                }
+                rest.get(..length).map(<[u8]>::to_vec)
+            }
+            None => None,
+        };
+        match &message {
+            Some(message) => self.taken += 4 + message.len(),
+            None => {
+                self.buffer.drain(..self.taken);
+                self.taken = 0;
+            }
+        }
+        Ok(message)
+    }
+}
+
+impl Wire {
+    /// Connects to a server and introduces the session. The answer says when that was asked.
+    pub(super) async fn open(settings: &Settings, host: &Host, hello: &Hello<'_>) -> Result<(Wire, Connected, Moment)> {
+        let opening = Self::open_unlimited(settings, host, hello);
+        match tokio::time::timeout(settings.connect_timeout, opening).await {
+            Ok(Ok(opened)) => Ok(opened),
+            Ok(Err(cause)) => Err(unreached(host, &cause).with_source(cause)),
+            Err(_) => Err(Error::unavailable(format!("{host} has not answered in time"))),
+        }
+    }
+
+    async fn open_unlimited(settings: &Settings, host: &Host, hello: &Hello<'_>) -> std::io::Result<(Wire, Connected, Moment)> {
+        let stream = TcpStream::connect((host.name.as_str(), host.port.unwrap_or_default())).await?;
+        // A request waits for nobody: without this the second of two would wait for the answer to the first.
+        stream.set_nodelay(true)?;
+        let stream: Box<dyn Stream> = match &settings.tls {
+            Some(tls) => tls.wrap(stream, host).await?,
+            None => Box::new(stream),
+        };
+        let (read, mut write) = tokio::io::split(stream);
+        let mut read = Incoming { stream: read, buffer: Vec::new(), taken: 0 };
+        let sent = BootClock.now();
+        let millis = i32::try_from(hello.length.as_millis()).unwrap_or(i32::MAX);
+        write.write_all(&proto::connect(hello.seen, millis, hello.session, hello.password)).await?;
+        write.flush().await?;
+        let answer = read.message().await?;
+        let connected = proto::connected(&answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+        if let Some((user, password)) = &settings.login {
+            write.write_all(&proto::login(user.reveal(), password.reveal())).await?;
+            write.flush().await?;
+        }
+        Ok((Wire { read, write }, connected, sent))
+    }
+}
+
+fn unreached(host: &Host, cause: &std::io::Error) -> Error {
+    match cause.kind() {
+        // A certificate that is not taken does not become better by trying again.
+        std::io::ErrorKind::InvalidData if cause.get_ref().is_some() => {
+            Error::new(ErrorKind::Denied, format!("{host} and this client do not agree on TLS: {cause}"))
+        }
+        std::io::ErrorKind::InvalidData => {
+            Error::new(ErrorKind::Protocol, format!("{host} does not speak as ZooKeeper does; is it the port for clients?"))
+        }
+        std::io::ErrorKind::UnexpectedEof => Error::unavailable(format!("{host} closes the connection; has it a quorum?")),
+        _ => Error::unavailable(format!("{host} cannot be reached: {cause}")),
+    }
+}
