@@ -184,6 +184,12 @@ impl Drop for GoesOn {
     }
 }
 
+/// One server for all checks: each takes seconds to start.
+fn zookeeper_shared(format: &str) -> Subject {
+    static ONE: LazyLock<ZooKeeper> = LazyLock::new(|| ZooKeeper::with().long_sessions().start());
+    by_url(format!("zk://{}/{format}?format={format}", ONE.address()))
+}
+
 /// Three servers, and a login.
 fn zookeeper_ensemble(format: &str) -> Subject {
     static THREE: LazyLock<Ensemble> = LazyLock::new(|| Ensemble::start_as(&ZooKeeper::with().long_sessions()));
@@ -220,14 +226,14 @@ matrix! {
         etcd_plain = etcd("plain"), As::Mutex;
     "zookeeper" / "curator":
         zookeeper_mutex = zookeeper("curator"), As::Mutex;
-        zookeeper_writer = zookeeper("curator"), As::Writer;
-        zookeeper_semaphore = zookeeper("curator"), As::Semaphore;
+        zookeeper_writer = zookeeper_shared("curator"), As::Writer;
+        zookeeper_semaphore = zookeeper_shared("curator"), As::Semaphore;
         zookeeper_ensemble_mutex = zookeeper_ensemble("curator"), As::Mutex;
         zookeeper_ensemble_semaphore = zookeeper_ensemble("curator"), As::Semaphore;
         zookeeper_tls = zookeeper_tls("curator"), As::Mutex;
     "zookeeper" / "kazoo":
-        zookeeper_kazoo = zookeeper("kazoo"), As::Mutex;
-        zookeeper_kazoo_writer = zookeeper("kazoo"), As::Writer;
+        zookeeper_kazoo = zookeeper_shared("kazoo"), As::Mutex;
+        zookeeper_kazoo_writer = zookeeper_shared("kazoo"), As::Writer;
     "zookeeper" / "plain":
         zookeeper_plain = zookeeper("plain"), As::Mutex;
     "redis" / "palisade":

@@ -47,6 +47,9 @@ pub struct Capability {
     pub list: bool,
     /// Whether waiters are known, with their order.
     pub waiters_known: bool,
+    /// Whether a waiter lives by a short lease of its own, so that one that died costs the others little. Where not, it stands in
+    /// line for its whole lease: what it hangs on cannot be changed. For ZooKeeper.
+    pub short_waits: bool,
     /// Whether a grant can be ended by an operator.
     pub revoke: bool,
     /// Whether the holder hears of a revocation by push, and not only at its next renewal.

@@ -99,7 +99,8 @@ pub async fn a_killed_holder_is_replaced(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Processes that are killed while they wait do not hold up the others for longer than a wait lease (user-asks A8, F1).
+/// Processes that are killed while they wait do not hold up the others for longer than a wait lease, or than their lease where
+/// waiters have no other (user-asks A8, F1).
 pub async fn killed_waiters_hold_nobody_up(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "anything about kinds once they are adapted");
     needs!(subject.url().is_some() && subject.capability().waiters_known, "being reached from another process");
@@ -107,8 +108,9 @@ pub async fn killed_waiters_hold_nobody_up(subject: &Subject) -> Verdict {
     let client = subject.client();
     let guard = client.mutex(&name).acquire().await.expect("acquired");
     let mut takers = Vec::new();
+    let lease = Duration::from_secs(if subject.capability().short_waits { 30 } else { 5 });
     for count in 1..=5 {
-        takers.push(Taker::start(subject.url().unwrap_or_default(), &name, Duration::from_secs(30)));
+        takers.push(Taker::start(subject.url().unwrap_or_default(), &name, lease));
         waiters(&client, &name, count).await;
     }
     let lock = client.mutex(&name);

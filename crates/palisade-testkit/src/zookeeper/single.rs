@@ -140,7 +140,7 @@ impl ZooKeeper {
     pub fn sessions(&self) -> Vec<i64> {
         let said = self.ask("cons");
         let ids = said.split("sid=0x").skip(1).filter_map(|rest| rest.split([',', ')']).next());
-        ids.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).map(u64::cast_signed).collect()
+        ids.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).filter(|id| *id != 0).map(u64::cast_signed).collect()
     }
 
     /// Ends somebody's session behind its back, as anybody can who reaches the server: its password follows from its number.

@@ -87,6 +87,7 @@ pub const CAPABILITY: Capability = Capability {
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,
+    short_waits: true,
     revoke: true,
     revoke_pushed: true,
     name_limit: NAME_LIMIT,

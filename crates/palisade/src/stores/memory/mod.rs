@@ -46,6 +46,7 @@ pub const CAPABILITY: Capability = Capability {
     detach: Detach::InProcess,
     list: true,
     waiters_known: true,
+    short_waits: true,
     revoke: true,
     revoke_pushed: true,
     name_limit: Name::LONGEST,

@@ -45,6 +45,7 @@ pub const CAPABILITY: Capability = Capability {
     detach: Detach::Anywhere,
     list: false,
     waiters_known: false,
+    short_waits: true,
     revoke: true,
     revoke_pushed: false,
     name_limit: NAME_LIMIT,

@@ -98,6 +98,8 @@ pub const CURATOR: Capability = Capability {
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,
+    // A node hangs on the session that made it.
+    short_waits: false,
     revoke: true,
     revoke_pushed: true,
     name_limit: NAME_LIMIT,

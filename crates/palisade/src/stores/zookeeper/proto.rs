@@ -4,6 +4,7 @@ use super::jute::{Broken, In, Out};
 
 /// The numbers of requests.
 mod op {
+    pub(super) const CREATE: i32 = 1;
     pub(super) const DELETE: i32 = 2;
     pub(super) const EXISTS: i32 = 3;
     pub(super) const GET_DATA: i32 = 4;
@@ -173,7 +174,8 @@ pub(super) enum Step<'a> {
 impl Step<'_> {
     fn written(&self, out: Out) -> Out {
         let (op, body) = match *self {
-            Step::Create { path, data, acl, make } => (op::CREATE2, creating(path, data, acl, make)),
+            // Within a multi no server says more of what it made than its path.
+            Step::Create { path, data, acl, make } => (op::CREATE, creating(path, data, acl, make)),
             Step::Delete { path, version } => (op::DELETE, Out::bare().text(path).i32(version)),
             Step::SetData { path, data, version } => (op::SET_DATA, Out::bare().text(path).bytes(data).i32(version)),
             Step::Check { path, version } => (op::CHECK, Out::bare().text(path).i32(version)),
@@ -189,10 +191,18 @@ pub(super) enum Multi {
     Failed(Vec<Code>),
 }
 
+impl Multi {
+    /// Why it failed: the error of the step that did.
+    pub(super) fn cause(failed: &[Code]) -> Code {
+        let cause = failed.iter().find(|code| !matches!(code, Code::Other(0) | Code::RolledBack));
+        cause.copied().unwrap_or(Code::RolledBack)
+    }
+}
+
 /// What became of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    Created(String, Stat),
+    Created(String),
     Changed(Stat),
     Nothing,
 }
@@ -206,7 +216,7 @@ pub(super) fn multi(body: &[u8]) -> Result<Multi, Broken> {
             break;
         }
         match kind {
-            op::CREATE2 => done.push(Outcome::Created(read.text()?, Stat::read(&mut read)?)),
+            op::CREATE => done.push(Outcome::Created(read.text()?)),
             op::SET_DATA => done.push(Outcome::Changed(Stat::read(&mut read)?)),
             op::DELETE | op::CHECK => done.push(Outcome::Nothing),
             -1 => failed.push(Code::of(read.i32()?)),
@@ -221,6 +231,8 @@ pub(super) fn multi(body: &[u8]) -> Result<Multi, Broken> {
 pub(super) struct Stat {
     /// The transaction that made it.
     pub(super) czxid: i64,
+    /// The transaction that changed it last.
+    pub(super) mzxid: i64,
     pub(super) version: i32,
     /// The session that it hangs on; 0 for none.
     pub(super) owner: i64,
@@ -230,14 +242,15 @@ pub(super) struct Stat {
 impl Stat {
     pub(super) fn read(read: &mut In<'_>) -> Result<Stat, Broken> {
         let czxid = read.i64()?;
-        let [_mzxid, _ctime, _mtime] = [read.i64()?, read.i64()?, read.i64()?];
+        let mzxid = read.i64()?;
+        let [_ctime, _mtime] = [read.i64()?, read.i64()?];
         let version = read.i32()?;
         let [_cversion, _aversion] = [read.i32()?, read.i32()?];
         let owner = read.i64()?;
         let _length = read.i32()?;
         let children = read.i32()?;
         let _pzxid = read.i64()?;
-        Ok(Stat { czxid, version, owner, children })
+        Ok(Stat { czxid, mzxid, version, owner, children })
     }
 }
 

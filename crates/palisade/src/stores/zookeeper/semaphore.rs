@@ -19,6 +19,7 @@ use super::session::Session;
 use super::shared::{Shared, fence_of};
 use super::value::{self, Value};
 use crate::error::Error;
+use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, Grant, Holder};
 
@@ -60,21 +61,21 @@ impl Shared {
         }
         let [base, leases, limit] = answers.try_into().map_err(|_| gone())?;
         let looked = (base.map_err(unsure)?, leases, limit);
-        let (leases, known_limit) = match self.check_semaphore(seat, permits, looked) {
+        let leases = match self.check_semaphore(seat, permits, looked) {
             Ok(checked) => checked,
             Err(refused) => {
                 self.withdraw(claim.id).await?;
                 return Err(refused);
             }
         };
-        let (holder, full) = match seat.recipe.verdict(&line, &child) {
+        let holder = match seat.recipe.verdict(&line, &child) {
             Verdict::Missing => return Err(gone()),
-            Verdict::Held => match self.take(claim, seat, session, (&child, permits), (&leases, known_limit)).await? {
+            Verdict::Held => match self.take(claim, seat, session, (&child, permits), &leases).await? {
                 Taken::Granted(grant) => return Ok(Answer::Granted(grant)),
                 Taken::Lost => return Err(gone()),
-                Taken::Full { one } => (one.map(|one| format!("{}/{one}", seat.leases())), true),
+                Taken::Full { one } => one.map(|one| format!("{}/{one}", seat.leases())),
             },
-            Verdict::Blocked { .. } => (leases.first().map(|one| format!("{}/{one}", seat.leases())), false),
+            Verdict::Blocked { .. } => leases.first().map(|one| format!("{}/{one}", seat.leases())),
         };
         if claim.queue {
             return match self.look(claim).await? {
@@ -84,7 +85,6 @@ impl Shared {
             };
         }
         let asked = holder.map(|path| (session.send(Request::get_data(&path, false)), path));
-        let _ = full;
         self.withdraw(claim.id).await?;
         let holder = match asked {
             Some((sent, path)) => holder_of(sent.answer().await, seat, &path)?,
@@ -93,13 +93,13 @@ impl Shared {
         Ok(Answer::Busy(Busy { holder, ..Busy::default() }))
     }
 
-    /// One name serves one kind and one limit at a time. The answer has the permits that are held, and the limit on record.
+    /// One name serves one kind and one limit at a time. The answer has the permits that are held.
     fn check_semaphore(
         &self,
         seat: &Seat,
         (_, limit): (u32, u32),
         (base, leases, data): (Vec<u8>, Result<Vec<u8>, Failed>, Result<Vec<u8>, Failed>),
-    ) -> Result<(Vec<String>, Option<u32>), Failed> {
+    ) -> Result<Vec<String>, Failed> {
         let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
         for child in proto::children(&base)? {
             if let Some((_, other)) = kinds.iter().find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child)) {
@@ -115,7 +115,7 @@ impl Shared {
             Some(other) if other != limit && !leases.is_empty() => Err(Failed::Never(Error::config(format!(
                 "the name serves as a semaphore of {other} now, and cannot serve as a semaphore of {limit} at the same time"
             )))),
-            on_record => Ok((leases, on_record)),
+            _ => Ok(leases),
         }
     }
 
@@ -126,7 +126,7 @@ impl Shared {
         seat: &Arc<Seat>,
         session: &Arc<Session>,
         (child, (count, limit)): (&str, (u32, u32)),
-        (leases, on_record): (&[String], Option<u32>),
+        leases: &[String],
     ) -> Result<Taken, Failed> {
         let free = u64::from(limit).saturating_sub(leases.len() as u64);
         if free < u64::from(count) {
@@ -134,26 +134,28 @@ impl Shared {
         }
         let (own, dir) = (format!("{}/{child}", seat.line()), seat.leases());
         let wanted = format!("{dir}/{}", lease_prefix(&seat.guid));
-        let (value, limit) = (self.value_of(claim, session), (limit, value::of_limit(limit)));
-        let mut steps = Vec::new();
-        if on_record != Some(limit.0) {
-            steps.push(Step::SetData { path: &dir, data: &limit.1, version: ANY });
-        }
+        let (value, limit) = (self.value_of(claim, session), value::of_limit(limit));
+        // The first step says of which transaction it is a part, as the others do not: the fence.
+        let mut steps = vec![Step::SetData { path: &dir, data: &limit, version: ANY }];
         let acl = self.settings.acl();
         steps.extend((0..count).map(|_| Step::Create { path: &wanted, data: &value, acl, make: Make::EphemeralSequential }));
         steps.push(Step::Delete { path: &own, version: ANY });
         let done = match proto::multi(&session.ask(Request::multi(&steps)).await?)? {
             Multi::Done(done) => done,
-            // Its place, or the nodes of the name.
-            Multi::Failed(_) => return Ok(Taken::Lost),
+            Multi::Failed(codes) => match Multi::cause(&codes) {
+                // Its place, or the nodes of the name.
+                Code::NoNode | Code::RolledBack => return Ok(Taken::Lost),
+                other => return Err(Failed::Refused(other)),
+            },
         };
-        let mut made = done.into_iter().filter_map(|outcome| match outcome {
-            Outcome::Created(path, stat) => Some((path, stat)),
-            _ => None,
-        });
-        let Some((first, stat)) = made.next() else { return Err(gone()) };
-        let nodes: Vec<String> = std::iter::once(first).chain(made.map(|(path, _)| path)).collect();
-        let fence = fence_of(stat.czxid);
+        let (mut nodes, mut fence) = (Vec::new(), Fence::NONE);
+        for outcome in done {
+            match outcome {
+                Outcome::Created(path) => nodes.push(path),
+                Outcome::Changed(stat) => fence = fence_of(stat.mzxid),
+                Outcome::Nothing => {}
+            }
+        }
         self.holds(claim, seat, session, (nodes, fence));
         Ok(Taken::Granted(Grant { fence, lease: session.lease() }))
     }
@@ -169,10 +171,7 @@ impl Shared {
     ) -> Result<Stood, Failed> {
         for _ in 0..LOOKS {
             self.claims.lock().watch(session.id(), &seat.leases(), claim.id);
-            let listed = session.send(Request::children(&seat.leases(), true));
-            let data = session.send(Request::get_data(&seat.leases(), false));
-            let (listed, data) = (listed.answer().await, data.answer().await);
-            let leases = match listed {
+            let leases = match session.ask(Request::children(&seat.leases(), true)).await {
                 Ok(body) => proto::children(&body)?,
                 Err(failed) if failed.is(Code::NoNode) => {
                     // Reaped, since it was empty: the step that takes permits needs it.
@@ -183,11 +182,7 @@ impl Shared {
                 }
                 Err(failed) => return Err(failed),
             };
-            let on_record = match data {
-                Ok(body) => Value::read(&proto::data(&body)?.0, &seat.base)?.limit,
-                Err(_) => None,
-            };
-            match self.take(claim, seat, session, (child, permits), (&leases, on_record)).await? {
+            match self.take(claim, seat, session, (child, permits), &leases).await? {
                 Taken::Granted(grant) => return Ok(Stood::Granted(grant)),
                 Taken::Lost => return Ok(Stood::Gone),
                 Taken::Full { one } => {
