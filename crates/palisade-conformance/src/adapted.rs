@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Kind, Mode, Page, Query, Released, Revoked, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Kind, Mode, Page, Query, Released, Revoked, Standing, Store, Woken,
 };
 use palisade::{Fence, Name, Result};
 
@@ -82,6 +82,10 @@ impl Store for Adapted {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.store.inspect(query).await
+    }
+
+    fn lock_key(&self, claim: ClaimId) -> Option<String> {
+        self.store.lock_key(claim)
     }
 
     fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {

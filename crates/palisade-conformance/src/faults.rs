@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Page, Query, Released, Revoked, Runs, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Page, Query, Released, Revoked, Runs, Standing, Store, Woken,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
@@ -190,6 +190,10 @@ impl Store for Faulty {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.faults.pass(self.store.inspect(query)).await
+    }
+
+    fn lock_key(&self, claim: ClaimId) -> Option<String> {
+        self.store.lock_key(claim)
     }
 
     fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {

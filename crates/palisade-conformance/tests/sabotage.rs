@@ -194,6 +194,10 @@ impl Store for Saboteur {
         self.store.inspect(query).await
     }
 
+    fn lock_key(&self, claim: palisade::store::ClaimId) -> Option<String> {
+        self.store.lock_key(claim)
+    }
+
     fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.store.liveness()
     }

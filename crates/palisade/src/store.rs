@@ -96,6 +96,13 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// What a write in the same system can compare to know that this claim still holds; `None` where there is no such thing, or
+    /// the claim does not hold. Where it follows from the claim alone it need not be asked here. For ZooKeeper: the path of its node.
+    fn lock_key(&self, claim: ClaimId) -> Option<String> {
+        let _ = claim;
+        None
+    }
+
     /// Returns the next thing that the core must hear of: contact lost or regained, a grant that ended early.
     ///
     /// The core always waits here while it uses the store: a store may take its pushes to waiters from here, too.

@@ -4,14 +4,14 @@
 //! ([`Swapped::Conflict`]), looks again, and decides again. Use it where the work between reading and writing is short and has no
 //! effect of its own; use a lock, with a [fence](crate::fence), where it is long or must not be done twice.
 //!
-//! The shape is the same for every system that it is made for (Redis today):
+//! The shape is the same for every system that it is made for, Redis and ZooKeeper:
 //!
 //! | verb | answer |
 //! |---|---|
 //! | `get(key)` | the value and its [`Version`], or nothing |
 //! | `swap(key, expected, value)` | [`Swapped::Done`] with the new version, or [`Swapped::Conflict`] with what is there |
 //! | `remove(key, expected)` | the same |
-//! | `settle(swap)` | what became of a swap whose answer was lost: [`Settled`] |
+//! | `settle(swap)` | what became of a swap whose answer was lost: [`Settled`]; not in ZooKeeper, which keeps no token beside a value |
 //! | `update(key, \|old\| new)` | `get` and `swap` until it is done, with a bound |
 //!
 //! # Versions never repeat
@@ -20,7 +20,10 @@
 //! expects a version can only pass while that very value stands there: there is no ABA. How far that goes is documented with each
 //! system.
 
+#[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::fmt;
 
@@ -79,6 +82,7 @@ pub enum Settled {
     Unknown(Option<Versioned>),
 }
 
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "made by the systems that keep a token"))]
 /// A swap whose answer was lost: all that is needed to find out what became of it, or to do it after all.
 ///
 /// It carries the value, and a random token that is kept beside the value in the store.

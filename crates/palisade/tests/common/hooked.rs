@@ -189,6 +189,10 @@ impl Store for Hooked {
         self.store.inspect(query).await
     }
 
+    fn lock_key(&self, claim: palisade::store::ClaimId) -> Option<String> {
+        self.store.lock_key(claim)
+    }
+
     fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.store.liveness()
     }

@@ -12,7 +12,7 @@ use super::shared::{Shared, fence_of};
 use super::value::Value;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
-use crate::store::{Claim, Grant};
+use crate::store::{Claim, ClaimId, Grant};
 
 /// A node of a claim.
 pub(super) struct Found {
@@ -153,6 +153,14 @@ impl Shared {
         let seat = Arc::new(Seat { recipe, ..seat });
         self.waits(claim, &seat, session, (child, first.stat.czxid), BootClock.now());
         true
+    }
+
+    /// The node that a claim of ours holds by.
+    pub(super) fn lock_node(&self, claim: ClaimId) -> Option<String> {
+        match &self.claims.lock().known.get(&claim)?.stage {
+            Stage::Holding(holding) => holding.nodes.first().cloned(),
+            Stage::Waiting(_) => None,
+        }
     }
 
     /// The fence that a claim of ours holds by.

@@ -43,6 +43,7 @@ mod jute;
 mod known;
 mod listing;
 mod looking;
+pub(crate) mod nodes;
 mod plain;
 mod proto;
 mod recipe;
@@ -68,7 +69,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
     Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::stores::mailbox::PutsBack;
@@ -170,6 +171,10 @@ impl Store for ZkStore {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.0.inspect(query).await
+    }
+
+    fn lock_key(&self, claim: ClaimId) -> Option<String> {
+        self.0.lock_node(claim)
     }
 
     async fn event(&self) -> Event {

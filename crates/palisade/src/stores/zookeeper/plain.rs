@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::CURATOR;
-use super::claiming::holder_of;
+use super::claiming::{LOOKS, gone, holder_of};
 use super::failure::Failed;
 use super::known::Seat;
 use super::proto::{self, ANY, Code, Make, Request};
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Detach, Ending, Event, Grant, Order, Page, Query, Released, Revoked, Standing,
+    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, Detach, Ending, Event, Grant, Order, Page, Query, Released, Revoked, Standing,
     Store, Wakes, Woken,
 };
 
@@ -49,27 +49,23 @@ pub(super) struct PlainStore(pub(super) Arc<Shared>);
 impl PlainStore {
     async fn enter(&self, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
         let value = value::of(claim, None, Some(&seat.guid));
-        let mut all_parents = false;
-        loop {
-            let parents = [self.0.settings.chroot.clone()];
-            if all_parents && !self.0.settings.chroot.is_empty() {
-                for made in self.0.make_parents(session, &parents, true) {
-                    let _ = made.answer().await;
-                }
-            }
+        let mut has_parents = self.0.settings.chroot.is_empty();
+        for _ in 0..LOOKS {
             match session.ask(Request::create(&seat.base, &value, self.0.settings.acl(), Make::Ephemeral)).await {
                 Ok(body) => {
                     let (_, stat) = proto::created(&body)?;
                     return Ok(Answer::Granted(self.granted(claim, seat, session, stat.czxid)));
                 }
-                Err(failed) if failed.is(Code::NoNode) && !all_parents => all_parents = true,
+                Err(failed) if failed.is(Code::NoNode) && !has_parents => {
+                    has_parents = true;
+                    for made in self.0.make_parents(session, &[self.0.settings.chroot.clone()], true) {
+                        // There already, perhaps: the next attempt tells.
+                        let _ = made.answer().await;
+                    }
+                    continue;
+                }
                 Err(failed) if failed.is(Code::NodeExists) => {}
                 Err(failed) => return Err(failed),
-            }
-            if all_parents {
-                // Made just now, so that the next attempt is the last.
-                all_parents = false;
-                continue;
             }
             let read = session.ask(Request::get_data(&seat.base, false)).await;
             let body = match read {
@@ -91,6 +87,7 @@ impl PlainStore {
             let holder = holder_of(Ok(body), seat, &seat.base)?;
             return Ok(Answer::Busy(Busy { holder, woken: true, ..Busy::default() }));
         }
+        Err(gone())
     }
 
     fn granted(&self, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>, czxid: i64) -> Grant {
@@ -220,6 +217,11 @@ impl Store for PlainStore {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.0.inspect(query).await
+    }
+
+    // Somebody else's node may stand in its place: it proves nothing.
+    fn lock_key(&self, _: ClaimId) -> Option<String> {
+        None
     }
 
     async fn event(&self) -> Event {

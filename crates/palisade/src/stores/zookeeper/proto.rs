@@ -116,10 +116,6 @@ impl Request {
         Request::new(op::GET_DATA, false, Out::bare().text(path).bool(watch))
     }
 
-    pub(super) fn set_data(path: &str, data: &[u8], version: i32) -> Request {
-        Request::new(op::SET_DATA, true, Out::bare().text(path).bytes(data).i32(version))
-    }
-
     pub(super) fn children(path: &str, watch: bool) -> Request {
         Request::new(op::GET_CHILDREN, false, Out::bare().text(path).bool(watch))
     }

@@ -263,12 +263,11 @@ impl Actor {
             };
             tracing::debug!(%error, "the connection of a session is lost");
             let Some(session) = self.session.upgrade() else { return };
-            let Some(hears) = self.hears.upgrade() else { return };
-            if !hears.in_use(&session) {
+            let Some(hears) = self.hears.upgrade().filter(|hears| hears.in_use(&session)) else {
                 // Nobody would miss it; the server ends it by itself.
                 session.state().gone = true;
                 return;
-            }
+            };
             hears.cut_off(&session);
             drop((session, hears));
             wire = match self.reconnect().await {
