@@ -12,7 +12,8 @@ use crate::notice::print;
 const ADVICE: &str = "
 One machine, no server: sqlite. Tests, or threads of one process: memory.
 Several machines: redis; its format simple shares locks with other languages' libraries, palisade can do more.
-Several machines, and no failover may forget a grant: etcd, whose locks etcdctl and Go programs share.
+Several machines, and no failover may forget a grant: etcd, whose locks etcdctl and Go programs share;
+or zookeeper, whose locks Java programs (Curator) share, or Python ones (kazoo).
 Whatever you choose: only a resource that checks the fence refuses a stale write.
 ";
 

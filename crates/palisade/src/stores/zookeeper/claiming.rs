@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::failure::Failed;
-use super::known::{self, LEASES, Seat, recipe_of};
+use super::known::{LEASES, Seat, recipe_of};
 use super::proto::{self, Code, Make, Request, Stat};
 use super::recipe::{self, Verdict};
 use super::session::{Sent, Session};
@@ -242,7 +242,7 @@ impl Shared {
 
     pub(super) fn place(&self, id: ClaimId, claim: &Claim, holder: Option<Holder>) -> Place {
         let lease = match self.claims.lock().known.get(&id) {
-            Some(known) => known::wait_lease(&known.session, claim.wait_lease()),
+            Some(known) => known.session.lease_of(claim.wait_lease()),
             None => crate::store::Lease::of(claim.wait_lease()),
         };
         Place { ahead: None, ask_in: None, lease, holder }

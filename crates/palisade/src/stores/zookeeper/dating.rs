@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::lease::Moment;
 
 /// As a part of the session: by when the leader has heard of a request.
-const PASSED_ON: u32 = 4;
+pub(super) const PASSED_ON: u32 = 4;
 /// As a part of the session: requests that are closer together count as one.
 const APART: u32 = 64;
 

@@ -9,7 +9,7 @@ use super::session::Session;
 use super::settings::Format;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ClaimId, Gone, Kind, Lease, Mode};
+use crate::store::{ClaimId, Gone, Kind, Mode};
 use crate::stores::mailbox::Mailbox;
 
 /// Where a claim's nodes are.
@@ -111,13 +111,6 @@ impl Known {
             Stage::Holding(holding) => Some(holding.fence),
         }
     }
-}
-
-/// How long a waiter keeps its place. The session lasts longer: what counts is its end, and of that the last part.
-pub(super) fn wait_lease(session: &Session, wait_lease: Duration) -> Lease {
-    let Lease { length, counted_from } = session.lease();
-    let shift = length.saturating_sub(wait_lease);
-    Lease { length: wait_lease.min(length), counted_from: counted_from.map(|from| from + shift) }
 }
 
 /// All claims of a client, and why those ended that are still asked about.

@@ -84,8 +84,8 @@ pub const CURATOR: Capability = Capability {
     wakes: Wakes::Watch,
     fence: FenceSource::Revision,
     lease_unit: LeaseUnit::Session,
-    // Two ticks of a second. A server has its own limits, 2 to 20 ticks of 2 seconds unless it was told otherwise.
-    min_lease: Duration::from_secs(2),
+    // What a server with the usual tick of two seconds grants at the least; at the most it is ten times that.
+    min_lease: Duration::from_secs(4),
     max_lease: Duration::from_secs(24 * 3600),
     rwlock: true,
     semaphore: true,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
 
-use super::dating::Dating;
+use super::dating::{Dating, PASSED_ON};
 use super::failure::Failed;
 use super::proto::{self, Code, Request};
 use super::settings::Settings;
@@ -165,10 +165,18 @@ impl Session {
         self.state().dating.length()
     }
 
-    /// Its lease, as far as it is proven.
+    /// Its lease, as far as it is proven: three quarters of its length, since an answer proves no more at a time.
     pub(super) fn lease(&self) -> Lease {
+        self.lease_of(self.length())
+    }
+
+    /// The last part of its lease, at most so long. It ends when the whole does, whatever the drift of the clocks.
+    pub(super) fn lease_of(&self, longest: Duration) -> Lease {
         let state = self.state();
-        Lease { length: state.dating.length(), counted_from: Some(state.dating.counted_from()) }
+        let whole = state.dating.length();
+        let length = longest.min(whole - whole / PASSED_ON);
+        let begins_later = (whole - length).mul_f64(1.0 - self.settings.drift);
+        Lease { length, counted_from: Some(state.dating.counted_from() + begins_later) }
     }
 
     pub(super) fn counted_from(&self) -> Moment {
@@ -188,7 +196,7 @@ impl Session {
     pub(super) fn can_be_joined(&self, now: Moment) -> bool {
         let state = self.state();
         let length = state.dating.length();
-        !state.gone && (state.dating.counted_from() + length).since(now) > length / 2
+        !state.gone && (state.dating.counted_from() + length).since(now) > length.mul_f64(0.4)
     }
 
     /// Whether the leader has answered so recently that asking again would bring nothing.

@@ -26,6 +26,8 @@ pub(super) struct Settings {
     /// What stands before every name: empty, or the path without a slash at its end.
     pub(super) chroot: String,
     exact_names: bool,
+    /// By how much our clock and the servers' may differ in speed.
+    pub(super) drift: f64,
     pub(super) connect_timeout: Duration,
     pub(super) request_timeout: Duration,
 }
@@ -64,6 +66,7 @@ impl Settings {
             tls,
             chroot: chroot(url.below_hosts())?,
             exact_names: common.exact_names,
+            drift: common.drift,
             connect_timeout: common.connect_timeout,
             request_timeout: common.request_timeout,
         })
