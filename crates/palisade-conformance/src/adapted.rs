@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Kind, Mode, Page, Query, Released, Revoked, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Kind, Mode, Page, Query, Released, Revoked, Standing, Store,
+    Woken,
 };
 use palisade::{Fence, Name, Result};
 

@@ -212,7 +212,7 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
         assert!(mixed.release().await.all_done());
     }
     needs!(subject.capability().revoke, "revocation");
-    let all = multi.lease_all(Duration::from_secs(3)).acquire().await.expect("acquired");
+    let all = multi.lease_all(subject.capability().min_lease.max(Duration::from_secs(3))).acquire().await.expect("acquired");
     let stop = all.on_lost();
     let fence = all.fence(&b).expect("held exclusively");
     theirs.revoke(&b, fence).await.expect("an answer");

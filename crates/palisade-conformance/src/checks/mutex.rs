@@ -181,7 +181,8 @@ pub async fn tells_of_a_revocation(subject: &Subject) -> Verdict {
     needs!(subject.capability().revoke, "revocation");
     let name = subject.name("revoked");
     let (holder, operator) = (subject.client(), subject.client());
-    let guard = holder.mutex(&name).lease(Duration::from_secs(3)).acquire().await.expect("acquired");
+    let guard =
+        holder.mutex(&name).lease(subject.capability().min_lease.max(Duration::from_secs(3))).acquire().await.expect("acquired");
     let stop = guard.on_lost();
     assert!(guard.is_held() && !stop.is_cancelled());
     assert_eq!(operator.revoke(&name, guard.fence()).await.expect("an answer"), Revoked::Done);

@@ -263,14 +263,7 @@ pub(super) fn holder_of(answer: Result<Vec<u8>, Failed>, seat: &Seat, node: &str
         None if seat.recipe.is_shared(node) => Mode::Shared,
         None => Mode::Exclusive,
     };
-    Ok(Some(Holder {
-        owner: value.owner,
-        reason: value.reason,
-        fence: fence_of(stat.czxid),
-        mode,
-        held: None,
-        lease_left: None,
-    }))
+    Ok(Some(Holder { owner: value.owner, reason: value.reason, fence: fence_of(stat.czxid), mode, held: None, lease_left: None }))
 }
 
 /// The node was made, whatever came after.

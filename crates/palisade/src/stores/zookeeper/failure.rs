@@ -52,7 +52,9 @@ fn refusal(code: Code) -> Error {
             "ZooKeeper denies a right on a node; see docs/stores/zookeeper.md for the rights that are needed",
         ),
         Code::AuthFailed => Error::new(ErrorKind::Denied, "ZooKeeper refused the user or the password"),
-        Code::InvalidAcl => Error::new(ErrorKind::Denied, "ZooKeeper does not take the login for an ACL; is digest switched off?"),
+        Code::InvalidAcl => {
+            Error::new(ErrorKind::Denied, "ZooKeeper does not take the login for an ACL; is digest switched off?")
+        }
         Code::NoChildrenForEphemerals => {
             Error::config("the name is used in the format plain, and cannot be used in this one at the same time")
         }

@@ -69,8 +69,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
-    Revoked, Runs, Standing, Store, Wakes, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query,
+    Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::stores::mailbox::PutsBack;
 use crate::url::StoreUrl;

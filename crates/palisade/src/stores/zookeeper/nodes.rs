@@ -73,7 +73,8 @@ impl Nodes {
             return Ok(Arc::clone(session));
         }
         // Nothing hangs on it: its length does not matter.
-        let session = Session::open(&self.settings, Duration::from_secs(10), Weak::<Nobody>::new()).await.map_err(Failed::Never)?;
+        let session =
+            Session::open(&self.settings, Duration::from_secs(10), Weak::<Nobody>::new()).await.map_err(Failed::Never)?;
         *kept = Some(Arc::clone(&session));
         Ok(session)
     }

@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, Detach, Ending, Event, Grant, Order, Page, Query, Released, Revoked, Standing,
-    Store, Wakes, Woken,
+    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, Detach, Ending, Event, Grant, Order, Page, Query, Released, Revoked,
+    Standing, Store, Wakes, Woken,
 };
 
 /// What the format `plain` can do.

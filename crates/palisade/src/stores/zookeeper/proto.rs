@@ -160,11 +160,26 @@ pub(super) fn login(user: &str, password: &str) -> Vec<u8> {
 /// One step of a multi: all are done, or none.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step<'a> {
-    Create { path: &'a str, data: &'a [u8], acl: Acl, make: Make },
-    Delete { path: &'a str, version: i32 },
-    SetData { path: &'a str, data: &'a [u8], version: i32 },
+    Create {
+        path: &'a str,
+        data: &'a [u8],
+        acl: Acl,
+        make: Make,
+    },
+    Delete {
+        path: &'a str,
+        version: i32,
+    },
+    SetData {
+        path: &'a str,
+        data: &'a [u8],
+        version: i32,
+    },
     /// That the node is there, with this version.
-    Check { path: &'a str, version: i32 },
+    Check {
+        path: &'a str,
+        version: i32,
+    },
 }
 
 impl Step<'_> {

@@ -133,9 +133,7 @@ impl Recipe {
         let mut blockers = sorted.iter().take(at).filter(|sibling| self.is_blocked_by(sibling));
         match (blockers.next(), blockers.next_back()) {
             (None, _) => Verdict::Held,
-            (Some(first), last) => {
-                Verdict::Blocked { by: (*last.unwrap_or(first)).to_owned(), first: (*first).to_owned() }
-            }
+            (Some(first), last) => Verdict::Blocked { by: (*last.unwrap_or(first)).to_owned(), first: (*first).to_owned() },
         }
     }
 
@@ -193,7 +191,13 @@ mod tests {
     /// By the number, and not by the random part before it; a child without the mark sorts by its whole name.
     #[test]
     fn curators_order() {
-        let line = children(&["_c_aaa-lock-0000000012", "_c_fff-lock-0000000003", "lock-0000000004", "locks", "_c_x-__WRIT__0000000001"]);
+        let line = children(&[
+            "_c_aaa-lock-0000000012",
+            "_c_fff-lock-0000000003",
+            "lock-0000000004",
+            "locks",
+            "_c_x-__WRIT__0000000001",
+        ]);
         let order = ["_c_fff-lock-0000000003", "lock-0000000004", "_c_aaa-lock-0000000012", "_c_x-__WRIT__0000000001", "locks"];
         assert_eq!(Recipe::Mutex.sorted(&line), order);
         assert_eq!(Recipe::Mutex.verdict(&line, "_c_fff-lock-0000000003"), Verdict::Held);
@@ -208,11 +212,22 @@ mod tests {
 
     #[test]
     fn readers_wait_for_writers_only() {
-        let line = children(&["_c_d-__READ__0000000003", "_c_a-__READ__0000000000", "_c_b-__WRIT__0000000001", "_c_c-__WRIT__0000000002"]);
+        let line = children(&[
+            "_c_d-__READ__0000000003",
+            "_c_a-__READ__0000000000",
+            "_c_b-__WRIT__0000000001",
+            "_c_c-__WRIT__0000000002",
+        ]);
         assert_eq!(Recipe::Read.verdict(&line, "_c_a-__READ__0000000000"), Verdict::Held);
-        assert_eq!(Recipe::Write.verdict(&line, "_c_b-__WRIT__0000000001"), blocked("_c_a-__READ__0000000000", "_c_a-__READ__0000000000"));
+        assert_eq!(
+            Recipe::Write.verdict(&line, "_c_b-__WRIT__0000000001"),
+            blocked("_c_a-__READ__0000000000", "_c_a-__READ__0000000000")
+        );
         // The last writer before it: the one whose end lets it in.
-        assert_eq!(Recipe::Read.verdict(&line, "_c_d-__READ__0000000003"), blocked("_c_c-__WRIT__0000000002", "_c_b-__WRIT__0000000001"));
+        assert_eq!(
+            Recipe::Read.verdict(&line, "_c_d-__READ__0000000003"),
+            blocked("_c_c-__WRIT__0000000002", "_c_b-__WRIT__0000000001")
+        );
         assert_eq!(Recipe::Read.line(&line).1, 1);
         let together = children(&["_c_w-__READ__0000000007", "_c_w-__WRIT__0000000007"]);
         assert_eq!(Recipe::Write.verdict(&together, "_c_w-__WRIT__0000000007"), Verdict::Held, "a writer that reads as well");
@@ -220,11 +235,20 @@ mod tests {
 
     #[test]
     fn kazoo_sees_its_own_only() {
-        let line = children(&["_c_x-lock-0000000000", "aa__rlock__0000000001", "bb__lock__0000000002", "cc__lock__0000000003", "dd__lock__"]);
+        let line = children(&[
+            "_c_x-lock-0000000000",
+            "aa__rlock__0000000001",
+            "bb__lock__0000000002",
+            "cc__lock__0000000003",
+            "dd__lock__",
+        ]);
         assert_eq!(Recipe::KazooLock.verdict(&line, "bb__lock__0000000002"), Verdict::Held, "a lock does not see readers");
         let reader = "aa__rlock__0000000001";
         assert_eq!(Recipe::KazooWrite.verdict(&line, "bb__lock__0000000002"), blocked(reader, reader));
-        assert_eq!(Recipe::KazooLock.verdict(&line, "cc__lock__0000000003"), blocked("bb__lock__0000000002", "bb__lock__0000000002"));
+        assert_eq!(
+            Recipe::KazooLock.verdict(&line, "cc__lock__0000000003"),
+            blocked("bb__lock__0000000002", "bb__lock__0000000002")
+        );
         assert_eq!(Recipe::KazooRead.verdict(&line, "aa__rlock__0000000001"), Verdict::Held);
         assert_eq!(kazoo("ee__lock__-2147483648"), Some((false, "-2147483648")));
         assert_eq!(kazoo("ee__lock__123"), None);

@@ -186,7 +186,9 @@ impl Shared {
                 Taken::Granted(grant) => return Ok(Stood::Granted(grant)),
                 Taken::Lost => return Ok(Stood::Gone),
                 Taken::Full { one } => {
-                    if let Some(Stage::Waiting(waiting)) = self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage) {
+                    if let Some(Stage::Waiting(waiting)) =
+                        self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage)
+                    {
                         waiting.is_first = true;
                     }
                     return Ok(Stood::Queued(self.who(session, seat, one).await?));

@@ -111,7 +111,8 @@ impl Shared {
 
     /// A session for those who only look: any that there is, or one of its own.
     pub(super) async fn any_session(&self) -> Result<Arc<Session>> {
-        let used = self.claims.lock().known.values().find(|known| !known.session.is_gone()).map(|known| Arc::clone(&known.session));
+        let used =
+            self.claims.lock().known.values().find(|known| !known.session.is_gone()).map(|known| Arc::clone(&known.session));
         if let Some(session) = used {
             return Ok(session);
         }
