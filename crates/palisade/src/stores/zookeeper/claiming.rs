@@ -158,7 +158,7 @@ impl Shared {
     async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
         let sent = BootClock.now();
         let value = self.value_of(claim, session);
-        let (child, stat, children, _) = self.stand(session, seat, &value, &[seat.base.clone()], Vec::new).await?;
+        let (child, stat, children, _) = self.stand(session, seat, &value, std::slice::from_ref(&seat.base), Vec::new).await?;
         self.waits(claim, seat, session, (child.clone(), stat.czxid), sent);
         if let Err(refused) = self.check_no_permits(session, seat, &children).await {
             self.withdraw(claim.id).await?;

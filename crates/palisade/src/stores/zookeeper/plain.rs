@@ -58,7 +58,7 @@ impl PlainStore {
                 }
                 Err(failed) if failed.is(Code::NoNode) && !has_parents => {
                     has_parents = true;
-                    for made in self.0.make_parents(session, &[self.0.settings.chroot.clone()], true) {
+                    for made in self.0.make_parents(session, std::slice::from_ref(&self.0.settings.chroot), true) {
                         // There already, perhaps: the next attempt tells.
                         let _ = made.answer().await;
                     }

@@ -308,7 +308,7 @@ pub(super) struct Header {
     pub(super) error: i32,
 }
 
-pub(super) fn header<'a>(body: &'a [u8]) -> Result<(Header, &'a [u8]), Broken> {
+pub(super) fn header(body: &[u8]) -> Result<(Header, &[u8]), Broken> {
     let mut read = In(body);
     Ok((Header { xid: read.i32()?, zxid: read.i64()?, error: read.i32()? }, read.0))
 }

@@ -23,6 +23,9 @@ use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, Grant, Holder};
 
+/// What the server answered to one of several questions.
+type Body = Result<Vec<u8>, Failed>;
+
 /// What came of an attempt to take permits.
 enum Taken {
     Granted(Grant),
@@ -60,7 +63,7 @@ impl Shared {
             answers.push(sent.answer().await);
         }
         let [base, leases, limit] = answers.try_into().map_err(|_| gone())?;
-        let looked = (base.map_err(unsure)?, leases, limit);
+        let looked = [base, leases, limit];
         let leases = match self.check_semaphore(seat, permits, looked) {
             Ok(checked) => checked,
             Err(refused) => {
@@ -98,10 +101,10 @@ impl Shared {
         &self,
         seat: &Seat,
         (_, limit): (u32, u32),
-        (base, leases, data): (Vec<u8>, Result<Vec<u8>, Failed>, Result<Vec<u8>, Failed>),
+        [base, leases, data]: [Body; 3],
     ) -> Result<Vec<String>, Failed> {
         let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
-        for child in proto::children(&base)? {
+        for child in proto::children(&base.map_err(unsure)?)? {
             if let Some((_, other)) = kinds.iter().find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child)) {
                 return Err(Failed::Never(Error::config(format!(
                     "the name serves as a {other} now, and cannot serve as a semaphore of {limit} at the same time"

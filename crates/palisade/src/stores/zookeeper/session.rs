@@ -107,16 +107,16 @@ impl Session {
         password: Vec<u8>,
         hears: Weak<dyn Hears>,
     ) -> Result<Option<Arc<Session>>> {
-        let mut place = fastrand::usize(..settings.hosts.len().max(1));
+        let count = settings.hosts.len();
+        let first = fastrand::usize(..count.max(1));
         let mut failure = None;
         let begun = BootClock.now();
-        for attempt in 0..settings.hosts.len() {
+        for place in first..first + count {
             // Not longer than one request may take, but one attempt at least.
-            if attempt > 0 && BootClock.now().since(begun) >= settings.request_timeout {
+            if place > first && BootClock.now().since(begun) >= settings.request_timeout {
                 break;
             }
-            let Some(host) = settings.hosts.get(place % settings.hosts.len()) else { break };
-            place += 1;
+            let Some(host) = settings.hosts.get(place % count) else { break };
             let hello = Hello { seen: 0, length, session: id, password: &password };
             let (wire, connected, sent) = match Wire::open(settings, host, &hello).await {
                 Ok(opened) => opened,
@@ -141,7 +141,8 @@ impl Session {
                 connection: 1,
             };
             let session = Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands });
-            let actor = Actor { session: Arc::downgrade(&session), settings: Arc::clone(settings), hears, received, place };
+            let actor =
+                Actor { session: Arc::downgrade(&session), settings: Arc::clone(settings), hears, received, place: place + 1 };
             tokio::spawn(actor.run(wire));
             return Ok(Some(session));
         }
@@ -377,7 +378,7 @@ impl Actor {
                 command = self.received.recv() => {
                     let mut out = Vec::new();
                     let mut next = command;
-                    let mut over = next.is_none();
+                    let over = next.is_none();
                     // Dated before it is sent.
                     let sent = BootClock.now();
                     while let Some(command) = next {
@@ -400,9 +401,9 @@ impl Actor {
                         write.write_all(&out).await?;
                         write.flush().await
                     };
-                    match tokio::time::timeout(limit, writing).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(_)) | Err(_) => over = over || { return lost(flights, Error::unavailable("ZooKeeper cannot be written to")) },
+                    let is_written = matches!(tokio::time::timeout(limit, writing).await, Ok(Ok(())));
+                    if !is_written && !over {
+                        return lost(flights, Error::unavailable("ZooKeeper cannot be written to"));
                     }
                     if over {
                         // It hears of the end before we hang up.

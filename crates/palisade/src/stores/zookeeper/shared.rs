@@ -28,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How many nodes of names are remembered as made.
 const MADE: usize = 4096;
 
+/// By session and path.
+type Onlookers = HashMap<(i64, String), Vec<Weak<Notify>>>;
+
 pub(super) struct Shared {
     pub(super) settings: Arc<Settings>,
     pub(super) sessions: Sessions,
@@ -45,7 +48,7 @@ pub(super) struct Shared {
     /// Claims that were granted just now, and whether somebody will look after them.
     fresh: Mutex<(Vec<ClaimId>, bool)>,
     /// Whom a watch on a path tells that has no claim in the store, by session.
-    onlookers: Mutex<HashMap<(i64, String), Vec<Weak<Notify>>>>,
+    onlookers: Mutex<Onlookers>,
     /// When somebody looks next for claims that nobody renews; `None` when nobody does.
     janitor: Mutex<Option<Moment>>,
     sooner: Arc<Notify>,
