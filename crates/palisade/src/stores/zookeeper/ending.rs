@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::failure::Failed;
+use super::known::Stage;
 use super::proto::{ANY, Code, Request};
 use super::recipe::guid;
 use super::session::Session;
@@ -28,10 +29,23 @@ impl Shared {
         if is_other(self.known_fence(&claim.claim)) {
             return Ok(Released::AlreadyLost);
         }
+        // Whoever takes permits for it just now is waited for.
+        let turn = self.claims.lock().known.get(&id).map(|known| Arc::clone(&known.turn));
+        let turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
         // First, so that the end of its node is not taken for a revocation.
         let known = self.claims.lock().known.remove(&id);
+        drop(turn);
         let released = match known {
-            Some(known) => done(self.delete(&known.session, &known.nodes()).await?),
+            Some(known) => {
+                let there = self.delete(&known.session, &known.nodes()).await?;
+                // It left the line, perhaps with permits: that answer was lost.
+                let took = matches!(known.stage, Stage::Waiting(_)) && known.seat.permits.is_some() && !there;
+                let seat = &known.seat;
+                done(there || took && self.wipe(&known.session, &seat.base, &seat.guid, None).await?)
+            }
             None if self.claims.lock().grave(id).is_some() => Released::AlreadyLost,
             None => self.release_unknown(claim).await?,
         };
@@ -121,9 +135,8 @@ impl Shared {
 }
 
 /// Deletes the nodes of a claim that may arrive even now, however long it takes.
-async fn wipe_in_the_end(shared: Weak<Shared>, session: Weak<Session>, base: String, guid: String) {
+pub(super) async fn wipe_in_the_end(shared: Weak<Shared>, session: Weak<Session>, base: String, guid: String) {
     loop {
-        tokio::time::sleep(PAUSE).await;
         let (Some(shared), Some(session)) = (shared.upgrade(), session.upgrade().filter(|session| !session.is_gone())) else {
             return;
         };
@@ -131,5 +144,7 @@ async fn wipe_in_the_end(shared: Weak<Shared>, session: Weak<Session>, base: Str
             Err(Failed::Unsure(_)) => {}
             Ok(_) | Err(_) => return,
         }
+        drop((shared, session));
+        tokio::time::sleep(PAUSE).await;
     }
 }

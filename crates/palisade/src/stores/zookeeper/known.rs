@@ -61,6 +61,8 @@ pub(super) struct Known {
     pub(super) wait_lease: Duration,
     /// Until when it lives without another renewal.
     pub(super) until: Moment,
+    /// One looks at a time: of two that find permits for the same claim, the second would find its place gone.
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 pub(super) enum Stage {

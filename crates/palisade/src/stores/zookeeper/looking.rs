@@ -37,6 +37,10 @@ impl Shared {
     /// The same; `synced` when the leader was asked just now.
     pub(super) async fn look_after(self: &Arc<Self>, claim: &Claim, synced: bool) -> Result<Stood, Failed> {
         let mut synced = synced;
+        let Some(turn) = self.claims.lock().known.get(&claim.id).map(|known| Arc::clone(&known.turn)) else {
+            return Ok(Stood::Gone);
+        };
+        let _turn = turn.lock().await;
         for _ in 0..LOOKS {
             let snapshot = self.claims.lock().known.get(&claim.id).map(|known| {
                 let stage = match &known.stage {
@@ -75,7 +79,8 @@ impl Shared {
                 known.renewed(sent);
             }
             match (seat.recipe.verdict(&children, &waiting.child), seat.permits) {
-                (Verdict::Missing, _) => return Ok(Stood::Gone),
+                (Verdict::Missing, None) => return Ok(Stood::Gone),
+                (Verdict::Missing, Some(_)) => return self.left_the_line(claim, &seat, &session).await,
                 (Verdict::Held, None) => {
                     return Ok(Stood::Granted(self.granted(claim, &seat, &session, &waiting.child, waiting.made)));
                 }
@@ -95,6 +100,22 @@ impl Shared {
             }
         }
         Err(gone())
+    }
+
+    /// A claim is not in the line of its semaphore any more: with permits, if the answer that said so was lost.
+    pub(super) async fn left_the_line(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+    ) -> Result<Stood, Failed> {
+        let mut found = self.search(session, &seat.base, &seat.guid).await?;
+        found.retain(|found| found.stat.owner == session.id() && found.recipe.is_none());
+        let Some(first) = found.first() else { return Ok(Stood::Gone) };
+        let fence = fence_of(first.stat.czxid);
+        let nodes = found.iter().map(|found| found.path.clone()).collect();
+        self.holds(claim, seat, session, (nodes, fence));
+        Ok(Stood::Granted(Grant { fence, lease: session.lease() }))
     }
 
     /// Every node of a claim, whatever it was made as.

@@ -143,12 +143,14 @@ impl Store for ZkStore {
             let woken = mailbox.next().await;
             // Whoever drops this half-way finds the push again.
             let kept = PutsBack::new(&mailbox, woken);
-            let looked = self.0.look(claim).await;
+            // In a task of its own: what it has asked for must be taken up, also when nobody waits here any more.
+            let (shared, asked) = (Arc::clone(&self.0), claim.clone());
+            let looked = tokio::spawn(async move { shared.look(&asked).await }).await;
             kept.seen_to();
             match looked {
-                Ok(Stood::Granted(grant)) => return Woken::Granted(grant.fence),
-                Ok(Stood::Queued(_)) => {}
-                Ok(Stood::Gone) | Err(_) => return Woken::Ask,
+                Ok(Ok(Stood::Granted(grant))) => return Woken::Granted(grant.fence),
+                Ok(Ok(Stood::Queued(_))) => {}
+                Ok(Ok(Stood::Gone) | Err(_)) | Err(_) => return Woken::Ask,
             }
         }
     }

@@ -187,7 +187,7 @@ impl Shared {
             };
             match self.take(claim, seat, session, (child, permits), &leases).await? {
                 Taken::Granted(grant) => return Ok(Stood::Granted(grant)),
-                Taken::Lost => return Ok(Stood::Gone),
+                Taken::Lost => return self.left_the_line(claim, seat, session).await,
                 Taken::Full { one } => {
                     if let Some(Stage::Waiting(waiting)) =
                         self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage)

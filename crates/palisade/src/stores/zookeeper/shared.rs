@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::ending::wipe_in_the_end;
 use super::failure::Failed;
 use super::known::{Claims, Holding, Known, Seat, Stage, Waiting};
 use super::proto::{self, ANY, Code, Make, Request};
@@ -259,10 +260,17 @@ impl Shared {
             lease: claim.lease,
             wait_lease: claim.wait_lease(),
             until: sent,
+            turn: Arc::default(),
         };
         known.renewed(sent);
         let over_at = known.until + GRACE;
-        self.claims.lock().known.insert(claim.id, known);
+        {
+            let mut book = self.claims.lock();
+            if let Some(before) = book.known.get(&claim.id) {
+                known.turn = Arc::clone(&before.turn);
+            }
+            book.known.insert(claim.id, known);
+        }
         let mut janitor = locked(&self.janitor);
         match *janitor {
             None => {
@@ -464,7 +472,17 @@ impl Shared {
         }
         for claim in over {
             let Some(known) = self.ended_alone(claim, Gone::Expired) else { continue };
-            tokio::spawn(delete_in_the_end(Arc::downgrade(&known.session), known.nodes()));
+            let this = Arc::downgrade(self);
+            tokio::spawn(async move {
+                // Whoever takes permits for it just now is waited for.
+                let turn = known.turn.lock().await;
+                delete_in_the_end(Arc::downgrade(&known.session), known.nodes()).await;
+                drop(turn);
+                if let (Stage::Waiting(_), Some(_)) = (&known.stage, known.seat.permits) {
+                    let seat = &known.seat;
+                    wipe_in_the_end(this, Arc::downgrade(&known.session), seat.base.clone(), seat.guid.clone()).await;
+                }
+            });
             if let Some(session) = self.disown(claim) {
                 tokio::spawn(async move { drop(session.close().await) });
             }
