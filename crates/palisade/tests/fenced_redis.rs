@@ -365,19 +365,17 @@ async fn who_holds_writes_and_who_has_expired_does_not_though_nobody_came_since(
     KEYS.set(&mut redis, &key, grant.fence(), "5").await.unwrap();
 }
 
-/// The guard of a real client, with and without a prefix, alone and with somebody in line behind it.
+/// The guard of a real client, with and without a prefix, with names as they are, alone and with somebody in line behind it.
 #[tokio::test]
 async fn the_guard_of_a_client_writes_until_it_is_given_back() {
     let mut redis = connect(shared::redis().url()).await;
-    for (words, prefix) in [("", None), ("?prefix=app", Some("app"))] {
+    let as_it_is: fn(Held) -> Held = |held| held;
+    for (words, told) in [("", as_it_is), ("?prefix=app", |held| held.prefix("app")), ("?names=exact", |held| held.exact_name())]
+    {
         let locks = palisade::connect(shared::redis().url() + words).await.unwrap();
         let name = shared::name("orders/42");
         let guard = locks.mutex(&name).acquire().await.unwrap();
-        let held = Held::by(&guard).unwrap();
-        let held = match prefix {
-            Some(prefix) => held.prefix(prefix),
-            None => held,
-        };
+        let held = told(Held::by(&guard).unwrap());
         let key = held.key("stock");
         KEYS.set_if_held(&mut redis, &key, &held, "7").await.unwrap();
         let waiter = tokio::spawn({

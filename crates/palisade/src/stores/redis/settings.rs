@@ -56,9 +56,10 @@ fn line_prefix(prefix: Option<&str>) -> String {
     format!("{}:{VERSION}", prefix.unwrap_or("palisade"))
 }
 
-/// The key of a line in the format `palisade`, for whoever asks the lock itself. Names are mapped.
-pub(crate) fn line_key(prefix: Option<&str>, name: &Name) -> String {
-    format!("{}{{{}}}", line_prefix(prefix), name.mapped(NAME_LIMIT))
+/// The key of a line in the format `palisade`, for whoever asks the lock itself.
+pub(crate) fn line_key(prefix: Option<&str>, name: &Name, exact: bool) -> String {
+    let name = if exact { name.as_str().to_owned() } else { name.mapped(NAME_LIMIT) };
+    format!("{}{{{name}}}", line_prefix(prefix))
 }
 
 /// The version of the format `palisade`.
