@@ -7,11 +7,13 @@
 //! - [`check`]: judges what the witness saw
 //! - [`sabotage`]: participants with the usual mistakes, to show that the judge sees them
 //! - [`redis`]: the libraries that share a lock with `format=simple`
+//! - [`etcd`]: the programs that stand in one line with ours in etcd
 //!
-//! Everything but [`redis`] knows nothing of the store.
+//! Everything but [`redis`] and [`etcd`] knows nothing of the store of the locks.
 
 pub mod check;
 mod contest;
+pub mod etcd;
 mod ours;
 mod participant;
 mod peer;
