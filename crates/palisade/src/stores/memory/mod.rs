@@ -43,6 +43,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: true,
     once_per: true,
     once: true,
+    proclaim: false,
+    observe: false,
     detach: Detach::InProcess,
     list: true,
     waiters_known: true,

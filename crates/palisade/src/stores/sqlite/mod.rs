@@ -68,6 +68,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: true,
     once_per: true,
     once: true,
+    proclaim: false,
+    observe: false,
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,
