@@ -188,18 +188,20 @@ async fn an_observer_that_was_cut_off_hears_who_leads_by_then() {
     use palisade_testkit::proxy::Proxy;
 
     let server = Etcd::start();
-    let proxy = Proxy::start(server.address());
+    let proxy = tokio::task::block_in_place(|| Proxy::start(server.address()));
     let ours = client(&server).await;
     let cut_off = palisade::connect(&format!("etcd://{}?request_timeout=1s", proxy.address())).await.expect("a client");
     let mut observer = cut_off.election("cut").observe().await.expect("observed");
     let first = ours.election("cut").campaign("first").await.expect("elected");
     assert_eq!(heard(&mut observer).await, leader(&first, "first"));
-    proxy.refuse();
-    proxy.reset();
+    tokio::task::block_in_place(|| {
+        proxy.refuse();
+        proxy.reset();
+    });
     resign(first).await;
     resign(ours.election("cut").campaign("second").await.expect("elected")).await;
     let third = ours.election("cut").campaign("third").await.expect("elected");
-    proxy.heal();
+    tokio::task::block_in_place(|| proxy.heal());
     assert_eq!(heard(&mut observer).await, leader(&third, "third"));
 }
 
