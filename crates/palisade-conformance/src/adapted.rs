@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Kind, Leader, Mode, Observation, Page, Proclaimed, Query, Released,
-    Revoked, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimRef, Ending, Event, Kind, Leader, Mode, Observation, Page, Query, Released, Revoked,
+    Standing, Store, Woken,
 };
 use palisade::{Fence, Name, Result};
 
@@ -81,7 +81,7 @@ impl Store for Adapted {
         self.store.leader(name).await
     }
 
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         self.store.proclaim(claim, value).await
     }
 

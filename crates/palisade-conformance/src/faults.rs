@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Page, Proclaimed, Query, Released, Revoked, Runs,
-    Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Page, Query, Released, Revoked, Runs, Standing,
+    Store, Woken,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
@@ -189,7 +189,7 @@ impl Store for Faulty {
         self.faults.pass(self.store.leader(name)).await
     }
 
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         self.faults.pass(self.store.proclaim(claim, value)).await
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use palisade::lease::BootClock;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Grant, Leader, Lease, Observation, Page, Proclaimed, Query,
-    Released, Revoked, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Grant, Leader, Lease, Observation, Page, Query, Released,
+    Revoked, Standing, Store, Woken,
 };
 use palisade::stores::memory::MemoryStore;
 use palisade::{Fence, Name, Result};
@@ -190,7 +190,7 @@ impl Store for Saboteur {
         self.store.leader(name).await
     }
 
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         self.store.proclaim(claim, value).await
     }
 

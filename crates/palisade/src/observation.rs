@@ -54,6 +54,11 @@ impl Teller {
         let _ = self.tells.send(Err(error));
     }
 
+    /// Whether nobody hears any more.
+    pub fn is_deserted(&self) -> bool {
+        self.tells.is_closed()
+    }
+
     /// Returns when nobody hears any more.
     ///
     /// # Cancel safety

@@ -86,12 +86,14 @@ pub trait Store: Send + Sync + 'static {
     /// Who leads an election: whoever is first in line.
     async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
         let page = self.inspect(&Query::Show(name.clone())).await?;
-        let holder = page.lines.into_iter().next().and_then(|line| line.holders.into_iter().next());
+        let holders = page.lines.into_iter().flat_map(|line| line.holders);
+        // One that only keeps the name closed leads no more.
+        let holder = holders.into_iter().find(|holder| holder.lease_left != Some(Duration::ZERO));
         Ok(holder.map(|holder| Leader { value: holder.owner, fence: holder.fence }))
     }
 
-    /// Changes the value of a claim that leads. Idempotent.
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    /// Changes the value of a claim that leads, and says where it stands. Idempotent.
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         let _ = (claim, value);
         let capability = self.capability();
         Err(Error::unsupported(format!("{capability} cannot change a leader's value; resign, and campaign with the other")))
@@ -449,15 +451,6 @@ pub struct Leader {
     pub value: String,
     /// The fence of its leadership: higher than that of every leader before.
     pub fence: Fence,
-}
-
-/// What became of a proclamation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proclaimed {
-    /// It stands in the store.
-    Done,
-    /// The claim does not lead any more, and nothing was changed.
-    Gone(Gone),
 }
 
 /// Something that happened in the store without being asked.

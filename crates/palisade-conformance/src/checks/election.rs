@@ -71,19 +71,36 @@ pub async fn a_leader_proclaims(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "elections as anything but a mutex");
     let name = subject.name("proclaims");
     let (ours, theirs) = (subject.client(), subject.client());
-    let leadership = ours.election(&name).campaign("before").await.expect("elected");
-    let proclaimed = leadership.proclaim("after").await;
+    let leadership = ours.election(&name).reason("why").campaign("before").await.expect("elected");
+    let election = theirs.election(&name);
+    let next = tokio::spawn(async move { election.campaign("next").await });
+    if subject.capability().waiters_known {
+        waiters(&ours, &name, 1).await;
+    }
+    let reason = shown_reason(&ours, &name).await;
+    let proclaimed = leadership.proclaim("after, and longer").await;
     if subject.capability().proclaim {
         proclaimed.expect("proclaimed");
-        assert_eq!(asked(&theirs, &name).await, Some(leader(&leadership, "after")));
+        assert_eq!(asked(&theirs, &name).await, Some(leader(&leadership, "after, and longer")));
+        leadership.proclaim("").await.expect("proclaimed");
+        assert_eq!(asked(&theirs, &name).await, Some(leader(&leadership, "")));
+        assert_eq!(shown_reason(&ours, &name).await, reason, "the reason is the same");
     } else {
         assert_eq!(*proclaimed.expect_err("not promised").kind(), ErrorKind::Unsupported);
         assert_eq!(asked(&theirs, &name).await, Some(leader(&leadership, "before")));
     }
     assert!(leadership.is_held());
     assert_eq!(leadership.resign().await.expect("resigned"), Released::Done);
+    let next = tokio::time::timeout(patience(), next).await.expect("handed over").expect("no panic").expect("elected");
+    assert_eq!(asked(&ours, &name).await, Some(leader(&next, "next")));
+    assert_eq!(next.resign().await.expect("resigned"), Released::Done);
     free(&ours, &name).await;
     Verdict::Kept
+}
+
+async fn shown_reason(client: &Client, name: &str) -> Option<String> {
+    let line = client.show(name).await.expect("an answer").expect("somebody holds it");
+    line.holders.into_iter().next().and_then(|holder| holder.reason)
 }
 
 /// Where leaders are pushed, an observer hears of each in turn; elsewhere it is refused at once.

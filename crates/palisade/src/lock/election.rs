@@ -14,7 +14,7 @@ use crate::fence::Fence;
 use crate::guard::Guard;
 use crate::lease::{LossReason, Status};
 use crate::name::Name;
-use crate::store::{Leader, Mode, Observation, Proclaimed, Released};
+use crate::store::{Leader, Mode, Observation, Released, Standing};
 
 /// An election: a mutex whose holder says who it is. Made by [`Client::election`](crate::Client::election).
 ///
@@ -209,10 +209,11 @@ impl Leadership {
             }
             let (store, claim, value) = (Arc::clone(&core.store), kept.to_ref(), Arc::clone(&value));
             match core.call(async move { store.proclaim(&claim, &value).await }).await {
-                Ok(Proclaimed::Done) => return Ok(()),
-                Ok(Proclaimed::Gone(why)) => kept.ended(why),
+                Ok(Standing::Held(_)) => return Ok(()),
+                Ok(Standing::Gone(why)) => kept.ended(why),
                 Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
                 Err(error) => return Err(error),
+                Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a leader waits to lead")),
             }
         }
     }

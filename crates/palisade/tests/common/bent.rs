@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Page, Proclaimed, Query, Released, Revoked,
-    Standing, Store, Woken,
+    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Page, Query, Released, Revoked, Standing,
+    Store, Woken,
 };
 use palisade::{Fence, Name, Result};
 use tokio::sync::Notify;
@@ -128,7 +128,7 @@ impl Store for Bent {
         self.store.leader(name).await
     }
 
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         self.store.proclaim(claim, value).await
     }
 

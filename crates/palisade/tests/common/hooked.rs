@@ -7,8 +7,8 @@ use std::task::Poll;
 use async_trait::async_trait;
 use palisade::lease::Moment;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Leader, Lease, Observation, Page, Proclaimed, Query, Released, Revoked,
-    Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimRef, Ending, Event, Leader, Lease, Observation, Page, Query, Released, Revoked, Standing,
+    Store, Woken,
 };
 use palisade::stores::memory::MemoryStore;
 use palisade::{Error, Fence, Name, Result};
@@ -186,7 +186,7 @@ impl Store for Hooked {
         self.store.leader(name).await
     }
 
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         self.store.proclaim(claim, value).await
     }
 

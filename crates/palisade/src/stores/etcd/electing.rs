@@ -14,12 +14,13 @@ use super::ending::ours;
 use super::entry::{Entry, Purpose, check_value};
 use super::members::{Again, Failed};
 use super::proto::{KeyValue, TxnRequest};
+use super::renewing::fence_of;
 use super::shared::Shared;
 use super::txn;
 use super::watcher::Told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
-use crate::store::{ClaimRef, Gone, Leader, Observation, Proclaimed, Standing, Teller};
+use crate::store::{ClaimRef, Gone, Grant, Leader, Observation, Standing, Teller};
 
 /// Between two attempts to read a line whose watch is open.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -87,7 +88,7 @@ impl Shared {
     }
 
     /// Writes another value. The key is compared by its create revision, as Go does it, and its lease stays.
-    pub(super) async fn proclaim(self: &Arc<Self>, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    pub(super) async fn proclaim(self: &Arc<Self>, claim: &ClaimRef, value: &str) -> Result<Standing> {
         check_value(value)?;
         let seat = self.seat(&claim.claim.name, claim.claim.id);
         let writing = TxnRequest {
@@ -95,13 +96,16 @@ impl Shared {
             success: vec![txn::rewrite(&seat.key, value.as_bytes().to_vec())],
             failure: Vec::new(),
         };
-        if self.txn(writing, Again::Freely).await?.succeeded {
-            return Ok(Proclaimed::Done);
+        let is_written = self.txn(writing, Again::Freely).await?.succeeded;
+        let held = self.claims.lock().known.get(&claim.claim.id).map(|known| (known.revision, known.session.lease()));
+        if let (true, Some((revision, lease))) = (is_written, held) {
+            // Nothing was renewed by that: it is held for as long as it was.
+            return Ok(Standing::Held(Grant { fence: fence_of(revision), lease }));
         }
-        // Perhaps it is known why; it is gone in any case.
-        match self.standing(claim).await {
-            Ok(Standing::Gone(why)) => Ok(Proclaimed::Gone(why)),
-            _ => Ok(Proclaimed::Gone(Gone::Expired)),
+        match self.standing(claim).await? {
+            // Our key was not there, whatever became of it since.
+            Standing::Held(_) | Standing::Waiting(_) if !is_written => Ok(Standing::Gone(Gone::Expired)),
+            standing => Ok(standing),
         }
     }
 

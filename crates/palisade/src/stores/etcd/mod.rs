@@ -61,7 +61,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation, Order,
-    Page, Proclaimed, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::stores::mailbox::Mailbox;
 use crate::url::StoreUrl;
@@ -173,7 +173,7 @@ impl Store for EtcdStore {
         self.0.leader(name).await
     }
 
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         self.0.proclaim(claim, value).await
     }
 

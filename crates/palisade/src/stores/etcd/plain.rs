@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Order, Page, Proclaimed, Query, Released,
-    Revoked, Standing, Store, Wakes, Woken,
+    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Order, Page, Query, Released, Revoked,
+    Standing, Store, Wakes, Woken,
 };
 use crate::stores::etcd::proto::TxnRequest;
 
@@ -121,7 +121,7 @@ impl Store for PlainStore {
         self.0.leader(name).await
     }
 
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Proclaimed> {
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
         self.0.proclaim(claim, value).await
     }
 
