@@ -11,6 +11,7 @@
 //!
 //! Everything but [`redis`] and [`etcd`] knows nothing of the store of the locks.
 
+mod candidate;
 pub mod check;
 mod contest;
 pub mod etcd;
@@ -23,9 +24,10 @@ pub mod sabotage;
 mod serve;
 mod witness;
 
+pub use candidate::Candidate;
 pub use contest::{Contest, Contestant, Outcome};
 pub use ours::Ours;
-pub use participant::{Acquired, Extended, Fault, Participant, Released};
+pub use participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
 pub use peer::{Peer, installed};
 pub use serve::serve;
 pub use witness::{Visit, Visitor, Witness};

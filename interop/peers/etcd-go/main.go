@@ -28,6 +28,9 @@ func open(which string, client *clientv3.Client) (library, error) {
 	switch which {
 	case "mutex":
 		return &mutexPeer{sessions: sessions}, nil
+	case "election":
+		value := fmt.Sprintf("%s-%d", which, os.Getpid())
+		return &electionPeer{sessions: sessions, value: value, observed: map[string]<-chan *clientv3.GetResponse{}}, nil
 	case "ignores-the-answer", "deletes-without-comparing", "looks-then-writes":
 		return &saboteur{client: client, sessions: sessions, mistake: which}, nil
 	}
@@ -57,6 +60,26 @@ func answer(peer library, words []string) (string, error) {
 			return "", err
 		}
 		return peer.extend(lease)
+	}
+	if candidate, ok := peer.(*electionPeer); ok {
+		return answerCandidate(candidate, words)
+	}
+	return "", fmt.Errorf("cannot understand %q", strings.Join(words, " "))
+}
+
+// What only an election can be asked.
+func answerCandidate(peer *electionPeer, words []string) (string, error) {
+	switch {
+	case len(words) == 2 && words[0] == "proclaim":
+		return peer.proclaim(words[1])
+	case len(words) == 2 && words[0] == "leader":
+		return peer.leader(words[1])
+	case len(words) == 3 && words[0] == "observe":
+		wait, err := milliseconds(words[2])
+		if err != nil {
+			return "", err
+		}
+		return peer.observe(words[1], wait)
 	}
 	return "", fmt.Errorf("cannot understand %q", strings.Join(words, " "))
 }

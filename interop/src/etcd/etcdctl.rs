@@ -31,10 +31,10 @@ pub struct Etcdctl {
 
 /// One process of it.
 #[derive(Debug)]
-struct Turn {
+pub(super) struct Turn {
     child: Child,
     /// The first line is the key, once it is held.
-    said: Receiver<String>,
+    pub(super) said: Receiver<String>,
     /// What its command waits for.
     command: Option<TcpListener>,
 }
@@ -47,9 +47,7 @@ impl Etcdctl {
     }
 
     fn ask(&self, name: &str, lease: Duration) -> Result<Turn, Fault> {
-        // The kernel ends it with us, however we end: as if it had crashed itself.
-        let mut etcdctl = Command::new("setpriv");
-        etcdctl.args(["--pdeathsig", "KILL", "etcdctl", "--endpoints", &self.url]).env("ETCDCTL_API", "3");
+        let mut etcdctl = etcdctl(&self.url);
         etcdctl.args(["lock", "--ttl", &lease.as_secs().max(1).to_string(), name]);
         let command = match self.way {
             Way::Holds => None,
@@ -60,16 +58,38 @@ impl Etcdctl {
                 Some(command)
             }
         };
+        Turn::begin(etcdctl, command)
+    }
+}
+
+/// The tool. The kernel ends it with us, however we end: as if it had crashed itself.
+pub(super) fn etcdctl(url: &str) -> Command {
+    let mut etcdctl = Command::new("setpriv");
+    etcdctl.args(["--pdeathsig", "KILL", "etcdctl", "--endpoints", url]).env("ETCDCTL_API", "3");
+    etcdctl
+}
+
+impl Turn {
+    pub(super) fn begin(mut etcdctl: Command, command: Option<TcpListener>) -> Result<Turn, Fault> {
         etcdctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = etcdctl.spawn().map_err(|error| Fault::new(format!("etcdctl: {error}: run scripts/setup")))?;
         let Some(stdout) = child.stdout.take() else { unreachable!("it was asked for") };
         Ok(Turn { child, said: lines(stdout), command })
     }
-}
 
-impl Turn {
+    /// Waits until it says the key that it holds; whether that was in time. If not, it is interrupted.
+    pub(super) fn holds_within(&mut self, wait: Duration) -> Result<bool, Fault> {
+        match self.said.recv_timeout(wait) {
+            Ok(_) => Ok(true),
+            Err(RecvTimeoutError::Timeout) => self.interrupt().map(|_| false),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Fault::new(format!("etcdctl ended: {}", self.child.wait().map_err(Fault::of)?)))
+            }
+        }
+    }
+
     /// As ctrl-c does: what waits leaves the line, and what is held is given back.
-    fn interrupt(&mut self) -> Result<ExitStatus, Fault> {
+    pub(super) fn interrupt(&mut self) -> Result<ExitStatus, Fault> {
         // Not yet waited for, so that the number is still its own.
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             kill_process(pid, Signal::INT).map_err(Fault::of)?;
@@ -77,7 +97,7 @@ impl Turn {
         self.child.wait().map_err(Fault::of)
     }
 
-    fn has_ended(&mut self) -> Result<bool, Fault> {
+    pub(super) fn has_ended(&mut self) -> Result<bool, Fault> {
         self.child.try_wait().map(|status| status.is_some()).map_err(Fault::of)
     }
 }
@@ -89,16 +109,11 @@ impl Participant for Etcdctl {
             return Err(Fault::new("etcdctl cannot ask without a wait"));
         }
         let mut turn = self.ask(name, lease)?;
-        match turn.said.recv_timeout(wait) {
-            Ok(_) => {
-                self.held = Some(turn);
-                Ok(Acquired::Yes)
-            }
-            Err(RecvTimeoutError::Timeout) => turn.interrupt().map(|_| Acquired::Busy),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Fault::new(format!("etcdctl ended: {}", turn.child.wait().map_err(Fault::of)?)))
-            }
+        if !turn.holds_within(wait)? {
+            return Ok(Acquired::Busy);
         }
+        self.held = Some(turn);
+        Ok(Acquired::Yes)
     }
 
     /// It deletes its key without a look, and does not tell whether that was there.

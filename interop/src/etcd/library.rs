@@ -3,7 +3,9 @@ use std::process::Command;
 
 use palisade::Shared;
 
+use super::elector::Elector;
 use super::etcdctl::{Etcdctl, Way};
+use crate::candidate::Candidate;
 use crate::ours::Ours;
 use crate::participant::{Fault, Participant};
 use crate::peer::{Peer, installed};
@@ -23,6 +25,12 @@ pub enum Library {
     EtcdctlHolds,
     /// `etcdctl lock NAME COMMAND`.
     EtcdctlRuns,
+    /// Palisade's election.
+    OurElection,
+    /// Go: `concurrency.Election`.
+    GoElection,
+    /// `etcdctl elect NAME VALUE`.
+    EtcdctlElects,
     /// Go: enters whatever the answer was.
     IgnoresTheAnswer,
     /// Go: deletes the line before it enters it.
@@ -38,6 +46,9 @@ impl Library {
     /// Those with a mistake, which show that the judge sees it.
     pub const SABOTEURS: [Self; 3] = [Self::IgnoresTheAnswer, Self::DeletesWithoutComparing, Self::LooksThenWrites];
 
+    /// Those that take part in elections, ours first.
+    pub const ELECTIONS: [Self; 3] = [Self::OurElection, Self::GoElection, Self::EtcdctlElects];
+
     const OURS: [Self; 3] = [Self::Ours, Self::OurReader, Self::OurPlain];
 
     /// Its name, by which a driver knows it too.
@@ -50,6 +61,9 @@ impl Library {
             Self::Go => "mutex",
             Self::EtcdctlHolds => "etcdctl-holds",
             Self::EtcdctlRuns => "etcdctl-runs",
+            Self::OurElection => "palisade-election",
+            Self::GoElection => "election",
+            Self::EtcdctlElects => "etcdctl-elects",
             Self::IgnoresTheAnswer => "ignores-the-answer",
             Self::DeletesWithoutComparing => "deletes-without-comparing",
             Self::LooksThenWrites => "looks-then-writes",
@@ -59,14 +73,25 @@ impl Library {
     /// The program of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let all = Self::OURS.into_iter().chain(Self::PEERS).chain(Self::SABOTEURS);
+        let all = Self::OURS.into_iter().chain(Self::PEERS).chain(Self::ELECTIONS).chain(Self::SABOTEURS);
         all.into_iter().find(|library| library.name() == name)
     }
 
-    /// Whether it can ask once, without a wait. etcdctl cannot.
+    /// What it proclaims as a driver of this process.
+    fn value(self) -> String {
+        self.value_of(std::process::id())
+    }
+
+    /// What the driver with this process number proclaims when it leads.
+    #[must_use]
+    pub fn value_of(self, pid: u32) -> String {
+        format!("{}-{pid}", self.name())
+    }
+
+    /// Whether it can ask once, without a wait. etcdctl cannot, and nor can an election of Go.
     #[must_use]
     pub fn can_try(self) -> bool {
-        !matches!(self, Self::EtcdctlHolds | Self::EtcdctlRuns)
+        !matches!(self, Self::EtcdctlHolds | Self::EtcdctlRuns | Self::EtcdctlElects | Self::GoElection)
     }
 
     /// Starts its driver, for the server at `http://HOST:PORT`. `rust` is the driver of those that are in Rust.
@@ -76,12 +101,18 @@ impl Library {
     /// When it does not start.
     pub fn start(self, url: &str, rust: impl AsRef<Path>) -> Result<Peer, Fault> {
         let mut command = match self {
-            Self::Ours | Self::OurReader | Self::OurPlain | Self::EtcdctlHolds | Self::EtcdctlRuns => {
+            Self::Ours
+            | Self::OurReader
+            | Self::OurPlain
+            | Self::OurElection
+            | Self::EtcdctlHolds
+            | Self::EtcdctlRuns
+            | Self::EtcdctlElects => {
                 let mut driver = Command::new(rust.as_ref());
                 driver.arg("etcd");
                 driver
             }
-            Self::Go | Self::IgnoresTheAnswer | Self::DeletesWithoutComparing | Self::LooksThenWrites => {
+            Self::Go | Self::GoElection | Self::IgnoresTheAnswer | Self::DeletesWithoutComparing | Self::LooksThenWrites => {
                 Command::new(installed("etcd-go")?.join("driver"))
             }
         };
@@ -102,6 +133,8 @@ impl Library {
             Self::OurPlain => Ok(Box::new(<Ours>::connect(&format!("etcd://{members}?format=plain"))?)),
             Self::EtcdctlHolds => Ok(Box::new(Etcdctl::new(url, Way::Holds))),
             Self::EtcdctlRuns => Ok(Box::new(Etcdctl::new(url, Way::Runs))),
+            Self::OurElection => Ok(Box::new(Candidate::connect(&format!("etcd://{members}"), self.value())?)),
+            Self::EtcdctlElects => Ok(Box::new(Elector::new(url, self.value()))),
             other => Err(Fault::new(format!("{} is not in Rust", other.name()))),
         }
     }

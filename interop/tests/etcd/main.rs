@@ -2,6 +2,7 @@
 
 mod children;
 mod contests;
+mod election;
 mod exclusion;
 mod order;
 mod plain;

@@ -26,7 +26,10 @@ fn one(setting: &Setting, way: Way, verdicts: &mut Verdicts) -> Result<()> {
     for side in &sides {
         caller.call(cycles(side, WARM))?;
     }
-    let turn = |side: &Side| Round::measure(&setting.server, || caller.call(cycles(side, setting.round)));
+    let turn = |side: &Side| {
+        setting.server.compact()?;
+        Round::measure(&setting.server, || caller.call(cycles(side, setting.round)))
+    };
     let [ours, here, elsewhere] = take_turns(&sides, turn)?;
     let way = way.label();
     round::print(&format!("{way}: ours"), &ours, "cycle");

@@ -1,7 +1,7 @@
 //! The etcd store beside what the server can do at the most, and beside its own locks, in one run on one private server.
 //!
 //! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw` is a client without any lock
-//! logic, which creates a key on a lease if it is absent, and deletes it.
+//! logic, which creates a key on a lease if it is absent, and deletes it. The server is compacted before each round.
 
 mod cycle;
 mod handoff;

@@ -39,6 +39,19 @@ impl Server {
         format!("etcd://{}", self.etcd.address())
     }
 
+    /// Forgets the past, as every cluster does from time to time: until then the index keeps a place for each key that ever was,
+    /// and whoever looks at a line passes those of all its earlier claims.
+    pub(super) fn compact(&self) -> Result<()> {
+        let said = self.etcd.try_etcdctl(&["get", "revision", "-w", "json"])?;
+        let revision = said.split("\"revision\":").nth(1).unwrap_or_default();
+        let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+        match self.etcd.try_etcdctl(&["compact", &revision, "--physical"]) {
+            // Nothing was written since.
+            Err(said) if !said.contains("has been compacted") => Err(said.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Every message of every client is in it; the health checks of its own are not, and whoever reads this page neither.
     pub(super) fn received(&self) -> Result<Received> {
         let page = self.etcd.metrics()?;

@@ -29,7 +29,10 @@ fn one(setting: &Setting, way: Way, label: &str, verdicts: &mut Verdicts) -> Res
     for side in &sides {
         caller.call(all(side.clone(), WARM))?;
     }
-    let cycles = |side: &Side| Round::measure(&setting.server, || caller.call(all(side.clone(), setting.round)));
+    let cycles = |side: &Side| {
+        setting.server.compact()?;
+        Round::measure(&setting.server, || caller.call(all(side.clone(), setting.round)))
+    };
     let [ours, raw] = take_turns(&sides, cycles)?;
     round::print(&format!("{TASKS} tasks, {label}: ours"), &ours, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: raw"), &raw, "cycle");

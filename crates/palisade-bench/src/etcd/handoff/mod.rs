@@ -23,7 +23,10 @@ enum Side {
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let sides = [Side::Ours, Side::Server, Side::Go];
-    let [ours, server, go] = take_turns(&sides, |side| Contest::hold(&setting.server, command(setting, side)?, setting.round))?;
+    let [ours, server, go] = take_turns(&sides, |side| {
+        setting.server.compact()?;
+        Contest::hold(&setting.server, command(setting, side)?, setting.round)
+    })?;
     print("ours", &ours);
     print("the server's own lock", &server);
     print("Go's concurrency.Mutex", &go);
