@@ -24,7 +24,7 @@
 //! | verb | requests |
 //! |---|---|
 //! | acquire, free | 1 transaction |
-//! | acquire, in line | 1 transaction, 2 watches; 1 read more if something was written meanwhile |
+//! | acquire, in line | 1 transaction, 1 watch, 1 more after a while; 1 read more if something was written meanwhile |
 //! | hand-off | the release, and 1 transaction by whoever is next |
 //! | release | 1 transaction |
 //! | renewal | 1 keep-alive for all claims of one length |
