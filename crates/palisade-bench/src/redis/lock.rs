@@ -20,14 +20,14 @@ pub(super) enum Side {
 impl Side {
     pub(super) fn lock(&self, name: &str) -> Lock {
         match self {
-            Side::Ours(locks) => Lock::Ours(locks.mutex(name).lease(LEASE)),
+            Side::Ours(locks) => Lock::Ours(Box::new(locks.mutex(name).lease(LEASE))),
             Side::Raw(connection) => Lock::Raw(Box::new(RawLock::new(connection.clone(), name, LEASE))),
         }
     }
 }
 
 pub(super) enum Lock {
-    Ours(Mutex),
+    Ours(Box<Mutex>),
     Raw(Box<RawLock>),
 }
 

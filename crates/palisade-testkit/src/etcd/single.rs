@@ -195,6 +195,15 @@ impl Etcd {
         probe::get(self.address(), "/metrics").is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
     }
 
+    /// What it counts of itself, in the words of its page `/metrics`. Not of one that speaks TLS.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub fn metrics(&self) -> Result<String, String> {
+        probe::get(self.address(), "/metrics")
+    }
+
     pub(super) fn wait_ready(&self) -> Result<()> {
         self.server.wait_ready()
     }

@@ -14,13 +14,14 @@ use super::standing::Blocker;
 use super::txn;
 use super::watcher::{Contact, Told, Watcher};
 use crate::error::{Error, Result};
-use crate::lease::{BootClock, Clock};
+use crate::lease::{BootClock, Clock, Moment};
 use crate::name::Name;
 use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
-/// A holder's key is watched only after so long: most holds are shorter, and then a watch would cost more than the lock.
+/// The key of a claim is watched only after so long: most holds and most waits are shorter, and then a watch would cost more than
+/// the lock. Until then a look tells whether it is there: when a waiter is granted, and at every renewal.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
 /// How long a waiter that stands behind another one may miss what happened between its look and its watch. The server's own
@@ -38,8 +39,8 @@ pub(super) struct Shared {
     owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
     /// Claims of which nobody knows whether they arrived.
     unsure: Mutex<HashSet<ClaimId>>,
-    /// Claims that were granted just now, and whether somebody will look after them.
-    fresh: Mutex<(Vec<ClaimId>, bool)>,
+    /// Claims that were made or granted just now, since when, and whether somebody will look after them.
+    fresh: Mutex<(Vec<(ClaimId, Moment)>, bool)>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -266,6 +267,7 @@ impl Shared {
         known.revision = revision;
         known.session = Arc::clone(session);
         known.confirmed();
+        let is_new = known.waiting.is_none() && known.own_watch.is_none();
         let mut waiting = match known.waiting.take() {
             Some(waiting) => waiting,
             None => Waiting { mailbox: Arc::default(), blocker: blocker.clone(), watch: None, seen, is_near: true, told: false },
@@ -294,8 +296,9 @@ impl Shared {
             }));
         }
         known.waiting = Some(waiting);
-        if known.own_watch.is_none() {
-            known.own_watch = Some(self.watch_own(claim.id, &known.seat.key));
+        drop(book);
+        if is_new {
+            self.watch_soon(claim.id);
         }
     }
 
@@ -342,9 +345,9 @@ impl Shared {
                 }
                 waiting.is_near
             }
-            Told::Opened(_) | Told::Closed => false,
-            Told::Deleted(key) => {
-                let ask = waiting.blocker.deleted(key);
+            Told::Opened(_) | Told::Closed | Told::Settled | Told::Denied => false,
+            Told::Deleted(kv) => {
+                let ask = waiting.blocker.deleted(&kv.key);
                 waiting.told |= ask;
                 ask
             }
@@ -373,7 +376,7 @@ impl Shared {
         match told {
             Told::Opened(_) => known.opened = true,
             Told::Closed => (known.opened, known.verified) = (false, false),
-            Told::Changed(_) => {}
+            Told::Changed(_) | Told::Settled | Told::Denied => {}
             Told::Deleted(_) => {
                 known.verified = false;
                 let mailbox = known.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox));
@@ -388,22 +391,26 @@ impl Shared {
         }
     }
 
-    /// Watches the key of a claim that was granted just now, if it is still held a moment later.
+    /// Watches the key of a claim that was made or granted just now, if it is still there a moment later.
     fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
         let mut fresh = locked(&self.fresh);
-        fresh.0.push(claim);
+        fresh.0.push((claim, BootClock.now()));
         if !std::mem::replace(&mut fresh.1, true) {
             tokio::spawn(look_after(Arc::downgrade(self)));
         }
     }
 
-    /// Opens the watches of those who still hold; `false` when there was nobody.
+    /// Opens the watches of those who still hold or wait; `false` when there was nobody.
     fn watch_fresh(self: &Arc<Self>) -> bool {
         let mut fresh = locked(&self.fresh);
-        let claims = std::mem::take(&mut fresh.0);
-        fresh.1 = !claims.is_empty();
+        let is_needed = !fresh.0.is_empty();
+        fresh.1 = is_needed;
+        let now = BootClock.now();
+        let (claims, younger): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut fresh.0).into_iter().partition(|(_, since)| now.since(*since) >= UNWATCHED);
+        fresh.0 = younger;
         drop(fresh);
-        for claim in &claims {
+        for (claim, _) in &claims {
             let mut book = self.claims.lock();
             if let Some(known) = book.known.get_mut(claim)
                 && known.own_watch.is_none()
@@ -411,7 +418,7 @@ impl Shared {
                 known.own_watch = Some(self.watch_own(*claim, &known.seat.key));
             }
         }
-        !claims.is_empty()
+        is_needed
     }
 }
 
