@@ -76,7 +76,7 @@ mod scripted;
 pub mod store;
 pub mod stores;
 pub mod url;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "etcd"))]
 pub mod versioned;
 
 pub use client::{Client, Stats, connect};

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::entry::{self, Entry, Purpose};
 use super::known::Seat;
 use super::members::{Again, Failed};
+use super::past::Broken;
 use super::proto::TxnRequest;
 use super::session::Session;
 use super::shared::{Shared, gone};
@@ -86,12 +87,19 @@ impl Shared {
         };
         let asking =
             TxnRequest { compare: vec![txn::is_empty(line)], success: vec![txn::put(key, value, full.id)], failure: otherwise };
+        let before = self.members.past.highest();
         let response = self.txn(asking, Again::Freely).await?;
         let seen = txn::revision_of(&response);
+        let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
+        if (response.succeeded || stands) && seen <= before {
+            // A write makes a new revision: this one was given before.
+            self.delete(key, seen, Again::Freely).await?;
+            self.members.tell_broken();
+            return Err(Broken::WentBack { from: before, to: seen - 1 }.error(&"the store").into());
+        }
         if response.succeeded {
             return self.granted(claim, seat, seen, full).await.map(|grant| Some(Answer::Granted(grant)));
         }
-        let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
         let read = Entry::read_all(txn::keys_of(response));
         let line = match read {
             Ok(line) => line,

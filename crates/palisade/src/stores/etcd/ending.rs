@@ -53,8 +53,14 @@ impl Shared {
                     success: vec![txn::delete(&seat.key)],
                     failure: Vec::new(),
                 };
-                let response = self.txn(deleting, Again::Never).await?;
-                done(response.succeeded && txn::deleted_by(&response) > 0)
+                match self.txn(deleting, Again::Never).await {
+                    Ok(response) => done(response.succeeded && txn::deleted_by(&response) > 0),
+                    Err(failed) => {
+                        // Whoever asks us may give up before the store answers.
+                        self.delete_later(&seat, Duration::ZERO);
+                        return Err(failed.into());
+                    }
+                }
             }
         };
         self.end_owned(id);

@@ -53,6 +53,8 @@ pub(super) enum Looked {
 
 impl Shared {
     pub(super) async fn renew(self: &Arc<Self>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        // What is held is believed by the word of a watch. So that must be alive.
+        self.watcher.ask_for_life();
         let mut failed = self.renew_sessions(claims).await;
         let mut answers: Vec<Option<Result<Standing>>> = claims.iter().map(|_| None).collect();
         let mut asking = JoinSet::new();
@@ -150,8 +152,8 @@ impl Shared {
             self.ended(claim, Gone::Expired);
             let shared = Arc::clone(self);
             tokio::spawn(async move {
-                if let Err(failed) = shared.delete(&seat.key, revision, Again::Freely).await {
-                    tracing::warn!(error = %failed.error, "a claim that ran out could not be ended; its session ends it");
+                if shared.delete(&seat.key, revision, Again::Freely).await.is_err() {
+                    shared.delete_later(&seat, Duration::ZERO);
                 }
             });
         }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::heartbeat::Heartbeat;
@@ -94,12 +94,27 @@ pub(super) struct Sessions {
     heartbeat: Arc<Heartbeat>,
     /// The current session of each length. Locked while one is opened, so that not every claim opens its own.
     by_length: tokio::sync::Mutex<HashMap<u64, Arc<Session>>>,
+    /// All that anybody uses.
+    all: Mutex<Vec<Weak<Session>>>,
 }
 
 impl Sessions {
     pub(super) fn new(members: &Arc<Members>) -> Sessions {
         let heartbeat = Heartbeat::new(members);
-        Sessions { members: Arc::clone(members), heartbeat, by_length: tokio::sync::Mutex::default() }
+        Sessions { members: Arc::clone(members), heartbeat, by_length: tokio::sync::Mutex::default(), all: Mutex::default() }
+    }
+
+    fn enrolled(&self, session: Arc<Session>) -> Arc<Session> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|session| session.strong_count() > 0);
+        all.push(Arc::downgrade(&session));
+        session
+    }
+
+    /// Marks all sessions as ended. The answer has those of which this is news.
+    pub(super) fn end_all(&self) -> Vec<Arc<Session>> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).filter(|session| session.end()).collect()
     }
 
     /// The session for claims of this length. `in_use` says whether a session has claims.
@@ -139,7 +154,7 @@ impl Sessions {
         let sent = BootClock.now();
         // One that is granted twice ends by itself.
         let answer: LeaseGrantResponse = self.members.ask(LEASE_GRANT, question, Again::Freely).await?;
-        Ok(Session::new(answer.id, sent, answer.ttl))
+        Ok(self.enrolled(Session::new(answer.id, sent, answer.ttl)))
     }
 
     /// The session that a key hangs on, if it is one of ours that claims share.
@@ -152,7 +167,7 @@ impl Sessions {
         let session = match self.shared(id).await {
             Some(session) => session,
             // How long it is comes with its first renewal.
-            None => Session::new(id, Moment::default(), 0),
+            None => self.enrolled(Session::new(id, Moment::default(), 0)),
         };
         Ok(self.renew(&session).await?.then_some(session))
     }
@@ -188,7 +203,7 @@ impl Sessions {
         let question = LeaseTimeToLiveRequest { id: lease };
         let asked = self.members.ask(LEASE_TIME_TO_LIVE, question, Again::Freely).await;
         match asked {
-            Ok(LeaseTimeToLiveResponse { ttl }) => Ok((ttl >= 0).then(|| length_of(ttl))),
+            Ok(LeaseTimeToLiveResponse { ttl, .. }) => Ok((ttl >= 0).then(|| length_of(ttl))),
             Err(failed) if failed.lease_gone => Ok(None),
             Err(failed) => Err(failed),
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, Purpose};
 use super::known::{Claims, Known, Seat, Waiting};
+use super::leaving::Leaving;
 use super::members::{Again, Failed, Members};
 use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse};
 use super::session::{Session, Sessions};
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     unsure: Mutex<HashSet<ClaimId>>,
     /// Claims that were granted just now, and whether somebody will look after them.
     fresh: Mutex<(Vec<ClaimId>, bool)>,
+    /// Keys that must be deleted as soon as the store can be reached.
+    pub(super) leaving: Mutex<Leaving>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,7 +61,7 @@ impl Shared {
             });
         });
         let sessions = Sessions::new(&members);
-        Ok(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             settings,
             members,
             sessions,
@@ -68,7 +71,32 @@ impl Shared {
             owned: Mutex::default(),
             unsure: Mutex::default(),
             fresh: Mutex::default(),
-        }))
+            leaving: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&shared);
+        shared.members.on_broken(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.all_ended();
+            }
+        });
+        Ok(shared)
+    }
+
+    /// The cluster does not know what it has confirmed: all claims are lost. Their sessions are ended, so that no key that has
+    /// come back is kept alive by us.
+    fn all_ended(self: &Arc<Self>) {
+        let sessions = self.sessions.end_all();
+        for session in &sessions {
+            self.session_ended(session);
+        }
+        if !sessions.is_empty() {
+            let shared = Arc::clone(self);
+            tokio::spawn(async move {
+                for session in sessions {
+                    drop(shared.sessions.revoke(&session).await);
+                }
+            });
+        }
     }
 
     /// Where the key of a claim is. It follows from the claim alone, so that whoever adopts it finds it.
@@ -319,14 +347,7 @@ impl Shared {
         if !locked(&self.unsure).remove(&claim) {
             return;
         }
-        let (shared, seat) = (Arc::downgrade(self), Arc::clone(seat));
-        let pause = self.members.request_timeout * 2;
-        tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            let Some(shared) = shared.upgrade() else { return };
-            let deleting = TxnRequest { success: vec![txn::delete(&seat.key)], ..TxnRequest::default() };
-            drop(shared.txn(deleting, Again::Freely).await);
-        });
+        self.delete_later(seat, self.members.request_timeout * 2);
     }
 
     // What watches tell.

@@ -1,0 +1,74 @@
+//! Keys of claims that have ended here, but not yet in the store.
+//!
+//! A session lives by its other claims. So a key whose deletion did not arrive would stay for as long as this client holds
+//! anything, and keep everybody else out: it is deleted as soon as the store can be reached again.
+
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use super::known::Seat;
+use super::members::Again;
+use super::proto::TxnRequest;
+use super::shared::Shared;
+use super::txn;
+use crate::lease::{BootClock, Clock, Moment};
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How many keys are deleted in one transaction; servers take 128.
+const DELETES: usize = 100;
+
+/// Keys that are to be deleted, with the time before which it is too early.
+#[derive(Default)]
+pub(super) struct Leaving {
+    keys: Vec<(Arc<Seat>, Moment)>,
+    is_attended: bool,
+}
+
+impl Shared {
+    fn leaving(&self) -> std::sync::MutexGuard<'_, Leaving> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Deletes the key of a claim that has ended, after this time and until it is done. Nobody else ever has a key of this claim.
+    pub(super) fn delete_later(self: &Arc<Self>, seat: &Arc<Seat>, after: Duration) {
+        let mut leaving = self.leaving();
+        if leaving.keys.iter().all(|(other, _)| other.key != seat.key) {
+            leaving.keys.push((Arc::clone(seat), BootClock.now() + after));
+        }
+        if !std::mem::replace(&mut leaving.is_attended, true) {
+            tokio::spawn(attend(Arc::downgrade(self)));
+        }
+    }
+
+    /// Deletes those that are due; `false` when nothing is left to be deleted.
+    async fn delete_due(&self) -> bool {
+        let now = BootClock.now();
+        let due: Vec<Arc<Seat>> = {
+            let mut leaving = self.leaving();
+            leaving.is_attended = !leaving.keys.is_empty();
+            let due = leaving.keys.iter().filter(|(_, after)| *after <= now);
+            due.take(DELETES).map(|(seat, _)| Arc::clone(seat)).collect()
+        };
+        if !due.is_empty() {
+            let deletes = due.iter().map(|seat| txn::delete(&seat.key)).collect();
+            let deleting = TxnRequest { success: deletes, ..TxnRequest::default() };
+            match self.txn(deleting, Again::Freely).await {
+                Err(failed) if failed.error.retry_may_help() => {}
+                // What the store refuses it will refuse again.
+                _ => self.leaving().keys.retain(|(seat, _)| due.iter().all(|done| done.key != seat.key)),
+            }
+        }
+        self.leaving().is_attended
+    }
+}
+
+async fn attend(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(PAUSE.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.delete_due().await {
+            return;
+        }
+    }
+}
