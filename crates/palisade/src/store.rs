@@ -83,6 +83,29 @@ pub trait Store: Send + Sync + 'static {
         answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
     }
 
+    /// Who leads an election: whoever is first in line.
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        let page = self.inspect(&Query::Show(name.clone())).await?;
+        let holders = page.lines.into_iter().flat_map(|line| line.holders);
+        // One that only keeps the name closed leads no more.
+        let holder = holders.into_iter().find(|holder| holder.lease_left != Some(Duration::ZERO));
+        Ok(holder.map(|holder| Leader { value: holder.owner, fence: holder.fence }))
+    }
+
+    /// Changes the value of a claim that leads, and says where it stands. Idempotent.
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        let _ = (claim, value);
+        let capability = self.capability();
+        Err(Error::unsupported(format!("{capability} cannot change a leader's value; resign, and campaign with the other")))
+    }
+
+    /// Watches who leads an election. Returns when the store has answered; from then on the observation hears of each change.
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        let _ = name;
+        let capability = self.capability();
+        Err(Error::unsupported(format!("{capability} cannot push who leads; ask for the leader when you need it")))
+    }
+
     /// Ends somebody else's grant, named by its fence ([`Fence::NONE`] for a peer's grant without one).
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked>;
 
@@ -229,6 +252,9 @@ pub struct Claim {
     pub owner: Arc<str>,
     /// Why, for people to read.
     pub reason: Option<Arc<str>>,
+    /// What a candidate of an election proclaims. Its owner is the same text: a store that knows nothing of elections looks no
+    /// further, and one that shares them with peers writes the value as they do.
+    pub value: Option<Arc<str>>,
     /// How long the claim lives without renewal once it holds.
     pub lease: Duration,
     /// Whether to stand in line when the name is taken. Otherwise the answer is busy, and nothing is left in the store.
@@ -418,6 +444,15 @@ pub enum Revoked {
     NotHeld,
 }
 
+/// Who leads an election.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Leader {
+    /// What it proclaims.
+    pub value: String,
+    /// The fence of its leadership: higher than that of every leader before.
+    pub fence: Fence,
+}
+
 /// Something that happened in the store without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -501,5 +536,7 @@ pub struct Page {
     /// Where the next page begins; `None` after the last.
     pub next: Option<String>,
 }
+
+pub use crate::observation::{Observation, Teller};
 
 pub use crate::capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Runs, Wakes};

@@ -351,6 +351,7 @@ mod tests {
             mode: Mode::Exclusive,
             owner: "test".into(),
             reason: None,
+            value: None,
             lease: LEASE,
             queue: true,
             min_hold: None,

@@ -28,6 +28,9 @@ const ATTEMPTS: usize = 3;
 
 impl Shared {
     pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
+        if let Some(value) = &claim.value {
+            entry::check_value(value)?;
+        }
         self.claims.lock().exhume(claim.id);
         let seat = self.seat(&claim.name, claim.id);
         let (mut attempt, mut is_taken) = (1, false);

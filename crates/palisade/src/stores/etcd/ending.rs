@@ -17,7 +17,7 @@ use crate::name::Name;
 use crate::store::{ClaimRef, Ending, Gone, Mode, Released, Revoked, Standing};
 
 /// Our key, by its fence where it is known.
-fn ours(seat: &Seat, fence: Option<Fence>) -> Compare {
+pub(super) fn ours(seat: &Seat, fence: Option<Fence>) -> Compare {
     match fence.and_then(|fence| i64::try_from(fence.get()).ok()) {
         Some(revision) => txn::made_at(&seat.key, revision),
         None => txn::exists(&seat.key),
@@ -139,7 +139,7 @@ impl Shared {
         self.standing(claim).await
     }
 
-    async fn standing(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+    pub(super) async fn standing(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let mut answers = self.renew(std::slice::from_ref(claim)).await;
         answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
     }

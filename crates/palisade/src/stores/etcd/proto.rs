@@ -57,6 +57,7 @@ pub(super) struct KeyValue {
     pub(super) key: Vec<u8>,
     #[prost(int64, tag = "2")]
     pub(super) create_revision: i64,
+    /// When it was last written; in the news of its end, when that was.
     #[prost(int64, tag = "3")]
     pub(super) mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]

@@ -363,9 +363,9 @@ impl Shared {
                 }
                 waiting.is_near
             }
-            Told::Opened(_) | Told::Closed => false,
-            Told::Deleted(key) => {
-                let ask = waiting.blocker.deleted(key);
+            Told::Opened(_) | Told::Closed | Told::Settled | Told::Denied => false,
+            Told::Deleted(kv) => {
+                let ask = waiting.blocker.deleted(&kv.key);
                 waiting.told |= ask;
                 ask
             }
@@ -394,7 +394,7 @@ impl Shared {
         match told {
             Told::Opened(_) => known.opened = true,
             Told::Closed => (known.opened, known.verified) = (false, false),
-            Told::Changed(_) => {}
+            Told::Changed(_) | Told::Settled | Told::Denied => {}
             Told::Deleted(_) => {
                 known.verified = false;
                 let mailbox = known.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox));

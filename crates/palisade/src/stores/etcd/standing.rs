@@ -106,6 +106,7 @@ mod tests {
             create_revision: at as i64 + 10,
             value: if words.is_empty() { Vec::new() } else { format!("palisade:1:{words}").into_bytes() },
             lease: 1,
+            ..KeyValue::default()
         });
         Entry::read_all(kvs.collect()).expect("a line")
     }

@@ -34,9 +34,13 @@ pub(super) enum Told<'a> {
     /// It sees nothing until it is opened again.
     Closed,
     /// A key was deleted.
-    Deleted(&'a [u8]),
+    Deleted(&'a KeyValue),
     /// A key was written.
     Changed(&'a KeyValue),
+    /// All that happened up to some revision has been told: what one transaction did is never torn apart by it.
+    Settled,
+    /// The server denies the right to watch: nothing more is told.
+    Denied,
 }
 
 type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
@@ -203,7 +207,10 @@ impl Watcher {
             }
             // Those who wait ask by the clock instead.
             tracing::warn!("the server denies the right to watch the keys of a lock; see docs/stores/etcd.md");
-            self.lock().watches.remove(&message.watch_id);
+            let watch = self.lock().watches.remove(&message.watch_id);
+            if let Some(watch) = watch {
+                (watch.sink)(Told::Denied);
+            }
             return true;
         }
         // One that was closed meanwhile has none; a number below zero is no watch's: the server refuses it as a whole.
@@ -217,10 +224,13 @@ impl Watcher {
         }
         for event in &message.events {
             match &event.kv {
-                Some(kv) if event.kind == i32::from(EventKind::Delete) => sink(Told::Deleted(&kv.key)),
+                Some(kv) if event.kind == i32::from(EventKind::Delete) => sink(Told::Deleted(kv)),
                 Some(kv) => sink(Told::Changed(kv)),
                 None => {}
             }
+        }
+        if !message.events.is_empty() {
+            sink(Told::Settled);
         }
         true
     }

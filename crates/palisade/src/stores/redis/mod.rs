@@ -82,6 +82,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: true,
     once_per: true,
     once: true,
+    proclaim: true,
+    observe: false,
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,
@@ -264,6 +266,13 @@ impl Store for RedisStore {
         let call = line::downgrade(&self.0.settings.key(&claim.claim.name), claim);
         let (_, value) = self.0.call(&lane, &call, false).await?;
         line::standing(&value, &claim.claim)
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        let lane = self.0.lane()?;
+        let call = line::proclaim(&self.0.settings.key(&claim.claim.name), claim, value);
+        let (_, answer) = self.0.call(&lane, &call, false).await?;
+        line::standing(&answer, &claim.claim)
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

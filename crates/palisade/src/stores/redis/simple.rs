@@ -42,6 +42,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: false,
     once_per: false,
     once: false,
+    proclaim: false,
+    observe: false,
     detach: Detach::Anywhere,
     list: false,
     waiters_known: false,

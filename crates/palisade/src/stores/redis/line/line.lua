@@ -61,6 +61,7 @@ local function sweep()
   left_behind = {}
 end
 
+-- The text behind its own length at the beginning, and where it ends: the inbox of a meta.
 local function inbox_of(meta)
   local length, at = match(meta, '^(%d+):()')
   return sub(meta, at, at + length - 1), at + length

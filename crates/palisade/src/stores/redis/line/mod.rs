@@ -38,6 +38,7 @@ static CLAIM: Script = script!("open.lua", "claim_fast.lua", "line.lua", "claim.
 static RENEW: Script = script!("open.lua", "renew_fast.lua", "line.lua", "renew.lua");
 static RELEASE: Script = script!("open.lua", "release_fast.lua", "line.lua", "release.lua");
 static DOWNGRADE: Script = script!("open.lua", "claimant.lua", "line.lua", "downgrade.lua");
+static PROCLAIM: Script = script!("open.lua", "claimant.lua", "line.lua", "proclaim.lua");
 static REVOKE: Script = script!("open.lua", "nobody.lua", "line.lua", "revoke.lua");
 static SHOW: Script = script!("open.lua", "nobody.lua", "line.lua", "show.lua");
 
@@ -76,6 +77,11 @@ pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending) -> Call {
 /// Turns a writer into a reader.
 pub(super) fn downgrade(key: &str, claim: &ClaimRef) -> Call {
     by(Call::new(&DOWNGRADE, key), claim)
+}
+
+/// Gives a holder another owner: what it proclaims.
+pub(super) fn proclaim(key: &str, claim: &ClaimRef, value: &str) -> Call {
+    by(Call::new(&PROCLAIM, key), claim).text(counted(value))
 }
 
 /// Ends somebody else's grant.

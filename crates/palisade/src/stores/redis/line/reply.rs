@@ -44,7 +44,7 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
     }
 }
 
-/// Reads the answer to a renewal or a downgrade.
+/// Reads the answer to a renewal, a downgrade or a proclamation.
 pub(in crate::stores::redis) fn standing(reply: &Value, claim: &Claim) -> Result<Standing> {
     if let Some(fence) = number(reply) {
         return Ok(Standing::Held(grant(fence, claim)?));
