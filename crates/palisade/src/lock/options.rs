@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::lease::deadline::default_stop_margin;
 use crate::lease::kept::Terms;
 use crate::name::Name;
-use crate::store::{Capability, Kind, Mode};
+use crate::store::{Capability, Kind, LeaseUnit, Mode};
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_STORE_WAIT: Duration = Duration::from_secs(10);
@@ -118,6 +118,12 @@ impl Options {
     fn check_times(&self, capability: &Capability, lease: Duration) -> Result<()> {
         if self.min_hold.is_some() && !capability.min_hold {
             return Err(Error::unsupported(format!("{capability} cannot keep a name closed for a minimum time (min_hold)")));
+        }
+        if self.min_hold.is_some() && self.detachable && capability.lease_unit == LeaseUnit::Session {
+            // Both need a session of the claim's own, and of different lengths.
+            return Err(Error::unsupported(format!(
+                "on {capability} a grant with a min_hold cannot be detached; leave out one of the two"
+            )));
         }
         if self.once_per.is_some() && !capability.once_per {
             return Err(Error::unsupported(format!("{capability} cannot refuse by the time of the last grant (once_per)")));

@@ -51,10 +51,8 @@ pub(super) fn remedy(status: &Status, asked: &Host) -> Remedy {
         Code::Unknown | Code::Internal if std::error::Error::source(status).is_some() => {
             Remedy::Unsure(unavailable(&format!("cannot be reached: {}", root_cause(status))))
         }
-        // The server is just stopping, or beginning.
-        Code::Unknown if text.contains("stopped") || text.contains("transport is closing") => {
-            Remedy::Unsure(unavailable("is stopping"))
-        }
+        // The server is just stopping, or has no leader at the moment, or says something else that it has no code for.
+        Code::Unknown => Remedy::Unsure(unavailable(&format!("cannot answer now: {text}"))),
         Code::Unimplemented => {
             Remedy::Tell(Error::unsupported(format!("{asked} is older than etcd 3.4, which this store needs")))
         }

@@ -3,8 +3,10 @@
 //! A session lives by its other claims. So a key whose deletion did not arrive would stay for as long as this client holds
 //! anything, and keep everybody else out: it is deleted as soon as the store can be reached again.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use super::known::Seat;
 use super::members::Again;
@@ -18,22 +20,55 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// How many keys are deleted in one transaction; servers take 128.
 const DELETES: usize = 100;
 
-/// Keys that are to be deleted, with the time before which it is too early.
+/// Keys that are to be deleted.
 #[derive(Default)]
 pub(super) struct Leaving {
+    list: Mutex<List>,
+    /// A deletion was answered.
+    answered: Notify,
+}
+
+#[derive(Default)]
+struct List {
+    /// With the time before which it is too early.
     keys: Vec<(Arc<Seat>, Moment)>,
+    /// Those whose deletion is under way.
+    going: Vec<Arc<Seat>>,
     is_attended: bool,
 }
 
+impl List {
+    fn has(&self, key: &[u8]) -> bool {
+        self.keys.iter().any(|(seat, _)| seat.key == key)
+    }
+}
+
 impl Shared {
-    fn leaving(&self) -> std::sync::MutexGuard<'_, Leaving> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leaving(&self) -> MutexGuard<'_, List> {
+        self.leaving.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a key off the list because its claim asks again, after a deletion that is under way; whether it was on it.
+    pub(super) async fn stays(&self, seat: &Seat) -> bool {
+        loop {
+            let mut answered = std::pin::pin!(self.leaving.answered.notified());
+            answered.as_mut().enable();
+            {
+                let mut list = self.leaving();
+                if list.going.iter().all(|going| going.key != seat.key) {
+                    let was_on = list.has(&seat.key);
+                    list.keys.retain(|(other, _)| other.key != seat.key);
+                    return was_on;
+                }
+            }
+            answered.await;
+        }
     }
 
     /// Deletes the key of a claim that has ended, after this time and until it is done. Nobody else ever has a key of this claim.
     pub(super) fn delete_later(self: &Arc<Self>, seat: &Arc<Seat>, after: Duration) {
         let mut leaving = self.leaving();
-        if leaving.keys.iter().all(|(other, _)| other.key != seat.key) {
+        if !leaving.has(&seat.key) {
             leaving.keys.push((Arc::clone(seat), BootClock.now() + after));
         }
         if !std::mem::replace(&mut leaving.is_attended, true) {
@@ -48,16 +83,22 @@ impl Shared {
             let mut leaving = self.leaving();
             leaving.is_attended = !leaving.keys.is_empty();
             let due = leaving.keys.iter().filter(|(_, after)| *after <= now);
-            due.take(DELETES).map(|(seat, _)| Arc::clone(seat)).collect()
+            leaving.going = due.take(DELETES).map(|(seat, _)| Arc::clone(seat)).collect();
+            leaving.going.clone()
         };
         if !due.is_empty() {
             let deletes = due.iter().map(|seat| txn::delete(&seat.key)).collect();
             let deleting = TxnRequest { success: deletes, ..TxnRequest::default() };
-            match self.txn(deleting, Again::Freely).await {
+            let answer = self.txn(deleting, Again::Freely).await;
+            let mut leaving = self.leaving();
+            leaving.going.clear();
+            match answer {
                 Err(failed) if failed.error.retry_may_help() => {}
                 // What the store refuses it will refuse again.
-                _ => self.leaving().keys.retain(|(seat, _)| due.iter().all(|done| done.key != seat.key)),
+                _ => leaving.keys.retain(|(seat, _)| due.iter().all(|done| done.key != seat.key)),
             }
+            drop(leaving);
+            self.leaving.answered.notify_waiters();
         }
         self.leaving().is_attended
     }

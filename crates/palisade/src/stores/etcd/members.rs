@@ -21,6 +21,9 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret};
 
+/// The longest answer that is taken: a line of some hundred thousand keys.
+const LONGEST_ANSWER: usize = 64 << 20;
+
 /// How long a member may leave a request unanswered before others are asked what comes next.
 const SUSPECT: Duration = Duration::from_millis(500);
 
@@ -241,7 +244,7 @@ impl Members {
         let mut request = with_token(Request::new(question), token);
         // So that the server, too, gives up what nobody waits for any more.
         request.set_timeout(limit);
-        let mut grpc = Grpc::new(member.channel());
+        let mut grpc = Grpc::new(member.channel()).max_decoding_message_size(LONGEST_ANSWER);
         let sending = async {
             grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
             let codec = ProstCodec::<Q, A>::default();
@@ -267,7 +270,7 @@ impl Members {
         let mut request = with_token(Request::new(UnboundedReceiverStream::new(out)), token.clone());
         // A member that has lost its leader ends the stream, instead of keeping it silent.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let mut grpc = Grpc::new(member.channel());
+        let mut grpc = Grpc::new(member.channel()).max_decoding_message_size(LONGEST_ANSWER);
         let opening = async {
             grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
             let codec = ProstCodec::<Q, A>::default();

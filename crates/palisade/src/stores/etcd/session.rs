@@ -60,9 +60,16 @@ impl Session {
         (at + length).since(now).as_secs_f64() / length.as_secs_f64().max(0.001)
     }
 
-    /// Whether it was confirmed so recently that asking again would bring nothing.
-    fn is_fresh(&self, now: Moment) -> bool {
-        self.share_left(now) > 0.9
+    /// Whether it was confirmed so recently that asking again would bring nothing, to claims whose lease is so long. The session
+    /// itself may be much longer.
+    fn is_fresh(&self, lease: Duration, now: Moment) -> bool {
+        now.since(self.confirmed_at()) < lease / 10
+    }
+
+    /// When it ends, if it is not renewed.
+    pub(super) fn end_of(&self) -> Moment {
+        let Confirmed { at, length } = *self.confirmed();
+        at + length
     }
 
     /// Whether enough is left of it for a new claim. Its claims are renewed every third: so nobody has renewed it otherwise.
@@ -89,11 +96,24 @@ fn seconds(length: Duration) -> u64 {
     length.as_secs() + u64::from(length.subsec_nanos() > 0)
 }
 
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewed {
+    /// The server has confirmed it.
+    Confirmed,
+    /// It was confirmed just before, and nothing was asked.
+    Fresh,
+    /// It has ended.
+    Gone,
+}
+
+/// The current session of one length. Locked while one is opened, so that not every claim opens its own.
+type Current = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
+
 pub(super) struct Sessions {
     members: Arc<Members>,
     heartbeat: Arc<Heartbeat>,
-    /// The current session of each length. Locked while one is opened, so that not every claim opens its own.
-    by_length: tokio::sync::Mutex<HashMap<u64, Arc<Session>>>,
+    by_length: Mutex<HashMap<u64, Current>>,
     /// All that anybody uses.
     all: Mutex<Vec<Weak<Session>>>,
 }
@@ -101,7 +121,7 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(members: &Arc<Members>) -> Sessions {
         let heartbeat = Heartbeat::new(members);
-        Sessions { members: Arc::clone(members), heartbeat, by_length: tokio::sync::Mutex::default(), all: Mutex::default() }
+        Sessions { members: Arc::clone(members), heartbeat, by_length: Mutex::default(), all: Mutex::default() }
     }
 
     fn enrolled(&self, session: Arc<Session>) -> Arc<Session> {
@@ -117,15 +137,20 @@ impl Sessions {
         all.iter().filter_map(Weak::upgrade).filter(|session| session.end()).collect()
     }
 
+    fn current(&self, length: Duration) -> Current {
+        let mut by_length = self.by_length.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(by_length.entry(seconds(length)).or_default())
+    }
+
     /// The session for claims of this length. `in_use` says whether a session has claims.
     ///
     /// One of which little is left and that has claims is on its way out: whoever joined it and renewed it would keep the
     /// claims alive that nobody renews. So another is opened beside it.
     pub(super) async fn of_length(&self, length: Duration, in_use: impl Fn(&Session) -> bool) -> Result<Arc<Session>> {
-        let wanted = seconds(length);
         let finding = async {
-            let mut sessions = self.by_length.lock().await;
-            if let Some(session) = sessions.get(&wanted).filter(|session| !session.is_gone()) {
+            let current = self.current(length);
+            let mut current = current.lock().await;
+            if let Some(session) = current.as_ref().filter(|session| !session.is_gone()) {
                 if session.can_be_joined(BootClock.now()) {
                     return Ok(Arc::clone(session));
                 }
@@ -134,7 +159,7 @@ impl Sessions {
                 }
             }
             let session = self.open(length).await?;
-            sessions.insert(wanted, Arc::clone(&session));
+            *current = Some(Arc::clone(&session));
             Ok(session)
         };
         let too_long = |_| Error::unavailable("the store has not opened a session in time");
@@ -143,8 +168,9 @@ impl Sessions {
 
     /// The session for claims of this length, if it can be joined as it is.
     pub(super) fn ready(&self, length: Duration) -> Option<Arc<Session>> {
-        let sessions = self.by_length.try_lock().ok()?;
-        let session = sessions.get(&seconds(length))?;
+        let current = self.current(length);
+        let current = current.try_lock().ok()?;
+        let session = current.as_ref()?;
         (!session.is_gone() && session.can_be_joined(BootClock.now())).then(|| Arc::clone(session))
     }
 
@@ -157,30 +183,34 @@ impl Sessions {
         Ok(self.enrolled(Session::new(answer.id, sent, answer.ttl)))
     }
 
-    /// The session that a key hangs on, if it is one of ours that claims share.
-    async fn shared(&self, id: i64) -> Option<Arc<Session>> {
-        self.by_length.lock().await.values().find(|session| session.id == id && !session.is_gone()).cloned()
+    fn ours(&self, id: i64) -> Option<Arc<Session>> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).find(|session| session.id == id && !session.is_gone())
     }
 
-    /// The session that a key hangs on, renewed: one of ours, or one that is ours from now on; `None` when it has ended.
-    pub(super) async fn of_key(&self, id: i64) -> Result<Option<Arc<Session>>> {
-        let session = match self.shared(id).await {
-            Some(session) => session,
-            // How long it is comes with its first renewal.
-            None => self.enrolled(Session::new(id, Moment::default(), 0)),
-        };
-        Ok(self.renew(&session).await?.then_some(session))
+    /// The session that a key hangs on, renewed for a claim of this lease: one of ours, or one that is ours from now on; `None`
+    /// when it has ended.
+    pub(super) async fn of_key(&self, id: i64, lease: Duration) -> Result<Option<Arc<Session>>> {
+        // How long it is comes with its first renewal.
+        let session = self.ours(id).unwrap_or_else(|| self.enrolled(Session::new(id, Moment::default(), 0)));
+        Ok((self.renew(&session, lease).await? != Renewed::Gone).then_some(session))
     }
 
-    /// Renews a session, unless that was just done; `false` when it has ended.
-    pub(super) async fn renew(&self, session: &Session) -> Result<bool> {
+    /// Renews a session for claims whose lease is so long or longer, unless that was just done.
+    pub(super) async fn renew(&self, session: &Session, lease: Duration) -> Result<Renewed> {
         if session.is_gone() {
-            return Ok(false);
+            return Ok(Renewed::Gone);
         }
-        if session.is_fresh(BootClock.now()) {
-            return Ok(true);
+        if session.is_fresh(lease, BootClock.now()) {
+            return Ok(Renewed::Fresh);
         }
-        self.keep_alive(session).await
+        Ok(if self.keep_alive(session).await? { Renewed::Confirmed } else { Renewed::Gone })
+    }
+
+    /// Renews a session unless it lasts until then anyway; `false` when it has ended. A key that is moved to it must not come to
+    /// hang on less than it hung on before: whoever holds it counts on that still.
+    pub(super) async fn outlasts(&self, session: &Session, until: Moment) -> Result<bool> {
+        Ok(!session.is_gone() && (session.end_of() >= until || self.keep_alive(session).await?))
     }
 
     async fn keep_alive(&self, session: &Session) -> Result<bool> {

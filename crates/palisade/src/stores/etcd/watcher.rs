@@ -12,7 +12,8 @@ use tokio::sync::{Notify, mpsc};
 
 use super::members::Members;
 use super::proto::{
-    EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchVerb,
+    EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+    WatchVerb,
 };
 use crate::error::ErrorKind;
 use crate::lease::{BootClock, Clock, Moment};
