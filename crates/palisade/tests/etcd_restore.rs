@@ -95,7 +95,8 @@ async fn the_last_fence_is_not_given_twice() {
 async fn another_cluster_keeps_no_grant() {
     let server = Etcd::start();
     let ours = client(&server);
-    let held = ours.mutex("moved").lease(LONG).acquire().await.expect("a grant");
+    // Its next renewal is twenty minutes away: only the broken connection can tell it.
+    let held = ours.mutex("moved").lease(LONG * 30).acquire().await.expect("a grant");
     let snapshot = server.snapshot();
     server.restore(&snapshot, "another");
     let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("told");

@@ -43,7 +43,9 @@ async fn whoever_holds_writes_and_nobody_else() {
     assert_eq!(keys(&server), [String::from_utf8(by_hand.lock_key()).expect("text")]);
     // What was released is over, though nobody came after it.
     assert_eq!(guard.release().await.expect("an answer"), Released::Done);
-    for refused in [shop.put(&held, "stock", "4").await, shop.check(&held).await, shop.write(&held, &[("stock", None::<&str>)]).await] {
+    for refused in
+        [shop.put(&held, "stock", "4").await, shop.check(&held).await, shop.write(&held, &[("stock", None::<&str>)]).await]
+    {
         assert!(matches!(refused, Err(KeyError::NotHeld)), "{refused:?}");
     }
     assert!(matches!(shop.delete(&held, "stock").await, Err(KeyError::NotHeld)));

@@ -3,7 +3,7 @@ const PAGE: &str = include_str!("../../../../docs/stores/etcd.md");
 
 /// The rights that the documentation gives to the user `locker:lockpw`, for keys below `lock/`: the words of `etcdctl`, line by line.
 ///
-/// The page has them in the block after `<!-- rights -->`, up to the first line that is about something else.
+/// The page has them in the block after `<!-- rights -->`, before those of the first user.
 ///
 /// # Panics
 ///
@@ -11,9 +11,8 @@ const PAGE: &str = include_str!("../../../../docs/stores/etcd.md");
 #[must_use]
 pub fn documented_rights() -> Vec<String> {
     let (_, block) = PAGE.split_once("<!-- rights -->\n```sh\n").expect("docs/stores/etcd.md: no block of rights");
-    let words = block.lines().map_while(|line| line.strip_prefix("etcdctl "));
-    let rights: Vec<String> =
-        words.take_while(|words| words.starts_with("role ") || words.starts_with("user ")).map(str::to_owned).collect();
+    let words = block.lines().take_while(|line| *line != "```").filter_map(|line| line.strip_prefix("etcdctl "));
+    let rights: Vec<String> = words.take_while(|words| !words.contains("root")).map(str::to_owned).collect();
     assert!(rights.iter().any(|words| words.contains("grant-permission")), "docs/stores/etcd.md: no rights");
     rights
 }

@@ -3,6 +3,7 @@
 //! A session lives by its other claims. So a key whose deletion did not arrive would stay for as long as this client holds
 //! anything, and keep everybody else out: it is deleted as soon as the store can be reached again.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const DELETES: usize = 100;
 /// Keys that are to be deleted, with the time before which it is too early.
 #[derive(Default)]
 pub(super) struct Leaving {
-    keys: Vec<(Arc<Seat>, Moment)>,
+    keys: HashMap<Vec<u8>, Moment>,
     is_attended: bool,
 }
 
@@ -33,9 +34,7 @@ impl Shared {
     /// Deletes the key of a claim that has ended, after this time and until it is done. Nobody else ever has a key of this claim.
     pub(super) fn delete_later(self: &Arc<Self>, seat: &Arc<Seat>, after: Duration) {
         let mut leaving = self.leaving();
-        if leaving.keys.iter().all(|(other, _)| other.key != seat.key) {
-            leaving.keys.push((Arc::clone(seat), BootClock.now() + after));
-        }
+        leaving.keys.entry(seat.key.clone()).or_insert_with(|| BootClock.now() + after);
         if !std::mem::replace(&mut leaving.is_attended, true) {
             tokio::spawn(attend(Arc::downgrade(self)));
         }
@@ -43,23 +42,25 @@ impl Shared {
 
     /// Deletes those that are due; `false` when nothing is left to be deleted.
     async fn delete_due(&self) -> bool {
-        let now = BootClock.now();
-        let due: Vec<Arc<Seat>> = {
-            let mut leaving = self.leaving();
-            leaving.is_attended = !leaving.keys.is_empty();
-            let due = leaving.keys.iter().filter(|(_, after)| *after <= now);
-            due.take(DELETES).map(|(seat, _)| Arc::clone(seat)).collect()
-        };
-        if !due.is_empty() {
-            let deletes = due.iter().map(|seat| txn::delete(&seat.key)).collect();
+        loop {
+            let now = BootClock.now();
+            let due: Vec<Vec<u8>> = {
+                let mut leaving = self.leaving();
+                leaving.is_attended = !leaving.keys.is_empty();
+                let due = leaving.keys.iter().filter(|(_, after)| **after <= now);
+                due.take(DELETES).map(|(key, _)| key.clone()).collect()
+            };
+            if due.is_empty() {
+                return self.leaving().is_attended;
+            }
+            let deletes = due.iter().map(|key| txn::delete(key)).collect();
             let deleting = TxnRequest { success: deletes, ..TxnRequest::default() };
             match self.txn(deleting, Again::Freely).await {
-                Err(failed) if failed.error.retry_may_help() => {}
+                Err(failed) if failed.error.retry_may_help() => return true,
                 // What the store refuses it will refuse again.
-                _ => self.leaving().keys.retain(|(seat, _)| due.iter().all(|done| done.key != seat.key)),
+                _ => due.iter().for_each(|key| drop(self.leaving().keys.remove(key))),
             }
         }
-        self.leaving().is_attended
     }
 }
 

@@ -75,7 +75,9 @@ impl Broken {
                 "{asked} went back from revision {from} to {to}, as after a restored snapshot: fences may be given again, and nothing \
                  is granted until it has passed {from}; see docs/stores/etcd.md, \"After a restore\""
             )),
-            Broken::OtherCluster => Error::unavailable(format!("{asked} is another cluster now; what was held in the old one is lost")),
+            Broken::OtherCluster => {
+                Error::unavailable(format!("{asked} is another cluster now; what was held in the old one is lost"))
+            }
             Broken::TwoClusters => Error::protocol(format!(
                 "{asked} belongs to another cluster than the other hosts of the URL, and their locks exclude nobody here; correct the URL"
             )),

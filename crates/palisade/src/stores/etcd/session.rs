@@ -195,6 +195,9 @@ impl Sessions {
         if let Some(answer) = last.as_ref().filter(|_| session.ended_renewals.load(Ordering::Acquire) != ended_before) {
             return answer.clone();
         }
+        if session.is_fresh(BootClock.now()) {
+            return Ok(true);
+        }
         let answer = self.keep_alive(session).await;
         *last = Some(answer.clone());
         session.ended_renewals.fetch_add(1, Ordering::AcqRel);

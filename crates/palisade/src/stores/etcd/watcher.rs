@@ -12,7 +12,8 @@ use tokio::sync::{Notify, mpsc};
 
 use super::members::Members;
 use super::proto::{
-    EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchVerb,
+    EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+    WatchVerb,
 };
 use crate::error::ErrorKind;
 use crate::lease::{BootClock, Clock, Moment};
@@ -236,7 +237,8 @@ async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
         let error = match members.open::<_, WatchResponse>(place, WATCH, requests).await {
             Err(error) => error,
             Ok(mut messages) => {
-                if std::mem::replace(&mut was_open, true)
+                // Also where it could not be opened at first: whoever holds does not know what happened before.
+                if (std::mem::replace(&mut was_open, true) || failures > 0)
                     && let Some(watcher) = watcher.upgrade()
                 {
                     (watcher.contact)(Contact::Restored);
