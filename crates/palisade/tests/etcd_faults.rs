@@ -176,7 +176,7 @@ async fn a_watch_that_hangs_is_not_believed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_is_survived() {
     let scene = Scene::start();
-    let pair = scene.begin("restart", LONG).await;
+    let pair = scene.begin("restart", Duration::from_secs(15)).await;
     let confirmed = Confirmed::of(&pair.held);
     scene.server.kill();
     scene.server.restart();

@@ -89,7 +89,7 @@ impl Pair {
         let Pair { held, believer, waiting } = self;
         let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
         let (next, _) = gets_in(waiting).await;
-        drop(believer.last_belief());
+        let _ = believer.last_belief();
         assert!(!held.is_held());
         rise(&[held.fence(), next.fence()]);
         (reason, next)

@@ -3,6 +3,7 @@
 //! A session lives by its other claims. So a key whose deletion did not arrive would stay for as long as this client holds
 //! anything, and keep everybody else out: it is deleted as soon as the store can be reached again.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,16 +32,10 @@ pub(super) struct Leaving {
 #[derive(Default)]
 struct List {
     /// With the time before which it is too early.
-    keys: Vec<(Arc<Seat>, Moment)>,
+    keys: HashMap<Vec<u8>, Moment>,
     /// Those whose deletion is under way.
-    going: Vec<Arc<Seat>>,
+    going: HashSet<Vec<u8>>,
     is_attended: bool,
-}
-
-impl List {
-    fn has(&self, key: &[u8]) -> bool {
-        self.keys.iter().any(|(seat, _)| seat.key == key)
-    }
 }
 
 impl Shared {
@@ -55,10 +50,8 @@ impl Shared {
             answered.as_mut().enable();
             {
                 let mut list = self.leaving();
-                if list.going.iter().all(|going| going.key != seat.key) {
-                    let was_on = list.has(&seat.key);
-                    list.keys.retain(|(other, _)| other.key != seat.key);
-                    return was_on;
+                if !list.going.contains(&seat.key) {
+                    return list.keys.remove(&seat.key).is_some();
                 }
             }
             answered.await;
@@ -68,9 +61,7 @@ impl Shared {
     /// Deletes the key of a claim that has ended, after this time and until it is done. Nobody else ever has a key of this claim.
     pub(super) fn delete_later(self: &Arc<Self>, seat: &Arc<Seat>, after: Duration) {
         let mut leaving = self.leaving();
-        if !leaving.has(&seat.key) {
-            leaving.keys.push((Arc::clone(seat), BootClock.now() + after));
-        }
+        leaving.keys.entry(seat.key.clone()).or_insert_with(|| BootClock.now() + after);
         if !std::mem::replace(&mut leaving.is_attended, true) {
             tokio::spawn(attend(Arc::downgrade(self)));
         }
@@ -78,29 +69,36 @@ impl Shared {
 
     /// Deletes those that are due; `false` when nothing is left to be deleted.
     async fn delete_due(&self) -> bool {
-        let now = BootClock.now();
-        let due: Vec<Arc<Seat>> = {
-            let mut leaving = self.leaving();
-            leaving.is_attended = !leaving.keys.is_empty();
-            let due = leaving.keys.iter().filter(|(_, after)| *after <= now);
-            leaving.going = due.take(DELETES).map(|(seat, _)| Arc::clone(seat)).collect();
-            leaving.going.clone()
-        };
-        if !due.is_empty() {
-            let deletes = due.iter().map(|seat| txn::delete(&seat.key)).collect();
+        loop {
+            let now = BootClock.now();
+            let due: Vec<Vec<u8>> = {
+                let mut leaving = self.leaving();
+                leaving.is_attended = !leaving.keys.is_empty();
+                let due = leaving.keys.iter().filter(|(_, after)| **after <= now);
+                let due: Vec<Vec<u8>> = due.take(DELETES).map(|(key, _)| key.clone()).collect();
+                leaving.going.extend(due.iter().cloned());
+                due
+            };
+            if due.is_empty() {
+                return self.leaving().is_attended;
+            }
+            let deletes = due.iter().map(|key| txn::delete(key)).collect();
             let deleting = TxnRequest { success: deletes, ..TxnRequest::default() };
             let answer = self.txn(deleting, Again::Freely).await;
-            let mut leaving = self.leaving();
-            leaving.going.clear();
-            match answer {
-                Err(failed) if failed.error.retry_may_help() => {}
-                // What the store refuses it will refuse again.
-                _ => leaving.keys.retain(|(seat, _)| due.iter().all(|done| done.key != seat.key)),
+            let again = matches!(&answer, Err(failed) if failed.error.retry_may_help());
+            {
+                let mut leaving = self.leaving();
+                leaving.going.clear();
+                if !again {
+                    // What the store refuses it will refuse again.
+                    leaving.keys.retain(|key, _| !due.contains(key));
+                }
             }
-            drop(leaving);
             self.leaving.answered.notify_waiters();
+            if again {
+                return true;
+            }
         }
-        self.leaving().is_attended
     }
 }
 

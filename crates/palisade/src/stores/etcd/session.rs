@@ -4,7 +4,7 @@
 //! A session lives only by the renewals of its claims. Nothing here keeps it alive by itself: a claim that nobody renews must end.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ pub(super) struct Session {
     pub(super) id: i64,
     confirmed: Mutex<Confirmed>,
     gone: AtomicBool,
+    /// How the last renewal ended, and how many there were. Locked while one is under way.
+    renewals: tokio::sync::Mutex<Option<Result<bool>>>,
+    ended_renewals: AtomicU64,
 }
 
 /// What the server last said.
@@ -37,7 +40,13 @@ struct Confirmed {
 impl Session {
     fn new(id: i64, at: Moment, seconds: i64) -> Arc<Session> {
         let confirmed = Confirmed { at, length: length_of(seconds) };
-        Arc::new(Session { id, confirmed: Mutex::new(confirmed), gone: AtomicBool::new(false) })
+        Arc::new(Session {
+            id,
+            confirmed: Mutex::new(confirmed),
+            gone: AtomicBool::new(false),
+            renewals: tokio::sync::Mutex::new(None),
+            ended_renewals: AtomicU64::new(0),
+        })
     }
 
     fn confirmed(&self) -> MutexGuard<'_, Confirmed> {
@@ -204,7 +213,19 @@ impl Sessions {
         if session.is_fresh(lease, BootClock.now()) {
             return Ok(Renewed::Fresh);
         }
-        Ok(if self.keep_alive(session).await? { Renewed::Confirmed } else { Renewed::Gone })
+        // Claims are renewed in batches, and all at the same time: whoever finds a renewal under way takes its answer.
+        let ended_before = session.ended_renewals.load(Ordering::Acquire);
+        let mut last = session.renewals.lock().await;
+        if let Some(answer) = last.as_ref().filter(|_| session.ended_renewals.load(Ordering::Acquire) != ended_before) {
+            return answer.clone().map(|lives| if lives { Renewed::Fresh } else { Renewed::Gone });
+        }
+        if session.is_fresh(lease, BootClock.now()) {
+            return Ok(Renewed::Fresh);
+        }
+        let answer = self.keep_alive(session).await;
+        *last = Some(answer.clone());
+        session.ended_renewals.fetch_add(1, Ordering::AcqRel);
+        answer.map(|lives| if lives { Renewed::Confirmed } else { Renewed::Gone })
     }
 
     /// Renews a session unless it lasts until then anyway; `false` when it has ended. A key that is moved to it must not come to

@@ -247,7 +247,8 @@ async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
         let error = match members.open::<_, WatchResponse>(place, WATCH, requests).await {
             Err(error) => error,
             Ok(mut messages) => {
-                if std::mem::replace(&mut was_open, true)
+                // Also where it could not be opened at first: whoever holds does not know what happened before.
+                if (std::mem::replace(&mut was_open, true) || failures > 0)
                     && let Some(watcher) = watcher.upgrade()
                 {
                     (watcher.contact)(Contact::Restored);
