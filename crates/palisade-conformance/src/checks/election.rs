@@ -1,5 +1,7 @@
 //! Elections: one leader at a time, whom everybody can ask for.
 
+use std::time::Duration;
+
 use palisade::store::{Order, Revoked};
 use palisade::{Client, ErrorKind, Leader, Leadership, Released};
 
@@ -26,7 +28,7 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
         assert_eq!(asked(client, &name).await, Some(leader(&first, "first, by name")));
     }
     assert!(theirs.election(&name).try_campaign("second").await.expect("an answer").is_none(), "two leaders");
-    let refused = theirs.election(&name).campaign_timeout("second", std::time::Duration::from_millis(50)).await;
+    let refused = theirs.election(&name).campaign_timeout("second", Duration::from_millis(50)).await;
     assert!(matches!(refused.map(drop).expect_err("two leaders").kind(), ErrorKind::Timeout { .. }));
     assert!(theirs.mutex(&name).try_acquire().await.expect("an answer").is_none(), "the mutex is the same line");
     let election = theirs.election(&name);
@@ -43,6 +45,11 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
     drop(second);
     free(&ours, &name).await;
     assert_eq!(asked(&ours, &name).await, None, "nobody leads any more");
+    if subject.capability().min_hold {
+        let brief = ours.election(&name).min_hold(Duration::from_secs(60)).campaign("brief").await.expect("elected");
+        assert_eq!(brief.resign().await.expect("resigned"), Released::Done);
+        assert_eq!(asked(&ours, &name).await, None, "a name that is only kept closed has no leader");
+    }
     Verdict::Kept
 }
 
@@ -52,7 +59,7 @@ pub async fn a_deposed_leader_is_told(subject: &Subject) -> Verdict {
     needs!(subject.capability().revoke, "revocation");
     let name = subject.name("deposed");
     let (ours, theirs) = (subject.client(), subject.client());
-    let lease = subject.capability().min_lease.max(std::time::Duration::from_secs(2));
+    let lease = subject.capability().min_lease.max(Duration::from_secs(2));
     let first = ours.election(&name).lease(lease).campaign("first").await.expect("elected");
     let stop = first.on_lost();
     assert_eq!(theirs.revoke(&name, first.fence()).await.expect("an answer"), Revoked::Done);
