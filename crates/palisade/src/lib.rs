@@ -78,7 +78,7 @@ mod scripted;
 pub mod store;
 pub mod stores;
 pub mod url;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub mod versioned;
 
 pub use client::{Client, Stats, connect};

@@ -116,20 +116,26 @@ async fn a_value_cannot_pretend_to_be_a_lock() {
     assert_eq!(election.leader().await.expect("an answer"), Some(leader(&leadership, "honest")));
 }
 
-/// The lease is revoked by hand: the leader is told, and may proclaim nothing more; the next leads. Leader and next hang on one
-/// lease here, so both go in one step: the observer must not take the second for a leader.
+/// The lease is revoked by hand: the leader is told, and may proclaim nothing more; the next leads. All candidates hang on one
+/// lease here, so all go in one step, in the order of their keys: the observer must not take one of them for a leader on the way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_lead_is_told_and_the_next_leads() {
+    const DOOMED: usize = 10;
     let server = Etcd::start();
     let (ours, theirs) = (client(&server).await, client(&server).await);
     let lease = Duration::from_secs(5);
     let mut observer = theirs.election("lost").observe().await.expect("observed");
     let first = ours.election("lost").lease(lease).campaign("first").await.expect("elected");
     assert_eq!(heard(&mut observer).await, leader(&first, "first"));
-    let election = ours.election("lost").lease(lease);
-    let doomed = tokio::spawn(async move { election.campaign("doomed").await });
-    eventually("it waits", async || ours.show("lost").await.expect("an answer").is_some_and(|line| line.waiters.len() == 1))
-        .await;
+    let mut doomed = tokio::task::JoinSet::new();
+    for _ in 0..DOOMED {
+        let election = ours.election("lost").lease(lease);
+        doomed.spawn(async move { election.campaign("doomed").await.expect("elected") });
+    }
+    eventually("they wait", async || {
+        ours.show("lost").await.expect("an answer").is_some_and(|line| line.waiters.len() == DOOMED)
+    })
+    .await;
     let stop = first.on_lost();
     // Long enough for the watch of the leader's own key; its next renewal is seconds away.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -139,8 +145,9 @@ async fn a_lost_lead_is_told_and_the_next_leads() {
     tokio::time::timeout(PATIENCE, stop.cancelled()).await.expect("told to stop");
     let refused = first.proclaim("still me").await.expect_err("refused");
     assert!(matches!(refused.kind(), ErrorKind::Lost(_)), "{refused}");
-    // Its claim was gone, so it queued again by itself.
-    let next = tokio::time::timeout(PATIENCE, doomed).await.expect("elected in time").expect("no panic").expect("elected");
+    // Their claims were gone, so they queued again by themselves.
+    let next = tokio::time::timeout(PATIENCE, doomed.join_next()).await.expect("elected in time");
+    let next = next.expect("a candidate").expect("no panic");
     assert!(next.fence() > first.fence());
     assert_eq!(heard(&mut observer).await, leader(&next, "doomed"), "told of a leader that never led");
     assert_eq!(first.resign().await.expect("an answer"), Released::AlreadyLost);

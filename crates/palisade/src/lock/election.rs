@@ -100,8 +100,7 @@ impl Election {
     }
 
     fn with(&self, value: &str) -> Options {
-        let value: Arc<str> = value.into();
-        Options { owner: Arc::clone(&value), value: Some(value), ..self.options.clone() }
+        Options { owner: value.into(), candidate: true, ..self.options.clone() }
     }
 
     /// Who leads now; `None` when nobody does. It may be another by the time you read it: a write that only the leader may make

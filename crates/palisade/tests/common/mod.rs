@@ -2,7 +2,10 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod actors;
 pub mod bent;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod hooked;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -36,8 +36,11 @@ mod entry;
 mod failure;
 mod heartbeat;
 mod known;
+mod leaving;
+mod link;
 mod listing;
 mod members;
+mod past;
 mod plain;
 mod proto;
 mod renewing;
@@ -100,6 +103,7 @@ pub const CAPABILITY: Capability = Capability {
     runs: Runs::Client,
 };
 
+pub(crate) use self::link::{Kept, Link, Writing, may_be_done};
 pub use self::plain::PLAIN;
 
 /// Opens a URL of etcd. Nothing is connected.
