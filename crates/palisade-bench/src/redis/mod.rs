@@ -1,11 +1,13 @@
 //! The Redis store beside what the server can do at the most, in one run on one private server.
 //!
 //! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw` is a fast client without any
-//! lock logic. Both take turns in short rounds, so that whatever else the machine does hits both. Every figure is the median of
+//! lock logic; `floor` is the least that a lock with a fence can do in one script for each verb. They take turns in short rounds, so
+//! that whatever else the machine does hits all. Every figure is the median of
 //! the rounds with the least and the greatest; a ratio is the median of the rounds' own ratios.
 
 mod cli;
 mod cycle;
+mod floor;
 mod handoff;
 mod hold;
 mod lock;

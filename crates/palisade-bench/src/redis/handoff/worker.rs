@@ -12,6 +12,7 @@ use tokio::runtime::Builder;
 
 use super::super::lock::released;
 use super::super::{Result, raw};
+use super::bare::BareLock;
 use crate::usage;
 
 const TOKEN: &str = "raw:handoff";
@@ -41,7 +42,11 @@ pub(crate) fn worker(words: &[&str]) -> ExitCode {
 }
 
 async fn contend(side: &str, url: &str) -> Result<String> {
-    let mut lock = if side == "ours" { Lock::ours(url).await? } else { Lock::raw(url).await? };
+    let mut lock = match side {
+        "ours" => Lock::ours(url).await?,
+        "floor" => Lock::Floor(BareLock::connect(url).await?),
+        _ => Lock::raw(url).await?,
+    };
     println!("ready");
     let (start, length, first) = word()?;
     if first {
@@ -98,6 +103,7 @@ enum Lock {
         pop: Cmd,
         push: Cmd,
     },
+    Floor(BareLock),
 }
 
 impl Lock {
@@ -120,7 +126,7 @@ impl Lock {
     /// Brings the token. Our locks need none.
     async fn begin(&mut self) -> Result<()> {
         match self {
-            Lock::Ours(_) => Ok(()),
+            Lock::Ours(_) | Lock::Floor(_) => Ok(()),
             Lock::Raw { .. } => self.give_back(None).await,
         }
     }
@@ -132,6 +138,7 @@ impl Lock {
                 let popped: Option<(String, String)> = pop.query_async(connection).await?;
                 popped.map(|_| None).ok_or_else(|| "raw: the token is lost".into())
             }
+            Lock::Floor(lock) => lock.take().await.map(|()| None),
         }
     }
 
@@ -140,6 +147,7 @@ impl Lock {
             (Lock::Ours(_), Some(guard)) => released(guard.release().await?),
             (Lock::Ours(_), None) => Ok(()),
             (Lock::Raw { connection, push, .. }, _) => Ok(push.exec_async(connection).await?),
+            (Lock::Floor(lock), _) => lock.give_back().await,
         }
     }
 }

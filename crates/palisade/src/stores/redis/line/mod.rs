@@ -2,17 +2,18 @@
 //!
 //! # The hash
 //!
-//! - `s` is the state: `1`, a letter for the form, and ten digits that say until which second the key was told to live.
+//! - `s` is the state: `1`, a letter for the form, and a number that says until which second the key was told to live.
 //!   - `1i` idle: the last fence.
-//!   - `1x` one exclusive holder: claim (32), fence, since, began, lease (16 digits each), kind (1), meta.
-//!   - `1w` the same with waiters: before the meta `sure` (16 digits), head, holes, count (12 digits each).
+//!   - `1x` one exclusive holder: fence, since, began, lease, claim (32 bytes), kind (1 byte), meta.
+//!   - `1w` the same with waiters: before the meta `sure`, head, holes, count.
 //!   - `1g` everything else: a MessagePack list of last fence, kind, sure, head, holes, count, holders, mark, seal, tombstones.
-//! - `q<seq>` is a waiter: claim, since, began, lease, then `<mode> <min_hold> <once_per> <meta>`.
+//! - `q<seq>` is a waiter: since, began, lease, claim, then `<mode> <min_hold> <once_per> <meta>`.
 //! - `c<claim>` is the `seq` of that waiter.
 //!
-//! Times and spans are microseconds of the server's clock, 16 digits with leading zeros: fast paths cut them out without parsing the
-//! rest. An end is never written down, but since when and for how long: see `line.lua`. Kinds are `m`, `r`, `s<limit>`, modes `x`, `s`,
-//! `p<count>`; meta is `<length>:<inbox><length>:<owner>`, and `+<reason>` if there is one.
+//! A number is a little-endian double of 8 bytes, which has every digit of a whole number below 2^53: a script reads and writes
+//! all of a state in one step each, where decimal digits had to be cut out, parsed and printed one by one. Times and spans are
+//! microseconds of the server's clock. An end is never written down, but since when and for how long: see `line.lua`. Kinds are `m`,
+//! `r`, `s<limit>`, modes `x`, `s`, `p<count>`; meta is `<length>:<inbox><length>:<owner>`, and `+<reason>` if there is one.
 //!
 //! Each script begins with `open.lua`. A `…_fast.lua` is what nearly all calls need and returns before `line.lua` makes its functions,
 //! which would cost as much again. What a fast path does must be what the general path would have done: the tests compare
@@ -89,13 +90,13 @@ pub(super) fn show(key: &str) -> Call {
 }
 
 fn by(call: Call, claim: &ClaimRef) -> Call {
-    call.text(claim.claim.id.reveal()).text(claim.fence.map(|fence| format!("{:016}", fence.get())).unwrap_or_default())
+    call.text(claim.claim.id.reveal()).text(claim.fence.map(|fence| fence.get().to_string()).unwrap_or_default())
 }
 
-/// A span as the scripts write it: never shorter than it is, and so short that no sum with a time loses digits.
+/// A span as the scripts take it: never shorter than it is, and so short that no sum with a time loses digits.
 fn digits(span: Duration) -> String {
     const LONGEST: u128 = 10_u128.pow(15);
-    format!("{:016}", span.as_nanos().div_ceil(1000).min(LONGEST))
+    span.as_nanos().div_ceil(1000).min(LONGEST).to_string()
 }
 
 /// Whether it may stand in line, its kind and its mode. Not what [`Line`](crate::line::Line) calls a misfit: that is a `!`.
