@@ -25,13 +25,15 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
     local spare = kept * 1000000 - now - lease - 600000000
     local stays = spare >= 0 and spare <= 1200000000
     if not stays then kept = math.ceil((now + lease) / 1000000) + 1200 end
-    call('HSET', key, 's', write('<BBdddddc32', 49, 120, kept, fence, now, now, lease, claim) .. sub(how, 2, 2) .. meta)
+    call('HSET', key, 's', write('<BBdddddc32c1c0', 49, 120, kept, fence, now, now, lease, claim, sub(how, 2, 2), meta))
     if not stays then call('EXPIREAT', key, kept) end
     return fence
-  elseif ends > now and sub(state, 43, 74) ~= claim then
+  end
+  local holder = ends > now and sub(state, 43, 74)
+  if holder and holder ~= claim then
     -- Whether all waiters are alive, or at least the first, so that this claim is not the first itself.
     local all_alive, first_alive = true, true
-    local meta_at, sure, head, holes, count = 76
+    local meta_at, sure, head, holes, count = 76, now, 0, 0, 0
     if letter == 119 then
       meta_at, sure, head, holes, count = 108, read('<dddd', state, 76)
       all_alive = now < sure and sure <= now + 5000000
@@ -47,26 +49,18 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
       if sub(how, 1, 1) == 'n' then return answer end
       local wait = lease
       if wait > 5000000 then wait = 5000000 end
-      kept = kept * 1000000
-      if kept >= ends + 600000000 and kept >= now + 605000000 then
-        local record = write('<dddc32', now, now, lease, claim) .. 'x   ' .. meta
+      local lives = kept * 1000000
+      local seq = head + holes + count
+      if lives >= ends + 600000000 and lives >= now + 605000000 and seq % 1 == 0
+        and (letter == 120 or not call('HGET', key, 'c' .. claim)) then
+        if letter == 120 or sure > now + wait then sure = now + wait end
         local kind = sub(how, 2, 2) == 'r' and 'r' or sub(state, 75, 75)
-        answer[1] = 'Q'
-        if letter == 120 then
-          local seq = write('<d', 0)
-          call('HSET', key, 's', '1w' .. sub(state, 3, 74) .. kind .. write('<dddd', now + wait, 0, 0, 1) .. answer[8],
-            'q' .. seq, record, 'c' .. claim, seq)
-          return answer
-        end
-        local seq = head + holes + count
-        if seq % 1 == 0 and not call('HGET', key, 'c' .. claim) then
-          if sure > now + wait then sure = now + wait end
-          answer[2] = all_alive and count or -1
-          seq = write('<d', seq)
-          call('HSET', key, 's', sub(state, 1, 74) .. kind .. write('<dddd', sure, head, holes, count + 1) .. answer[8],
-            'q' .. seq, record, 'c' .. claim, seq)
-          return answer
-        end
+        answer[1], answer[2] = 'Q', all_alive and count or -1
+        seq = write('<d', seq)
+        call('HSET', key, 's', write('<BBdddddc32c1ddddc0', 49, 119, kept, last, since, began, span, holder, kind,
+          sure, head, holes, count + 1, answer[8]),
+          'q' .. seq, write('<dddc32c4c0', now, now, lease, claim, 'x   ', meta), 'c' .. claim, seq)
+        return answer
       end
     end
   end

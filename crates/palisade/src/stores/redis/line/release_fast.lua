@@ -23,13 +23,17 @@ if state and #state > 75 and ARGV[3] == 'r' then
         if colon and waits <= now and now < ends and (head + holes + count) % 1 == 0 then
           local fence = last < now and now or last + 1
           -- It keeps the expiry that it had as a waiter.
-          local held = write('<BBdddddc32', 49, count == 1 and 120 or 119, kept, fence, ends - next_lease, now, next_lease, next_claim)
-            .. sub(state, 75, 75)
-          if count > 1 then held = held .. write('<dddd', sure, head + 1, holes, count - 1) end
+          local kind, meta, held = sub(state, 75, 75), sub(record, 61)
+          if count == 1 then
+            held = write('<BBdddddc32c1c0', 49, 120, kept, fence, ends - next_lease, now, next_lease, next_claim, kind, meta)
+          else
+            held = write('<BBdddddc32c1ddddc0', 49, 119, kept, fence, ends - next_lease, now, next_lease, next_claim, kind,
+              sure, head + 1, holes, count - 1, meta)
+          end
           call('HDEL', key, slot, 'c' .. next_claim)
-          call('HSET', key, 's', held .. sub(record, 61))
+          call('HSET', key, 's', held)
           -- A push that is lost is healed by the next renewal: it must not undo what was done.
-          redis.pcall('PUBLISH', sub(record, colon + 1, colon + sub(record, 61, colon - 1)), 'g' .. next_claim .. write('<d', fence))
+          redis.pcall('PUBLISH', sub(record, colon + 1, colon + sub(record, 61, colon - 1)), write('<c1c32d', 'g', next_claim, fence))
           return 1
         end
       end
