@@ -1,7 +1,7 @@
 //! Names, and how a store writes them.
 
 use std::borrow::Borrow;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -116,7 +116,8 @@ impl Name {
     }
 
     fn escaped(&self) -> String {
-        let mut escaped = String::with_capacity(self.0.len());
+        // Enough for a few that are escaped.
+        let mut escaped = String::with_capacity(self.0.len() + 16);
         for (place, byte) in self.0.bytes().enumerate() {
             match byte {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => escaped.push(byte.into()),
@@ -145,9 +146,12 @@ const HEAD: usize = 20;
 /// How many hex digits of the hash are written: 128 bits, so that nobody finds two names with one mapping.
 const HASH: usize = 32;
 
-fn push_hex(text: &mut String, byte: u8) {
-    // Writing to a String cannot fail.
-    let _ = write!(text, "{byte:02x}");
+/// Writes a byte as two hex digits.
+pub(crate) fn push_hex(text: &mut String, byte: u8) {
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    for digit in [byte >> 4, byte & 15] {
+        text.extend(DIGITS.get(usize::from(digit)));
+    }
 }
 
 /// The first characters of an escaped name, without a `%xx` cut in two.

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 pub(super) use reply::{Push, claim_answer, push, released, revoked, standing, view};
 
-use super::script::{Call, Script};
+use super::script::{Call, Script, push_number};
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimRef, Ending, Kind, Mode};
 
@@ -49,19 +49,21 @@ pub(super) const HOLDS: &str = include_str!("holds.lua");
 
 /// Asks for the name. Whoever must hear of the claim later hears it in this inbox.
 pub(super) fn claim(key: &str, claim: &Claim, inbox: &str) -> Call {
-    let call = Call::new(&CLAIM, key).text(claim.id.reveal()).text(digits(claim.lease)).text(how(claim)).text(meta(claim, inbox));
+    let call = Call::new(&CLAIM, key).written(|words| claim.id.write(words)).number(micros(claim.lease));
+    let call = call.written(|words| write_how(words, claim)).written(|words| write_meta(words, claim, inbox));
     // No span asks for the same as a span of nothing.
-    let [min_hold, once_per] = [claim.min_hold, claim.once_per].map(|span| span.filter(|span| !span.is_zero()).map(digits));
+    let [min_hold, once_per] = [claim.min_hold, claim.once_per].map(|span| span.filter(|span| !span.is_zero()).map(micros));
     match (min_hold, once_per) {
         (None, None) => call,
-        (Some(min_hold), None) => call.text(min_hold),
-        (min_hold, Some(once_per)) => call.text(min_hold.unwrap_or_default()).text(once_per),
+        (Some(min_hold), None) => call.number(min_hold),
+        (None, Some(once_per)) => call.text("").number(once_per),
+        (Some(min_hold), Some(once_per)) => call.number(min_hold).number(once_per),
     }
 }
 
 /// Extends the lease of a claim that waits or holds. From now on it is told in this inbox.
 pub(super) fn renew(key: &str, claim: &ClaimRef, inbox: &str) -> Call {
-    by(Call::new(&RENEW, key), claim).text(counted(inbox))
+    by(Call::new(&RENEW, key), claim).written(|words| write_counted(words, inbox))
 }
 
 /// Ends a claim in whatever state it is.
@@ -70,7 +72,7 @@ pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending) -> Call {
     match ending {
         Ending::Release => call.text("r"),
         Ending::Undo => call.text("u"),
-        Ending::Seal(keep) => call.text("s").text(digits(keep)),
+        Ending::Seal(keep) => call.text("s").number(micros(keep)),
     }
 }
 
@@ -90,37 +92,48 @@ pub(super) fn show(key: &str) -> Call {
 }
 
 fn by(call: Call, claim: &ClaimRef) -> Call {
-    call.text(claim.claim.id.reveal()).text(claim.fence.map(|fence| fence.get().to_string()).unwrap_or_default())
+    let call = call.written(|words| claim.claim.id.write(words));
+    match claim.fence {
+        Some(fence) => call.number(fence.get()),
+        None => call.text(""),
+    }
 }
 
 /// A span as the scripts take it: never shorter than it is, and so short that no sum with a time loses digits.
-fn digits(span: Duration) -> String {
-    const LONGEST: u128 = 10_u128.pow(15);
-    span.as_nanos().div_ceil(1000).min(LONGEST).to_string()
+fn micros(span: Duration) -> u64 {
+    const LONGEST: u64 = 10_u64.pow(15);
+    span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_nanos().div_ceil(1000).into()).min(LONGEST)
 }
 
 /// Whether it may stand in line, its kind and its mode. Not what [`Line`](crate::line::Line) calls a misfit: that is a `!`.
-fn how(claim: &Claim) -> String {
+fn write_how(words: &mut String, claim: &Claim) {
     let queue = if claim.queue { 'q' } else { 'n' };
     match (claim.kind, claim.mode) {
-        (Kind::Mutex, Mode::Exclusive) => format!("{queue}mx"),
-        (Kind::RwLock, Mode::Exclusive) => format!("{queue}rx"),
-        (Kind::RwLock, Mode::Shared) => format!("{queue}rs"),
-        (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => format!("{queue}s{limit} p{count}"),
-        _ => "!".to_owned(),
+        (Kind::Mutex, Mode::Exclusive) => words.extend([queue, 'm', 'x']),
+        (Kind::RwLock, Mode::Exclusive) => words.extend([queue, 'r', 'x']),
+        (Kind::RwLock, Mode::Shared) => words.extend([queue, 'r', 's']),
+        (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => {
+            words.extend([queue, 's']);
+            push_number(words, limit.into());
+            words.push_str(" p");
+            push_number(words, count.into());
+        }
+        _ => words.push('!'),
     }
 }
 
-fn meta(claim: &Claim, inbox: &str) -> String {
-    let mut meta = counted(inbox) + &counted(&claim.owner);
+fn write_meta(words: &mut String, claim: &Claim, inbox: &str) {
+    write_counted(words, inbox);
+    write_counted(words, &claim.owner);
     if let Some(reason) = &claim.reason {
-        meta.push('+');
-        meta.push_str(reason);
+        words.push('+');
+        words.push_str(reason);
     }
-    meta
 }
 
 /// A text behind its own length, so that it may contain anything.
-fn counted(text: &str) -> String {
-    format!("{}:{text}", text.len())
+fn write_counted(words: &mut String, text: &str) {
+    push_number(words, text.len() as u64);
+    words.push(':');
+    words.push_str(text);
 }
