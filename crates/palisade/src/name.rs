@@ -146,12 +146,13 @@ const HEAD: usize = 20;
 /// How many hex digits of the hash are written: 128 bits, so that nobody finds two names with one mapping.
 const HASH: usize = 32;
 
-/// Writes a byte as two hex digits.
-pub(crate) fn push_hex(text: &mut String, byte: u8) {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    for digit in [byte >> 4, byte & 15] {
-        text.extend(DIGITS.get(usize::from(digit)));
-    }
+fn push_hex(text: &mut String, byte: u8) {
+    text.extend(hex(byte).map(char::from));
+}
+
+/// A byte as two hex digits.
+pub(crate) fn hex(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })
 }
 
 /// The first characters of an escaped name, without a `%xx` cut in two.

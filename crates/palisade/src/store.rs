@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::lease::{LossReason, Moment};
-use crate::name::{Name, push_hex};
+use crate::name::{Name, hex};
 
 /// A system that decides who holds what. See the [module documentation](self) for the contract.
 #[async_trait]
@@ -147,7 +147,9 @@ impl ClaimId {
 
     /// Writes what [`reveal`](ClaimId::reveal) shows.
     pub(crate) fn write(self, text: &mut String) {
-        self.0.to_be_bytes().into_iter().for_each(|byte| push_hex(text, byte));
+        let mut digits = [[0; 2]; 16];
+        digits.iter_mut().zip(self.0.to_be_bytes()).for_each(|(digits, byte)| *digits = hex(byte));
+        text.push_str(str::from_utf8(digits.as_flattened()).unwrap_or_default());
     }
 
     /// Reads what [`reveal`](ClaimId::reveal) wrote.

@@ -386,8 +386,10 @@ impl Errand {
             };
             tokio::select! {
                 biased;
-                () = changed => asking = false,
+                () = changed.as_mut() => asking = false,
                 woken = &mut wake, if !asking => {
+                    // What we change ourselves must not wake us once more.
+                    changed.set(kept.changed());
                     wake = store.wake(&kept.claim);
                     match woken {
                         Woken::Granted(fence) if !sent_again && kept.pushed(fence, core.now()) => {}

@@ -131,7 +131,7 @@ pub(super) fn push_number(text: &mut String, mut number: u64) {
             break;
         }
     }
-    text.extend(digits[at..].iter().map(|digit| char::from(*digit)));
+    text.push_str(str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
 #[cfg(test)]

@@ -330,7 +330,7 @@ impl Shared {
     pub(super) fn pushes_need_replicas(&self) -> bool {
         match self.settings.replicas {
             Some(count) => count > 0,
-            None => self.all_lanes().iter().flat_map(|lane| lane.links()).any(|link| link.replicas() > 0),
+            None => locked(&self.lanes).iter().any(|(_, lane)| lane.has_replicas()),
         }
     }
 
