@@ -5,6 +5,8 @@
 pub mod bent;
 pub mod hooked;
 #[cfg(feature = "redis")]
+pub mod keys;
+#[cfg(feature = "redis")]
 pub mod redis;
 
 use std::sync::Arc;

@@ -45,6 +45,8 @@ mod settings;
 mod shared;
 mod simple;
 mod switch;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use std::sync::Arc;

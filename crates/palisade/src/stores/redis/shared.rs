@@ -204,20 +204,24 @@ impl Shared {
         let (mut may_reconnect, mut reconnected) = (true, false);
         let (mut redirect, mut redirects) = (None, 0);
         let mut failed = failed;
+        let mut sent = failed.is_some();
         loop {
+            let unsent = |error: Error| if sent { error } else { error.with_nothing_sent() };
             let (link, error) = match failed.take() {
                 Some(failed) => failed,
                 None => {
                     let asking = redirect.is_some();
                     let address = match redirect.take() {
                         Some(address) => address,
-                        None => self.topology.find(self, call.key()).await?,
+                        None => self.topology.find(self, call.key()).await.map_err(unsent)?,
                     };
                     may_reconnect &= lane.open_link(&address, Purpose::Requests).is_some();
-                    let link = lane.link(&address, Purpose::Requests).await.inspect_err(|_| self.topology.forget())?;
+                    let link = lane.link(&address, Purpose::Requests).await;
+                    let link = link.inspect_err(|_| self.topology.forget()).map_err(unsent)?;
                     if queues {
-                        lane.at_home(&link).await?;
+                        lane.at_home(&link).await.map_err(unsent)?;
                     }
+                    sent = true;
                     let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
                     match answer {
                         Ok(value) => return Ok((link, value, reconnected)),
