@@ -14,7 +14,9 @@
 //! - A store knows nothing of guards and keepers. It is called on the client's own thread, inside the client's own tokio
 //!   runtime; claims and releases also in the caller's, where [`Capability::runs`] says so.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::lease::{LossReason, Moment};
-use crate::name::Name;
+use crate::name::{Name, hex};
 
 /// A system that decides who holds what. See the [module documentation](self) for the contract.
 #[async_trait]
@@ -168,13 +170,45 @@ impl ClaimId {
 
     /// The id as 32 hex digits. A secret.
     pub fn reveal(self) -> String {
-        format!("{:032x}", self.0)
+        let mut text = String::with_capacity(32);
+        self.write(&mut text);
+        text
+    }
+
+    /// Writes what [`reveal`](ClaimId::reveal) shows.
+    pub(crate) fn write(self, text: &mut String) {
+        let mut digits = [[0; 2]; 16];
+        digits.iter_mut().zip(self.0.to_be_bytes()).for_each(|(digits, byte)| *digits = hex(byte));
+        text.push_str(str::from_utf8(digits.as_flattened()).unwrap_or_default());
     }
 
     /// Reads what [`reveal`](ClaimId::reveal) wrote.
     pub fn parse(text: &str) -> Option<ClaimId> {
         let hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         hex.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(ClaimId)
+    }
+}
+
+/// What is kept of each claim.
+pub(crate) type ByClaim<T> = HashMap<ClaimId, T, BuildHasherDefault<OfRandom>>;
+
+/// A hash for what is random already. Whoever chose ids on purpose, to be adopted, could only make its own client slow.
+#[derive(Default)]
+pub(crate) struct OfRandom(u64);
+
+impl Hasher for OfRandom {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u128(&mut self, bits: u128) {
+        self.0 ^= (bits >> 64) as u64 ^ bits as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -2,8 +2,11 @@
 
 #![cfg(feature = "redis")]
 
+mod common;
+
 use std::time::Duration;
 
+use common::keys::{connect, fresh};
 use palisade::fence::Fence;
 use palisade::fence::redis::redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
 use palisade::fence::redis::redis::{self, cmd};
@@ -18,17 +21,6 @@ const BEYOND_DOUBLES: u64 = 1 << 53;
 
 fn fence(number: u64) -> Fence {
     Fence::new(number).unwrap()
-}
-
-async fn connect(url: String) -> MultiplexedConnection {
-    // A loaded machine is not a fault.
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&patient).await.unwrap()
-}
-
-/// A connection to the server of all tests, and a key that no other test has.
-async fn fresh(about: &str) -> (MultiplexedConnection, String) {
-    (connect(shared::redis().url()).await, shared::name(about))
 }
 
 #[track_caller]

@@ -1,10 +1,11 @@
 //! The Redis store beside what the server can do at the most, in one run on one private server.
 //!
 //! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw` is a fast client without any
-//! lock logic.
+//! lock logic; `floor` is the least that a lock with a fence can do in one script for each verb.
 
 mod cli;
 mod cycle;
+mod floor;
 mod handoff;
 mod hold;
 mod lock;

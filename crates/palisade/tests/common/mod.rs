@@ -8,6 +8,8 @@ pub mod bent;
 pub mod etcd;
 pub mod hooked;
 #[cfg(feature = "redis")]
+pub mod keys;
+#[cfg(feature = "redis")]
 pub mod redis;
 
 use std::sync::Arc;

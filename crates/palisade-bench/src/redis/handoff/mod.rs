@@ -1,5 +1,9 @@
 //! Many processes on one name: the limit hands one token around with `BLPOP` and `RPUSH`, first come, first served.
+//!
+//! The floor is a line of bare names: a claim that finds the lock held is told so and stands in line, and a release tells the next
+//! one in its own channel. One message more than the limit, as for everybody who can be asked while it waits.
 
+mod bare;
 mod worker;
 
 use std::process::Command;
@@ -12,8 +16,8 @@ use super::{Result, Setting};
 use crate::compare::contest::{Contest, print};
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
-    let sides = [("ours", setting.ours.as_str()), ("raw", setting.server.url())];
-    let [ours, raw] = take_turns(&sides, |(side, url)| {
+    let sides = [("ours", setting.ours.as_str()), ("raw", setting.server.url()), ("floor", setting.server.url())];
+    let [ours, raw, floor] = take_turns(&sides, |(side, url)| {
         setting.server.clear()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["redis-worker", side, url]);
@@ -21,8 +25,11 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     })?;
     print("ours", &ours);
     print("BLPOP + RPUSH", &raw);
-    let changes = ratio(&ours, &raw, |contest| contest.changes_per_second);
-    verdicts.judge("handoff: owner changes, ours / limit", changes, Wanted::AtLeast(0.70));
+    print("floor", &floor);
+    let changes = |contest: &Contest| contest.changes_per_second;
+    ratio(&floor, &raw, changes).print("handoff: owner changes, floor / limit", "");
+    ratio(&ours, &floor, changes).print("handoff: owner changes, ours / floor", "");
+    verdicts.judge("handoff: owner changes, ours / limit", ratio(&ours, &raw, changes), Wanted::AtLeast(0.70));
     verdicts.judge("handoff: fairness of ours, most / least", spread(&ours, |contest| contest.unfairness), Wanted::AtMost(1.1));
     verdicts.judge("handoff: wait p99, ours / limit", ratio(&ours, &raw, |contest| contest.round.p99), Wanted::AtMost(2.0));
     Ok(())

@@ -8,6 +8,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::super::lock::released;
 use super::super::{Result, raw};
+use super::bare::BareLock;
 use crate::compare::worker::{Contender, contend};
 
 const TOKEN: &str = "raw:handoff";
@@ -18,7 +19,11 @@ const TOKEN_IS_LOST: u32 = 10;
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
     let [side, url] = words else { return ExitCode::from(64) };
-    contend(async || if *side == "ours" { Lock::ours(url).await } else { Lock::raw(url).await })
+    contend(async || match *side {
+        "ours" => Lock::ours(url).await,
+        "floor" => Ok(Lock::Floor(BareLock::connect(url).await?)),
+        _ => Lock::raw(url).await,
+    })
 }
 
 enum Lock {
@@ -29,6 +34,7 @@ enum Lock {
         pop: Cmd,
         push: Cmd,
     },
+    Floor(BareLock),
 }
 
 impl Lock {
@@ -56,7 +62,7 @@ impl Contender for Lock {
     /// Brings the token. Our locks need none.
     async fn begin(&mut self) -> Result<()> {
         match self {
-            Lock::Ours(_) => Ok(()),
+            Lock::Ours(_) | Lock::Floor(_) => Ok(()),
             Lock::Raw { .. } => self.give_back(None).await,
         }
     }
@@ -68,6 +74,7 @@ impl Contender for Lock {
                 let popped: Option<(String, String)> = pop.query_async(connection).await?;
                 popped.map(|_| None).ok_or_else(|| "raw: the token is lost".into())
             }
+            Lock::Floor(lock) => lock.take().await.map(|()| None),
         }
     }
 
@@ -76,6 +83,7 @@ impl Contender for Lock {
             (Lock::Ours(_), Some(guard)) => released(guard.release().await?),
             (Lock::Ours(_), None) => Ok(()),
             (Lock::Raw { connection, push, .. }, _) => Ok(push.exec_async(connection).await?),
+            (Lock::Floor(lock), _) => lock.give_back().await,
         }
     }
 }
