@@ -44,21 +44,21 @@ impl Shared {
     async fn delete_due(&self) -> bool {
         loop {
             let now = BootClock.now();
-            let due: Vec<Vec<u8>> = {
+            let (due, is_left): (Vec<Vec<u8>>, bool) = {
                 let mut leaving = self.leaving();
                 leaving.is_attended = !leaving.keys.is_empty();
                 let due = leaving.keys.iter().filter(|(_, after)| **after <= now);
-                due.take(DELETES).map(|(key, _)| key.clone()).collect()
+                (due.take(DELETES).map(|(key, _)| key.clone()).collect(), leaving.is_attended)
             };
             if due.is_empty() {
-                return self.leaving().is_attended;
+                return is_left;
             }
             let deletes = due.iter().map(|key| txn::delete(key)).collect();
             let deleting = TxnRequest { success: deletes, ..TxnRequest::default() };
             match self.txn(deleting, Again::Freely).await {
                 Err(failed) if failed.error.retry_may_help() => return true,
                 // What the store refuses it will refuse again.
-                _ => due.iter().for_each(|key| drop(self.leaving().keys.remove(key))),
+                _ => self.leaving().keys.retain(|key, _| !due.contains(key)),
             }
         }
     }
