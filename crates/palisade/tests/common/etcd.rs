@@ -73,7 +73,7 @@ impl Pair {
     }
 
     /// The holder is told that it has lost the lock, and only then does the waiter get in.
-    pub async fn is_taken_over(self) -> (LossReason, Guard) {
+    pub async fn loses_it_to_the_next(self) -> (LossReason, Guard) {
         let Pair { held, believer, waiting } = self;
         let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
         let (next, began) = gets_in(waiting).await;
@@ -85,7 +85,7 @@ impl Pair {
     }
 
     /// The same, where the store itself drops the grant: the holder is told at its next contact.
-    pub async fn is_dropped(self) -> (LossReason, Guard) {
+    pub async fn has_it_dropped(self) -> (LossReason, Guard) {
         let Pair { held, believer, waiting } = self;
         let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
         let (next, _) = gets_in(waiting).await;
