@@ -28,7 +28,6 @@ const ATTEMPTS: usize = 3;
 
 impl Shared {
     pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
-        self.claims.lock().exhume(claim.id);
         let seat = self.seat(&claim.name, claim.id);
         let (mut attempt, mut is_taken) = (1, false);
         let answer = loop {
@@ -51,7 +50,11 @@ impl Shared {
         };
         let answer = answer.map_err(Error::from);
         match &answer {
-            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
+            Ok(Answer::Granted(_) | Answer::Queued(_)) => {
+                // Not before: who asks about a claim that was turned away hears why it ended the last time.
+                self.claims.lock().exhume(claim.id);
+                self.is_sure(claim.id);
+            }
             Err(error) if *error.kind() == ErrorKind::Unavailable => self.is_unsure(claim.id),
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
                 self.forget(claim.id);
