@@ -4,7 +4,7 @@
 //! ([`Swapped::Conflict`]), looks again, and decides again. Use it where the work between reading and writing is short and has no
 //! effect of its own; use a lock, with a [fence](crate::fence), where it is long or must not be done twice.
 //!
-//! The shape is the same for every system that it is made for, [Redis](self::redis) and [etcd](self::etcd) today:
+//! The shape is the same for every system that it is made for, [Redis](self::redis) and [`etcd`] today:
 //!
 //! | verb | answer |
 //! |---|---|
