@@ -108,7 +108,7 @@ async fn a_leader_that_hangs_for_longer_than_the_lease() {
     let pair = Pair::begin([&holder, &waiter, &outside], "paused", SHORT).await;
     leader.pause();
     proxy.stall(Way::Both);
-    let (reason, next) = pair.is_taken_over().await;
+    let (reason, next) = pair.loses_it_to_the_next().await;
     assert_eq!(reason, LossReason::Expired);
     rise(&[palisade::Fence::NONE, next.fence()]);
     assert!(three.leader_after(leader).is_running());
@@ -131,7 +131,7 @@ async fn a_dead_holder_keeps_the_name_for_a_whole_lease_after_a_new_leader() {
     eventually("half of the lease is over", async || begun.elapsed() > lease / 2).await;
     leader.kill();
     let killed = Instant::now();
-    let (reason, _next) = pair.is_taken_over().await;
+    let (reason, _next) = pair.loses_it_to_the_next().await;
     let took = killed.elapsed();
     println!("{took:?} after the leader was killed, {:?} after the holder died", begun.elapsed());
     assert_eq!(reason, LossReason::Expired);

@@ -209,7 +209,8 @@ fn a_worker() {
     for cycle in 0..cycles {
         // One in ten is contended: those wait, and are woken.
         let name = if cycle % 10 == 0 { "all".to_owned() } else { format!("own-{number}-{}", cycle % 7) };
-        let guard = client.mutex(&name).lease(Duration::from_secs(3)).acquire().wait().expect("a grant");
+        let lock = client.mutex(&name).lease(Duration::from_secs(3));
+        let guard = lock.acquire_timeout(LIMIT).wait().expect("a grant");
         // Not at the contended one: who is killed there holds up all others for a lease.
         if cycle == cycles / 2 + 1 {
             println!("\nhalf");

@@ -193,7 +193,7 @@ async fn a_pause_longer_than_the_lease_never_makes_two_believers() {
     scene.server.pause();
     assert_eq!(tokio::time::timeout(LIMIT, pair.held.lost()).await.expect("told"), LossReason::Expired);
     scene.server.resume();
-    let (_, next) = pair.is_taken_over().await;
+    let (_, next) = pair.loses_it_to_the_next().await;
     eventually("the next one is sure", async || next.status() == Status::Held).await;
 }
 
@@ -206,7 +206,7 @@ async fn a_holder_that_is_cut_off_is_told_before_the_next_is_admitted() {
     for way in [Way::ToServer, Way::ToClient, Way::Both] {
         let pair = Pair::begin([&ours, &outside, &outside], "cut", SHORT).await;
         proxy.stall(way);
-        let (reason, next) = pair.is_taken_over().await;
+        let (reason, next) = pair.loses_it_to_the_next().await;
         assert_eq!(reason, LossReason::Expired, "{way:?}");
         assert_eq!(next.release().await.expect("an answer"), Released::Done);
         proxy.reset();
@@ -247,7 +247,7 @@ async fn revoked_leases_are_told_and_nobody_is_lost() {
     eventually("all are watched", async || Metrics::of(&scene.server).watches() >= 4).await;
     assert!(leases(&scene.server).len() >= 2);
     revoke_all(&scene.server);
-    let (reason, next) = pair.is_dropped().await;
+    let (reason, next) = pair.has_it_dropped().await;
     assert_eq!(reason, LossReason::SessionEnded);
     let told = tokio::time::timeout(LIMIT, other.lost()).await.expect("told long before its next renewal");
     assert_eq!(told, LossReason::SessionEnded);

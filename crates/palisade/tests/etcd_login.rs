@@ -121,12 +121,12 @@ async fn watches_are_opened_with_a_login_that_is_taken() {
     let [holder, waiter, outside] = clients(&server);
     // It waits, so it has its stream.
     let warm = Pair::begin([&holder, &waiter, &outside], "warm", LONG).await;
-    end_logins(&server);
-    let watched = || common::etcd::Metrics::of(&server).watches();
-    let before = watched();
-    let pair = Pair::begin([&holder, &waiter, &outside], "watched", LONG).await;
     // The waiter's own key and the one before it, and the holder's.
-    eventually("its watches are open", async || watched() >= before + 3).await;
+    let watched = || common::etcd::Metrics::of(&server).watches();
+    eventually("its watches are open", async || watched() == 3).await;
+    end_logins(&server);
+    let pair = Pair::begin([&holder, &waiter, &outside], "watched", LONG).await;
+    eventually("these watches are open too", async || watched() == 6).await;
     drop(pair.hands_over().await);
     drop(warm.hands_over().await);
 }

@@ -33,7 +33,6 @@ impl Shared {
         if let Some(value) = &claim.value {
             entry::check_value(value)?;
         }
-        self.claims.lock().exhume(claim.id);
         let seat = self.seat(&claim.name, claim.id);
         if self.stays(&seat).await {
             self.is_unsure(claim.id);
@@ -59,7 +58,11 @@ impl Shared {
         };
         let answer = answer.map_err(Error::from);
         match &answer {
-            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
+            Ok(Answer::Granted(_) | Answer::Queued(_)) => {
+                // Not before: who asks about a claim that was turned away hears why it ended the last time.
+                self.claims.lock().exhume(claim.id);
+                self.is_sure(claim.id);
+            }
             Err(error) if *error.kind() == ErrorKind::Unavailable => self.is_unsure(claim.id),
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
                 self.forget(claim.id);

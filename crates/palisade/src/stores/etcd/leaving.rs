@@ -71,16 +71,16 @@ impl Shared {
     async fn delete_due(&self) -> bool {
         loop {
             let now = BootClock.now();
-            let due: Vec<Vec<u8>> = {
+            let (due, is_left): (Vec<Vec<u8>>, bool) = {
                 let mut leaving = self.leaving();
                 leaving.is_attended = !leaving.keys.is_empty();
                 let due = leaving.keys.iter().filter(|(_, after)| **after <= now);
                 let due: Vec<Vec<u8>> = due.take(DELETES).map(|(key, _)| key.clone()).collect();
                 leaving.going.extend(due.iter().cloned());
-                due
+                (due, leaving.is_attended)
             };
             if due.is_empty() {
-                return self.leaving().is_attended;
+                return is_left;
             }
             let deletes = due.iter().map(|key| txn::delete(key)).collect();
             let deleting = TxnRequest { success: deletes, ..TxnRequest::default() };

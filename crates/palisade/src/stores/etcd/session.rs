@@ -26,7 +26,12 @@ pub(super) struct Session {
     /// How the last renewal ended, and how many there were. Locked while one is under way.
     renewals: tokio::sync::Mutex<Option<Result<bool>>>,
     ended_renewals: AtomicU64,
+    /// When the renewal that is under way began.
+    renewal_began: Mutex<Option<Moment>>,
 }
+
+/// Claims are renewed in batches. Those that come within so long of each other are of one round.
+const ONE_ROUND: Duration = Duration::from_millis(100);
 
 /// What the server last said.
 #[derive(Clone, Copy)]
@@ -46,6 +51,7 @@ impl Session {
             gone: AtomicBool::new(false),
             renewals: tokio::sync::Mutex::new(None),
             ended_renewals: AtomicU64::new(0),
+            renewal_began: Mutex::new(None),
         })
     }
 
@@ -213,7 +219,12 @@ impl Sessions {
         if session.is_fresh(lease, BootClock.now()) {
             return Ok(Renewed::Fresh);
         }
-        // Claims are renewed in batches, and all at the same time: whoever finds a renewal under way takes its answer.
+        // One that hangs must not cost those their chance who try again.
+        let began = *session.renewal_began.lock().unwrap_or_else(PoisonError::into_inner);
+        if began.is_some_and(|began| BootClock.now().since(began) > ONE_ROUND) {
+            return self.keep_alive(session).await;
+        }
+        // Whoever finds a renewal of its own round under way takes its answer.
         let ended_before = session.ended_renewals.load(Ordering::Acquire);
         let mut last = session.renewals.lock().await;
         if let Some(answer) = last.as_ref().filter(|_| session.ended_renewals.load(Ordering::Acquire) != ended_before) {
@@ -222,7 +233,10 @@ impl Sessions {
         if session.is_fresh(lease, BootClock.now()) {
             return Ok(Renewed::Fresh);
         }
+        let under_way = |began| *session.renewal_began.lock().unwrap_or_else(PoisonError::into_inner) = began;
+        under_way(Some(BootClock.now()));
         let answer = self.keep_alive(session).await;
+        under_way(None);
         *last = Some(answer.clone());
         session.ended_renewals.fetch_add(1, Ordering::AcqRel);
         answer.map(|lives| if lives { Renewed::Confirmed } else { Renewed::Gone })

@@ -120,6 +120,7 @@ mod tests {
         let kvs = words.iter().enumerate().map(|(at, words)| KeyValue {
             key: format!("name/{at}").into_bytes(),
             create_revision: at as i64 + 10,
+            mod_revision: at as i64 + 10,
             value: if words.is_empty() { Vec::new() } else { format!("palisade:1:{words}").into_bytes() },
             lease: 1,
             ..KeyValue::default()
