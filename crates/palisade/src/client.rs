@@ -136,7 +136,8 @@ impl Client {
             queue: false,
             min_hold: None,
             once_per: None,
-            detachable: false,
+            // It was carried here, and can be carried on.
+            detachable: true,
         });
         let terms = Terms {
             auto_renew: true,

@@ -28,6 +28,9 @@ use crate::notice::Notices;
 
 /// Between the last KILL and the moment at which the store may admit another: the kernel needs time to end processes.
 const MARGIN: Duration = Duration::from_millis(100);
+/// The lease of a lock that was asked for without one.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
 /// How long a withdrawal or a release may keep us from leaving.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -76,7 +79,7 @@ impl Session {
         Ok(Session { args, store, lock, owner, grace, max_hold, notices, watcher })
     }
 
-    async fn run(self) -> Result<Exit, Failure> {
+    async fn run(mut self) -> Result<Exit, Failure> {
         let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen to signals: {error}")))?;
         let begun = Instant::now();
         let guard = match self.acquire(&mut signals).await? {
@@ -85,7 +88,17 @@ impl Session {
         };
         let waited = palisade::show_duration(begun.elapsed());
         self.notices.explain(&format!("acquired {} after {waited}, fence {}", self.args.lock.name, guard.fence()));
-        if self.grace > guard.lease() / 4 {
+        let quarter = guard.lease() / 4;
+        if self.grace > quarter && self.args.kill_after.is_none() {
+            // The server grants less than was hoped for. The margin belongs to the lock: it is acquired anew.
+            let _ = guard.undo().await;
+            self.grace = quarter;
+            let margin = (self.args.on_lost != OnLost::Ignore).then_some(quarter + MARGIN);
+            self.lock = Lock::new(self.store.locks(), &self.args.lock, &self.owner, margin, false)?;
+            drop(signals);
+            return Box::pin(self.run()).await;
+        }
+        if self.grace > quarter {
             let _ = guard.undo().await;
             let message = format!("--kill-after {:?} is more than a quarter of the granted lease; give less", self.grace);
             return Err(Failure::usage(message));
@@ -313,13 +326,13 @@ fn lend(terminal: &mut Option<Terminal>, child: &Child) -> bool {
 
 /// How long the command has between TERM and KILL.
 fn grace(args: &RunArgs) -> Result<Duration, Failure> {
-    let quarter = args.lock.lease / 4;
+    let lease = args.lock.lease.unwrap_or(DEFAULT_LEASE);
+    let quarter = lease / 4;
     match args.kill_after {
         None => Ok(quarter.min(Duration::from_secs(5))),
         Some(grace) if grace <= quarter => Ok(grace),
         Some(grace) => Err(Failure::usage(format!(
-            "--kill-after {grace:?} is more than a quarter of the lease of {:?}; give less, or a longer --lease",
-            args.lock.lease
+            "--kill-after {grace:?} is more than a quarter of the lease of {lease:?}; give less, or a longer --lease"
         ))),
     }
 }
