@@ -101,9 +101,9 @@ pub(crate) struct HoldArgs {
     /// Wait at most so long; 0 is one attempt. Default: for ever
     #[arg(short, long, value_name = "DUR", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// How long the lock outlives a crash
-    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "30s")]
-    pub(crate) lease: Duration,
+    /// How long the lock outlives a crash. Default: 30s, or what the store grants
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) lease: Option<Duration>,
     /// Stop after so long
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,

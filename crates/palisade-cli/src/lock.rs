@@ -33,7 +33,10 @@ pub(crate) enum Acquired {
 
 macro_rules! with_options {
     ($lock:expr, $args:expr, $owner:expr, $stop_margin:expr, $detachable:expr) => {{
-        let mut lock = $lock.lease($args.lease).owner_label($owner).store_wait(store_wait($args));
+        let mut lock = $lock.owner_label($owner).store_wait(store_wait($args));
+        if let Some(lease) = $args.lease {
+            lock = lock.lease(lease);
+        }
         if let Some(margin) = $stop_margin {
             lock = lock.stop_margin(margin);
         }
@@ -96,7 +99,7 @@ impl Lock {
 
     fn checked(self, args: &HoldArgs) -> Result<Lock, Failure> {
         const SHORTEST: Duration = Duration::from_secs(1);
-        if args.lease < SHORTEST {
+        if args.lease.is_some_and(|lease| lease < SHORTEST) {
             return Err(Failure::usage("a lease shorter than 1s is lost too easily by a command; give 1s to 24h"));
         }
         self.check()?;

@@ -142,7 +142,7 @@ impl Client {
             queue: false,
             min_hold: None,
             once_per: None,
-            // It was, and can be again.
+            // It was carried here, and can be carried on.
             detachable: true,
         });
         let terms = Terms {

@@ -112,6 +112,9 @@ mod pages {
     #[doc = include_str!("../../../docs/stores/etcd.md")]
     #[cfg(feature = "etcd")]
     struct Etcd;
+    #[doc = include_str!("../../../docs/stores/zookeeper.md")]
+    #[cfg(feature = "zookeeper")]
+    struct ZooKeeper;
     #[doc = include_str!("../../../docs/stores/sqlite.md")]
     #[cfg(feature = "sqlite")]
     struct Sqlite;

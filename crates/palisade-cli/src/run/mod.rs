@@ -29,6 +29,9 @@ use crate::notice::Notices;
 
 /// Between the last KILL and the moment at which the store may admit another: the kernel needs time to end processes.
 const MARGIN: Duration = Duration::from_millis(100);
+/// The lease of a lock that was asked for without one.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
 /// How long a withdrawal or a release may keep us from leaving.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -92,14 +95,7 @@ impl Session {
         // One that nobody stops needs no time for it, and its hold ends in the store.
         let stops = job.stop.on_lost != OnLost::Ignore;
         let max_hold = if stops { take_max_hold(&mut job.hold)? } else { None };
-        let margin = stops.then_some(grace + MARGIN);
-        let (lock, shown) = match &job.role {
-            Role::Holder(mode) => (Lock::new(store.locks(), (&job.hold, mode), &owner, margin, false)?, owner.clone()),
-            Role::Leader(value) => {
-                let value = value.as_ref().unwrap_or(&owner).clone();
-                (Lock::election(store.locks(), &job.hold, value.clone(), margin)?, value)
-            }
-        };
+        let (lock, shown) = lock_of(&job, &store, &owner, grace)?;
         Ok(Session { job, store, lock, owner, shown, grace, max_hold, notices, watcher })
     }
 
@@ -127,7 +123,15 @@ impl Session {
         };
         let waited = palisade::show_duration(begun.elapsed());
         self.notices.explain(&format!("acquired {} after {waited}, fence {}", self.job.hold.name, guard.fence()));
-        if self.grace > guard.lease() / 4 {
+        let quarter = guard.lease() / 4;
+        if self.grace > quarter && self.job.stop.kill_after.is_none() {
+            // The server grants less than was hoped for. The margin belongs to the lock: it is acquired anew.
+            let _ = guard.undo().await;
+            self.grace = quarter;
+            (self.lock, _) = lock_of(&self.job, &self.store, &self.owner, quarter)?;
+            return Box::pin(self.once(signals)).await;
+        }
+        if self.grace > quarter {
             let _ = guard.undo().await;
             let message = format!("--kill-after {:?} is more than a quarter of the granted lease; give less", self.grace);
             return Err(Failure::usage(message));
@@ -379,15 +383,27 @@ fn lend(terminal: &mut Option<Terminal>, child: &Child) -> bool {
     terminal.is_some()
 }
 
+/// The lock of a job whose command has so long between TERM and KILL, and what others see of us.
+fn lock_of(job: &Job, store: &Store, owner: &str, grace: Duration) -> Result<(Lock, String), Failure> {
+    let margin = (job.stop.on_lost != OnLost::Ignore).then_some(grace + MARGIN);
+    match &job.role {
+        Role::Holder(mode) => Ok((Lock::new(store.locks(), (&job.hold, mode), owner, margin, false)?, owner.to_owned())),
+        Role::Leader(value) => {
+            let value = value.as_deref().unwrap_or(owner).to_owned();
+            Ok((Lock::election(store.locks(), &job.hold, value.clone(), margin)?, value))
+        }
+    }
+}
+
 /// How long the command has between TERM and KILL.
 fn grace(job: &Job) -> Result<Duration, Failure> {
-    let quarter = job.hold.lease / 4;
+    let lease = job.hold.lease.unwrap_or(DEFAULT_LEASE);
+    let quarter = lease / 4;
     match job.stop.kill_after {
         None => Ok(quarter.min(Duration::from_secs(5))),
         Some(grace) if grace <= quarter => Ok(grace),
         Some(grace) => Err(Failure::usage(format!(
-            "--kill-after {grace:?} is more than a quarter of the lease of {:?}; give less, or a longer --lease",
-            job.hold.lease
+            "--kill-after {grace:?} is more than a quarter of the lease of {lease:?}; give less, or a longer --lease"
         ))),
     }
 }

@@ -84,7 +84,6 @@ pub enum Settled {
     Unknown(Option<Versioned>),
 }
 
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "made by the systems that keep a token"))]
 /// A swap whose answer was lost: all that is needed to find out what became of it, or to do it after all.
 ///
 /// It carries the value; and in Redis a random token, which is kept beside the value.

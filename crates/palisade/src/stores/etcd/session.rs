@@ -122,6 +122,12 @@ pub(super) enum Renewed {
     Gone,
 }
 
+impl Renewed {
+    fn by_server(lives: bool) -> Renewed {
+        if lives { Renewed::Confirmed } else { Renewed::Gone }
+    }
+}
+
 /// The current session of one length. Locked while one is opened, so that not every claim opens its own.
 type Current = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
 
@@ -222,7 +228,7 @@ impl Sessions {
         // One that hangs must not cost those their chance who try again.
         let began = *session.renewal_began.lock().unwrap_or_else(PoisonError::into_inner);
         if began.is_some_and(|began| BootClock.now().since(began) > ONE_ROUND) {
-            return self.keep_alive(session).await;
+            return self.keep_alive(session).await.map(Renewed::by_server);
         }
         // Whoever finds a renewal of its own round under way takes its answer.
         let ended_before = session.ended_renewals.load(Ordering::Acquire);
@@ -239,7 +245,7 @@ impl Sessions {
         under_way(None);
         *last = Some(answer.clone());
         session.ended_renewals.fetch_add(1, Ordering::AcqRel);
-        answer.map(|lives| if lives { Renewed::Confirmed } else { Renewed::Gone })
+        answer.map(Renewed::by_server)
     }
 
     /// Renews a session unless it lasts until then anyway; `false` when it has ended. A key that is moved to it must not come to

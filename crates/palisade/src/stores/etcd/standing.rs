@@ -123,7 +123,6 @@ mod tests {
             mod_revision: at as i64 + 10,
             value: if words.is_empty() { Vec::new() } else { format!("palisade:1:{words}").into_bytes() },
             lease: 1,
-            ..KeyValue::default()
         });
         Entry::read_all(kvs.collect()).expect("a line")
     }

@@ -164,6 +164,10 @@ impl Book {
     /// Notes whom a watch is for. Before it is asked for, so that it cannot fire unheard.
     pub(super) fn watch(&mut self, session: i64, path: &str, claim: ClaimId) {
         let watchers = self.watches.entry((session, path.to_owned())).or_default();
+        if watchers.len() >= 32 {
+            // Those who gave up: their watch fires once more, for nobody.
+            watchers.retain(|watcher| self.known.contains_key(watcher));
+        }
         if !watchers.contains(&claim) {
             watchers.push(claim);
         }
