@@ -89,14 +89,9 @@ impl Session {
         let waited = palisade::show_duration(begun.elapsed());
         self.notices.explain(&format!("acquired {} after {waited}, fence {}", self.args.lock.name, guard.fence()));
         let quarter = guard.lease() / 4;
-        if self.grace > quarter && self.args.kill_after.is_none() {
-            // The server grants less than was hoped for. The margin belongs to the lock: it is acquired anew.
-            let _ = guard.undo().await;
-            self.grace = quarter;
-            let margin = (self.args.on_lost != OnLost::Ignore).then_some(quarter + MARGIN);
-            self.lock = Lock::new(self.store.locks(), &self.args.lock, &self.owner, margin, false)?;
-            drop(signals);
-            return Box::pin(self.run()).await;
+        if self.args.kill_after.is_none() {
+            // The server may grant less than was hoped for.
+            self.grace = self.grace.min(quarter);
         }
         if self.grace > quarter {
             let _ = guard.undo().await;
