@@ -95,7 +95,14 @@ impl Session {
         // One that nobody stops needs no time for it, and its hold ends in the store.
         let stops = job.stop.on_lost != OnLost::Ignore;
         let max_hold = if stops { take_max_hold(&mut job.hold)? } else { None };
-        let (lock, shown) = lock_of(&job, &store, &owner, grace)?;
+        let margin = stops.then_some(grace + MARGIN);
+        let (lock, shown) = match &job.role {
+            Role::Holder(mode) => (Lock::new(store.locks(), (&job.hold, mode), &owner, margin, false)?, owner.clone()),
+            Role::Leader(value) => {
+                let value = value.as_ref().unwrap_or(&owner).clone();
+                (Lock::election(store.locks(), &job.hold, value.clone(), margin)?, value)
+            }
+        };
         Ok(Session { job, store, lock, owner, shown, grace, max_hold, notices, watcher })
     }
 
@@ -124,12 +131,9 @@ impl Session {
         let waited = palisade::show_duration(begun.elapsed());
         self.notices.explain(&format!("acquired {} after {waited}, fence {}", self.job.hold.name, guard.fence()));
         let quarter = guard.lease() / 4;
-        if self.grace > quarter && self.job.stop.kill_after.is_none() {
-            // The server grants less than was hoped for. The margin belongs to the lock: it is acquired anew.
-            let _ = guard.undo().await;
-            self.grace = quarter;
-            (self.lock, _) = lock_of(&self.job, &self.store, &self.owner, quarter)?;
-            return Box::pin(self.once(signals)).await;
+        if self.job.stop.kill_after.is_none() {
+            // The server may grant less than was hoped for.
+            self.grace = self.grace.min(quarter);
         }
         if self.grace > quarter {
             let _ = guard.undo().await;
@@ -381,18 +385,6 @@ fn lend(terminal: &mut Option<Terminal>, child: &Child) -> bool {
         terminal.lend(child.group());
     }
     terminal.is_some()
-}
-
-/// The lock of a job whose command has so long between TERM and KILL, and what others see of us.
-fn lock_of(job: &Job, store: &Store, owner: &str, grace: Duration) -> Result<(Lock, String), Failure> {
-    let margin = (job.stop.on_lost != OnLost::Ignore).then_some(grace + MARGIN);
-    match &job.role {
-        Role::Holder(mode) => Ok((Lock::new(store.locks(), (&job.hold, mode), owner, margin, false)?, owner.to_owned())),
-        Role::Leader(value) => {
-            let value = value.as_deref().unwrap_or(owner).to_owned();
-            Ok((Lock::election(store.locks(), &job.hold, value.clone(), margin)?, value))
-        }
-    }
 }
 
 /// How long the command has between TERM and KILL.

@@ -87,6 +87,12 @@ impl Deadline {
         self.remaining(now) < self.length / 2
     }
 
+    /// The margin for stopping: as asked for, but never more than two fifths of what was confirmed, which may be less than was
+    /// asked for. More would stop a holder between two renewals.
+    pub(crate) fn margin(&self, asked: Duration) -> Duration {
+        asked.min(self.length.mul_f64(0.4))
+    }
+
     /// When to renew: every third of the length, so that two attempts may fail. A lease that counts from long before it was
     /// asked for is overdue at once; it is not asked for again at once.
     pub(crate) fn renew_at(&self) -> Moment {

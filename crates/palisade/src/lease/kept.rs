@@ -367,7 +367,7 @@ impl Kept {
     }
 
     fn end(&self, state: &State) -> deadline::End {
-        deadline::end(state.deadline.valid_until(), state.held_until, self.terms.stop_margin)
+        deadline::end(state.deadline.valid_until(), state.held_until, state.deadline.margin(self.terms.stop_margin))
     }
 
     /// Fires what is due, and says when to look again; `None` when there is nothing to watch.
