@@ -36,8 +36,6 @@ pub(super) struct Known {
     pub(super) opened: bool,
     /// Whether the key was seen after the watch was opened: then only the watch can tell of its end.
     pub(super) verified: bool,
-    /// Whether the watch was broken since the key was last seen.
-    pub(super) was_broken: bool,
 }
 
 /// Where a claim's key is.

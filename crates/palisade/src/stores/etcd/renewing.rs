@@ -195,13 +195,12 @@ impl Shared {
             {
                 // Only if the watch was open before we looked, and has been since.
                 known.verified = *opened && known.opened;
-                known.was_broken &= !known.verified;
             }
         }
         Ok(there)
     }
 
-    /// Looks whether those still hold whose watch was broken. Whoever does not is told.
+    /// Looks whether those still hold whose watch was opened just now. Whoever does not is told.
     pub(super) async fn look_again(self: &Arc<Self>, claims: &[ClaimId]) {
         let batch: Vec<_> = {
             let book = self.claims.lock();

@@ -257,14 +257,12 @@ impl Shared {
             own_watch: None,
             opened: false,
             verified: false,
-            was_broken: false,
         };
         known.confirmed();
         let mut book = self.claims.lock();
         if let Some(before) = book.known.remove(&claim.id) {
             // It waited before, or was asked for again: its own watch stays.
             (known.own_watch, known.opened, known.verified) = (before.own_watch, before.opened, before.verified);
-            known.was_broken = before.was_broken;
             // What is on record counts, and not what it is asked about as.
             (known.kind, known.mode) = (before.kind, before.mode);
             known.closed_until = before.closed_until.filter(|_| before.waiting.is_none()).or(known.closed_until);
@@ -326,7 +324,6 @@ impl Shared {
             own_watch: None,
             opened: false,
             verified: false,
-            was_broken: false,
         });
         known.revision = revision;
         known.session = Arc::clone(session);
@@ -433,16 +430,14 @@ impl Shared {
         match told {
             Told::Opened(_) => {
                 known.opened = true;
-                let looks = known.was_broken && known.waiting.is_none();
+                // What happened before it was opened only a look can tell. Waiters look when it is their turn.
+                let looks = known.waiting.is_none() && !known.verified;
                 drop(book);
                 if looks {
                     self.watch_soon(claim);
                 }
             }
-            Told::Closed | Told::Denied => {
-                known.was_broken |= known.opened;
-                (known.opened, known.verified) = (false, false);
-            }
+            Told::Closed | Told::Denied => (known.opened, known.verified) = (false, false),
             Told::Changed(_) | Told::Settled => {}
             Told::Deleted(_) => {
                 known.verified = false;
@@ -458,8 +453,8 @@ impl Shared {
         }
     }
 
-    /// Watches the key of a claim that was made or granted just now, if it is still there a moment later; and looks whether it is still
-    /// there, if its watch was broken: not everybody who holds renews, and so looks.
+    /// Watches the key of a claim that was made or granted just now, if it is still there a moment later; and looks at it once the
+    /// watch is open: the next renewal may be far away, and not everybody who holds renews.
     fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
         let mut fresh = locked(&self.fresh);
         fresh.0.push((claim, BootClock.now()));
@@ -468,7 +463,8 @@ impl Shared {
         }
     }
 
-    /// Opens the watches of those who still hold or wait. `None` when there was nobody; else those whose watch was broken.
+    /// Opens the watches of those who still hold or wait. `None` when there was nobody; else those who hold and are watched, but
+    /// were not seen since.
     fn watch_fresh(self: &Arc<Self>) -> Option<Vec<ClaimId>> {
         let mut fresh = locked(&self.fresh);
         let is_needed = !fresh.0.is_empty();
@@ -478,17 +474,17 @@ impl Shared {
             std::mem::take(&mut fresh.0).into_iter().partition(|(_, since)| now.since(*since) >= UNWATCHED);
         fresh.0 = younger;
         drop(fresh);
-        let mut broken = Vec::new();
+        let mut unseen = Vec::new();
         for (claim, _) in &claims {
             let mut book = self.claims.lock();
             let Some(known) = book.known.get_mut(claim) else { continue };
             if known.own_watch.is_none() {
                 known.own_watch = Some(self.watch_own(*claim, &known.seat.key));
-            } else if known.was_broken && !known.verified {
-                broken.push(*claim);
+            } else if known.waiting.is_none() && known.opened && !known.verified {
+                unseen.push(*claim);
             }
         }
-        is_needed.then_some(broken)
+        is_needed.then_some(unseen)
     }
 
     // Names that stay closed.
@@ -533,9 +529,9 @@ async fn look_after(shared: Weak<Shared>) {
     loop {
         tokio::time::sleep(UNWATCHED).await;
         let Some(shared) = shared.upgrade() else { return };
-        let Some(broken) = shared.watch_fresh() else { return };
-        if !broken.is_empty() {
-            shared.look_again(&broken).await;
+        let Some(unseen) = shared.watch_fresh() else { return };
+        if !unseen.is_empty() {
+            shared.look_again(&unseen).await;
         }
     }
 }
