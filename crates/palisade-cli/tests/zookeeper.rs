@@ -1,0 +1,63 @@
+//! The command on ZooKeeper, from outside, on a real server.
+
+#![cfg(feature = "zookeeper")]
+
+mod common;
+
+use std::fs;
+
+use common::Place;
+use palisade_testkit::shared;
+
+/// A place on a server whose sessions last 1 to 10 seconds, which all tests here share: each has names of its own.
+fn place() -> Place {
+    Place::of(format!("zk://{}/cli", shared::zookeeper().address()))
+}
+
+fn name() -> String {
+    shared::name("cli")
+}
+
+/// The default lease is what the server grants, and the command has a quarter of that to stop; another length is refused.
+#[test]
+fn the_default_lease_is_what_the_server_grants() {
+    let (place, name) = (place(), name());
+    let done = place.run(&format!("run {name}"), "echo $PALISADE_STORE $PALISADE_LEASE_MS; exit 3");
+    assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (3, "zk 7500\n", ""), "{done:?}");
+    let done = place.run(&format!("run --lease 60s {name}"), "true");
+    assert!(done.code == 64 && done.stderr.contains("1s to 10s"), "{done:?}");
+}
+
+/// The three objects of one name, as Curator has them.
+#[test]
+fn mutex_sides_and_permits_are_shown() {
+    let (place, name) = (place(), name());
+    let mutex = place.holder(&format!("run {name}"));
+    let busy = place.run(&format!("run --try {name}"), "true");
+    assert!(busy.code == 75 && busy.stderr.contains("is held by"), "{busy:?}");
+    let beside = place.run(&format!("run --try --exclusive {name}"), "true");
+    assert_eq!(beside.code, 0, "the read/write lock of the name is another object: {beside:?}");
+    let refused = place.run(&format!("run --try --limit 2 {name}"), "true");
+    assert!(refused.code == 64 && refused.stderr.contains("mutex") && refused.stderr.contains("semaphore"), "{refused:?}");
+    let fence = place.fence(&name);
+    let done = place.verb(&format!("release {name} --fence {fence} --yes"));
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(mutex.end().code, 79, "the victim is told");
+}
+
+/// A detached grant has a session of its own, which another process takes up.
+#[test]
+fn a_grant_is_carried_from_process_to_process() {
+    let (place, name) = (place(), name());
+    let grant = place.path("grant");
+    for verb in [format!("acquire --lease 8s {name}"), format!("renew --grant {}", grant.display())] {
+        let done = place.verb(&verb);
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{verb}: {done:?}");
+        fs::write(&grant, &done.stdout).unwrap();
+        assert_eq!(place.run(&format!("run --try {name}"), "true").code, 75, "after {verb}");
+    }
+    let released = place.verb(&format!("release --grant {}", grant.display()));
+    assert_eq!(released.code, 0, "{released:?}");
+    assert_eq!(place.run(&format!("run --try {name}"), "true").code, 0);
+    assert_eq!(place.verb(&format!("release --grant {}", grant.display())).code, 79, "it is gone");
+}
