@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::actors::{connect, in_line, is_renewed};
 use common::zookeeper::{LIMIT, LONG, Tally, client, nodes, op, proxy};
-use palisade::{Client, Guard, Released};
+use palisade::{Client, Guard, GuardMode, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::Proxy;
 use palisade_testkit::zookeeper::ZooKeeper;
@@ -32,7 +32,7 @@ async fn acquire(client: &Client, name: &str) -> Guard {
     client.mutex(name).lease(LONG).store_wait(LONG).acquire().await.expect("a grant")
 }
 
-async fn release<M: Send + Sync + 'static>(guard: Guard<M>) {
+async fn release<M: GuardMode>(guard: Guard<M>) {
     assert_eq!(guard.release().await.expect("an answer"), Released::Done);
 }
 
@@ -139,7 +139,7 @@ async fn ten_thousand_locks_cost_one_sync() {
         is_renewed(&guards[0]).await;
     }
     let ([syncs], all, took) = (tally.requests([op::SYNC]), tally.all(), tally.elapsed());
-    println!("{syncs} syncs of {all} requests in {took:?}");
+    println!("{syncs} syncs of {all} requests in {took:?}: {tally:?}");
     // A lease is three quarters of the session, and is renewed three times in it.
     assert!((2..=tally.ticks(lease / 4) + 1).contains(&syncs), "{syncs} syncs in {took:?}");
     assert_eq!(all, syncs, "and nothing else");
@@ -176,6 +176,10 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
         let (each, kilobytes) = (tally.all() as f64 / waiters as f64, tally.bytes() / 1024);
         println!("{waiters} wait: {each:.1} requests each, {kilobytes} kB in {:?}, {} events", tally.elapsed(), tally.events());
         assert_eq!(tally.events(), 0);
+        // A look at itself and at the one before, and one `sync` for all; the whole line would be sixty bytes for each in it.
+        let most = (2 * waiters + 1) * (tally.ticks(HEARTBEAT) + 1);
+        assert!(tally.all() <= most, "{} requests", tally.all());
+        assert!(tally.bytes() <= 128 * most, "{} bytes", tally.bytes());
         // The turns.
         let tally = Tally::of(&proxy);
         release(held).await;
@@ -190,6 +194,10 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
             tally.events()
         );
         assert_eq!((deletes, created), (waiters, 0));
+        // The look of the next, and that of a heartbeat which comes in between.
+        let beats = tally.ticks(HEARTBEAT);
+        assert!((waiters..=waiters + 2 * beats).contains(&lists), "{lists} lists");
+        assert!((waiters..=waiters + 2 * beats).contains(&syncs), "{syncs} syncs");
         assert!(tally.events() <= 2 * waiters, "one to the next, and one to whoever watched its own: {}", tally.events());
         drop(waiter);
     }

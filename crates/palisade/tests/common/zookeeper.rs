@@ -69,6 +69,13 @@ pub fn has(bytes: &[u8], op: i32) -> bool {
     frames(&mut rest).iter().any(|frame| number(frame, 4) == Some(op))
 }
 
+/// The requests of each kind.
+impl std::fmt::Debug for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.counts().requests.fmt(f)
+    }
+}
+
 /// Takes the whole messages off the front, without their lengths.
 fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();

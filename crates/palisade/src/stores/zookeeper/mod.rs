@@ -106,7 +106,8 @@ pub const CURATOR: Capability = Capability {
     revoke: true,
     revoke_pushed: true,
     name_limit: NAME_LIMIT,
-    renew_batch: 1024,
+    // However many they are, one request renews them.
+    renew_batch: 1 << 20,
     claim_blocks: false,
     runs: Runs::Client,
 };
