@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use palisade::{Client, ErrorKind, LossReason, Released};
+use palisade::{Client, ErrorKind, Released};
 use palisade_conformance::{PATIENCE, eventually};
-use palisade_testkit::lan::Lan;
 use palisade_testkit::proxy::{Proxy, Way};
-use palisade_testkit::zookeeper::{Ensemble, ZooKeeper};
+use palisade_testkit::zookeeper::ZooKeeper;
 
 /// A lease that is soon over.
 const SHORT: Duration = Duration::from_secs(4);

@@ -33,7 +33,7 @@
 //! | acquire, in line | the same, and `getData` with a watch |
 //! | hand-off | the release; `sync` and `getChildren` in one round trip by whoever is next |
 //! | release | `delete` |
-//! | renewal | one `sync` for all claims of one length |
+//! | renewal | one `sync` for all claims of one length; two `exists` more for each that waits |
 
 mod claiming;
 mod dating;
