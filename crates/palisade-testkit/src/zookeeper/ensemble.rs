@@ -38,7 +38,17 @@ impl Ensemble {
     /// When one does not start.
     #[must_use]
     pub fn start_on(hosts: &[Host; 3]) -> Self {
-        Self::on_places(&hosts.each_ref().map(Place::on), &Setup::default())
+        Self::start_on_as(hosts, &Setup::default())
+    }
+
+    /// As [`Ensemble::start_on`], each with the settings of this setup.
+    ///
+    /// # Panics
+    ///
+    /// When one does not start.
+    #[must_use]
+    pub fn start_on_as(hosts: &[Host; 3], setup: &Setup) -> Self {
+        Self::on_places(&hosts.each_ref().map(Place::on), setup)
     }
 
     fn on_places(places: &[Place; 3], setup: &Setup) -> Self {

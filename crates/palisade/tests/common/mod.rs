@@ -9,8 +9,11 @@ pub mod etcd;
 pub mod hooked;
 #[cfg(feature = "redis")]
 pub mod keys;
+pub mod pair;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::failure::Failed;
-use super::known::{LEASES, Seat, recipe_of};
+use super::known::{LEASES, Seat, Stage, recipe_of};
 use super::proto::{self, Code, Make, Request, Stat};
 use super::recipe::{self, Verdict};
 use super::session::{Sent, Session};
@@ -234,6 +234,9 @@ impl Shared {
             Err(failed) if failed.is(Code::NoNode) => return Ok(None),
             watched => watched?,
         };
+        if let Some(Stage::Waiting(waiting)) = self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage) {
+            waiting.behind = Some(by.to_owned());
+        }
         Ok(Some(match holder {
             Some(holder) => holder_of(holder.answer().await, seat, first)?,
             None => holder_of(Ok(watched), seat, by)?,

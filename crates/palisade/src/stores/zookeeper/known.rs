@@ -77,6 +77,8 @@ pub(super) struct Waiting {
     /// The transaction that made its node.
     pub(super) made: i64,
     pub(super) mailbox: Arc<Mailbox>,
+    /// The sibling that it was last found to wait for.
+    pub(super) behind: Option<String>,
     /// Of a semaphore: whether it is the one that waits for permits to be given back.
     pub(super) is_first: bool,
 }

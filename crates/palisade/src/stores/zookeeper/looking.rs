@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::claiming::{LOOKS, Stood, gone};
 use super::failure::Failed;
-use super::known::{LEASES, LOCKS, Seat, Stage};
+use super::known::{LEASES, LOCKS, Seat, Stage, Waiting};
 use super::proto::{self, Code, Request, Stat};
 use super::recipe::{Recipe, Verdict, lease_prefix};
 use super::session::{Sent, Session};
@@ -50,6 +50,12 @@ impl Shared {
                 (Arc::clone(&known.seat), Arc::clone(&known.session), stage)
             });
             let Some((seat, session, stage)) = snapshot else { return Ok(Stood::Gone) };
+            if let Ok(waiting) = &stage
+                && synced
+                && self.is_still_behind(claim.id, &seat, &session, waiting).await?
+            {
+                return Ok(Stood::Queued(None));
+            }
             let sync = (!synced).then(|| session.send(Request::sync("/")));
             synced = false;
             let waiting = match stage {
@@ -100,6 +106,35 @@ impl Shared {
             }
         }
         Err(gone())
+    }
+
+    /// Whether a waiter and the node that it watches are both where they were. Then nothing has changed for it, however long the
+    /// line is: to read the whole line at every heartbeat would cost the square of its length.
+    async fn is_still_behind(
+        &self,
+        claim: ClaimId,
+        seat: &Seat,
+        session: &Arc<Session>,
+        waiting: &Waiting,
+    ) -> Result<bool, Failed> {
+        let Some(behind) = &waiting.behind else { return Ok(false) };
+        let (own, other) = (format!("{}/{}", seat.line(), waiting.child), format!("{}/{behind}", seat.line()));
+        if !self.claims.lock().is_watched(session.id(), &other, claim) {
+            return Ok(false);
+        }
+        let sent = BootClock.now();
+        let looks = [own, other].map(|path| session.send(Request::exists(&path, false)));
+        for look in looks {
+            match look.answer().await {
+                Ok(_) => {}
+                Err(failed) if failed.is(Code::NoNode) => return Ok(false),
+                Err(failed) => return Err(failed),
+            }
+        }
+        if let Some(known) = self.claims.lock().known.get_mut(&claim) {
+            known.renewed(sent);
+        }
+        Ok(true)
     }
 
     /// A claim is not in the line of its semaphore any more: with permits, if the answer that said so was lost.

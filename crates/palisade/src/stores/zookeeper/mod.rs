@@ -33,7 +33,7 @@
 //! | acquire, in line | the same, and `getData` with a watch |
 //! | hand-off | the release; `sync` and `getChildren` in one round trip by whoever is next |
 //! | release | `delete` |
-//! | renewal | one `sync` for all claims of one length |
+//! | renewal | one `sync` for all claims of one length; two `exists` more for each that waits |
 
 mod claiming;
 mod dating;
@@ -106,7 +106,8 @@ pub const CURATOR: Capability = Capability {
     revoke: true,
     revoke_pushed: true,
     name_limit: NAME_LIMIT,
-    renew_batch: 1024,
+    // However many they are, one request renews them.
+    renew_batch: 1 << 20,
     claim_blocks: false,
     runs: Runs::Client,
 };

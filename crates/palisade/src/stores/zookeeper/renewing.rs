@@ -1,4 +1,4 @@
-//! Renewals: one `sync` for each session, however many claims hang on it, and a look at the line for those who wait.
+//! Renewals: one `sync` for each session, however many claims hang on it, and for those who wait a look at their place.
 //!
 //! A ping would prove nothing: a server that is cut off from its leader goes on answering it after the leader has ended the session. A
 //! `sync` comes back from the leader.

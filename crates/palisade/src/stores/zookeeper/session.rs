@@ -58,6 +58,19 @@ struct State {
     gone: bool,
     /// Counts its connections.
     connection: u64,
+    /// How many nodes are to be deleted that no claim knows of any more.
+    owed: usize,
+}
+
+/// Something that must still be deleted on a session. Until then a lost connection is replaced, though nothing hangs on it.
+pub(super) struct Owed(Weak<Session>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.upgrade() {
+            session.state().owed -= 1;
+        }
+    }
 }
 
 enum Command {
@@ -139,6 +152,7 @@ impl Session {
                 proven: sent,
                 gone: false,
                 connection: 1,
+                owed: 0,
             };
             let session = Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands });
             let actor =
@@ -191,6 +205,18 @@ impl Session {
 
     pub(super) fn is_gone(&self) -> bool {
         self.state().gone
+    }
+
+    /// Notes that something must still be deleted on it.
+    pub(super) fn owe(self: &Arc<Self>) -> Owed {
+        self.state().owed += 1;
+        Owed(Arc::downgrade(self))
+    }
+
+    /// Whether it has ended by our clock. By the servers' it may live on.
+    fn is_over(&self) -> bool {
+        let state = self.state();
+        BootClock.now() > state.dating.counted_from() + state.dating.length()
     }
 
     /// Whether enough is left of it for a new claim. Its claims are renewed more often: so nobody has renewed it otherwise.
@@ -272,7 +298,7 @@ impl Actor {
             };
             tracing::debug!(%error, "the connection of a session is lost");
             let Some(session) = self.session.upgrade() else { return };
-            let Some(hears) = self.hears.upgrade().filter(|hears| hears.in_use(&session)) else {
+            let Some(hears) = self.hears.upgrade().filter(|_| self.is_needed(&session)) else {
                 // Nobody would miss it; the server ends it by itself.
                 session.state().gone = true;
                 return;
@@ -297,7 +323,13 @@ impl Actor {
         }
     }
 
-    /// Finds a server that takes the session up; `None` when it has ended, or must have by now.
+    /// Whether somebody would miss the session. What is only to be deleted on it is not worth more time than it has.
+    fn is_needed(&self, session: &Session) -> bool {
+        let is_used = self.hears.upgrade().is_some_and(|hears| hears.in_use(session));
+        is_used || session.state().owed > 0 && !session.is_over()
+    }
+
+    /// Finds a server that takes the session up; `None` when it has ended, must have by now, or nobody needs it any more.
     async fn reconnect(&mut self) -> Option<Wire> {
         let mut failures = 0_usize;
         loop {
@@ -314,8 +346,12 @@ impl Actor {
             self.place += 1;
             let (seen, id, password) = &hello_of;
             let hello = Hello { seen: *seen, length, session: *id, password };
-            match Wire::open(&self.settings, host, &hello).await {
-                Ok((wire, connected, sent)) => {
+            match Wire::open_within(self.limit().min(self.settings.connect_timeout), &self.settings, host, &hello).await {
+                // A server that hears us, and is not heard, counts the session from anew each time. Past its end that would keep
+                // names closed by nodes that nobody believes in any more.
+                None if self.session.upgrade()?.is_over() => return None,
+                None => tracing::debug!("a session cannot be taken up again in time"),
+                Some(Ok((wire, connected, sent))) => {
                     if connected.session != *id {
                         return None;
                     }
@@ -329,16 +365,16 @@ impl Actor {
                     drop(state);
                     return Some(wire);
                 }
-                Err(error) => tracing::debug!(%error, "a session cannot be taken up again"),
+                Some(Err(error)) => tracing::debug!(%error, "a session cannot be taken up again"),
+            }
+            if !self.is_needed(&*self.session.upgrade()?) {
+                return None;
             }
             failures += 1;
             if failures.is_multiple_of(self.settings.hosts.len().max(1)) {
                 let round = u32::try_from(failures / self.settings.hosts.len().max(1)).unwrap_or(u32::MAX);
                 let ceiling = PAUSE.0.saturating_mul(1 << round.min(6)).min(PAUSE.1);
                 tokio::time::sleep(ceiling.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
-            }
-            if self.session.strong_count() == 0 {
-                return None;
             }
         }
     }

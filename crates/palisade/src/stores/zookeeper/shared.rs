@@ -157,6 +157,7 @@ impl Shared {
     ///
     /// One that cannot be reached is tried again in the background, until it is gone or its session has ended.
     pub(super) async fn delete(&self, session: &Arc<Session>, paths: &[String]) -> Result<bool, Failed> {
+        let owed = session.owe();
         let sent: Vec<Sent> = paths.iter().map(|path| session.send(Request::delete(path, ANY))).collect();
         let (mut all, mut failure, mut left) = (true, None, Vec::new());
         for (sent, path) in sent.into_iter().zip(paths) {
@@ -172,7 +173,11 @@ impl Shared {
             }
         }
         if !left.is_empty() {
-            tokio::spawn(delete_in_the_end(Arc::downgrade(session), left));
+            let session = Arc::downgrade(session);
+            tokio::spawn(async move {
+                delete_in_the_end(session, left).await;
+                drop(owed);
+            });
         }
         failure.map_or(Ok(all), Err)
     }
@@ -249,7 +254,7 @@ impl Shared {
         sent: Moment,
     ) {
         let mailbox = self.mailbox(claim.id).unwrap_or_default();
-        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, is_first: false }), sent);
+        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, behind: None, is_first: false }), sent);
     }
 
     fn note(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>, stage: Stage, sent: Moment) {
@@ -296,6 +301,14 @@ impl Shared {
         if !std::mem::replace(&mut fresh.1, true) {
             tokio::spawn(look_after(Arc::downgrade(self)));
         }
+    }
+
+    fn is_own_watched(&self, claim: ClaimId) -> bool {
+        let book = self.claims.lock();
+        book.known.get(&claim).is_some_and(|known| match &known.stage {
+            Stage::Holding(holding) => holding.watched_on == known.session.connection(),
+            Stage::Waiting(_) => false,
+        })
     }
 
     /// Looks whether a holder's node is there, and watches it; `None` when that cannot be said.
@@ -431,7 +444,8 @@ async fn look_after(shared: Weak<Shared>) {
             return;
         }
         for claim in claims {
-            if shared.watch_own(claim).await == Some(false) {
+            // Where there are many, a renewal may have been faster.
+            if !shared.is_own_watched(claim) && shared.watch_own(claim).await == Some(false) {
                 shared.ended_alone(claim, Gone::Revoked);
             }
         }

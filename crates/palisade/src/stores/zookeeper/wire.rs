@@ -82,12 +82,20 @@ impl Incoming {
 impl Wire {
     /// Connects to a server and introduces the session. The answer says when that was asked.
     pub(super) async fn open(settings: &Settings, host: &Host, hello: &Hello<'_>) -> Result<(Wire, Connected, Moment)> {
+        let opened = Self::open_within(settings.connect_timeout, settings, host, hello).await;
+        opened.unwrap_or_else(|| Err(Error::unavailable(format!("{host} has not answered in time"))))
+    }
+
+    /// The same, in so much time; `None` when it is over. The server may have heard us then.
+    pub(super) async fn open_within(
+        limit: Duration,
+        settings: &Settings,
+        host: &Host,
+        hello: &Hello<'_>,
+    ) -> Option<Result<(Wire, Connected, Moment)>> {
         let opening = Self::open_unlimited(settings, host, hello);
-        match tokio::time::timeout(settings.connect_timeout, opening).await {
-            Ok(Ok(opened)) => Ok(opened),
-            Ok(Err(cause)) => Err(unreached(host, &cause).with_source(cause)),
-            Err(_) => Err(Error::unavailable(format!("{host} has not answered in time"))),
-        }
+        let opened = tokio::time::timeout(limit, opening).await.ok()?;
+        Some(opened.map_err(|cause| unreached(host, &cause).with_source(cause)))
     }
 
     async fn open_unlimited(settings: &Settings, host: &Host, hello: &Hello<'_>) -> std::io::Result<(Wire, Connected, Moment)> {

@@ -1,0 +1,239 @@
+//! What locks cost in ZooKeeper, request by request, and that nothing is left of them.
+
+#![cfg(feature = "zookeeper")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::actors::{connect, in_line, is_renewed};
+use common::zookeeper::{LIMIT, LONG, Tally, client, nodes, op, proxy};
+use palisade::{Client, Guard, GuardMode, Released};
+use palisade_conformance::eventually;
+use palisade_testkit::proxy::Proxy;
+use palisade_testkit::zookeeper::ZooKeeper;
+
+/// How often a waiter renews its place.
+const HEARTBEAT: Duration = Duration::from_millis(5000 / 3);
+
+/// `PALISADE_SOAK=10` makes the long tests ten times as long.
+fn soak() -> usize {
+    std::env::var("PALISADE_SOAK").ok().map_or(1, |soak| soak.parse().expect("a number"))
+}
+
+/// A client whose requests can be counted.
+fn counted(server: &ZooKeeper) -> (Proxy, Client) {
+    let proxy = proxy(server);
+    let client = connect(format!("zk://{}/lock", proxy.address()));
+    (proxy, client)
+}
+
+async fn acquire(client: &Client, name: &str) -> Guard {
+    client.mutex(name).lease(LONG).store_wait(LONG).acquire().await.expect("a grant")
+}
+
+async fn release<M: GuardMode>(guard: Guard<M>) {
+    assert_eq!(guard.release().await.expect("an answer"), Released::Done);
+}
+
+/// Does this in so many tasks at once, each with its number.
+async fn in_tasks<T: Send + 'static, F: Future<Output = T> + Send + 'static>(tasks: usize, work: impl Fn(usize) -> F) -> Vec<T> {
+    let tasks: Vec<_> = (0..tasks).map(|task| tokio::spawn(work(task))).collect();
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.expect("no panic"));
+    }
+    done
+}
+
+/// The table of the store's page.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_verb_costs_what_the_page_says() {
+    use op::{CREATE, CREATE_CONTAINER, DELETE, EXISTS, GET_CHILDREN, GET_DATA, MULTI, SYNC};
+    const ROUNDS: u64 = 50;
+    let server = ZooKeeper::with().long_sessions().start();
+    let ((ours, us), (theirs, them)) = (counted(&server), counted(&server));
+    for client in [&us, &them] {
+        release(acquire(client, "warm").await).await;
+    }
+    // A new name.
+    let tally = Tally::of(&ours);
+    release(acquire(&us, "free").await).await;
+    assert_eq!(tally.requests([CREATE_CONTAINER, CREATE, GET_CHILDREN, DELETE]), [1; 4]);
+    // One that was used before.
+    let tally = Tally::of(&ours);
+    for _ in 0..ROUNDS {
+        release(acquire(&us, "free").await).await;
+    }
+    assert_eq!(tally.requests([CREATE, GET_CHILDREN, DELETE]), [ROUNDS; 3]);
+    // A hold that takes a tenth of a second on a busy machine has its node watched.
+    assert_eq!(tally.all() - tally.requests([EXISTS])[0], 3 * ROUNDS);
+    // A taken one, which is not waited for.
+    let held = acquire(&us, "taken").await;
+    drop(acquire(&them, "taken-not").await);
+    eventually("given back", async || nodes(&server).len() == 1).await;
+    assert!(them.mutex("taken").lease(LONG).try_acquire().await.expect("an answer").is_none());
+    let tally = Tally::of(&theirs);
+    assert!(them.mutex("taken").lease(LONG).try_acquire().await.expect("an answer").is_none());
+    assert_eq!(tally.requests([CREATE, GET_CHILDREN, DELETE, GET_DATA]), [1; 4]);
+    assert_eq!(tally.all(), 4);
+    // Standing in line.
+    let tally = Tally::of(&theirs);
+    let lock = them.mutex("taken").lease(LONG).store_wait(LONG);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    eventually("its watch", async || tally.requests([GET_DATA]) == [1]).await;
+    assert_eq!(tally.requests([CREATE, GET_DATA, DELETE]), [1, 1, 0]);
+    // The hand-off: the release, and the look of the next.
+    let (release_tally, tally) = (Tally::of(&ours), Tally::of(&theirs));
+    release(held).await;
+    let next = tokio::time::timeout(LIMIT, waiting).await.expect("its turn").expect("no panic").expect("a grant");
+    assert_eq!(release_tally.requests([DELETE]), [1]);
+    let beats = tally.ticks(HEARTBEAT);
+    let [syncs, lists, created, data] = tally.requests([SYNC, GET_CHILDREN, CREATE, GET_DATA]);
+    assert!((1..=1 + beats).contains(&syncs) && (1..=1 + beats).contains(&lists), "{syncs} syncs and {lists} looks");
+    assert_eq!((created, data, tally.events()), (0, 0, 1));
+    release(next).await;
+    // Permits: the place in line and four reads at once, then one step.
+    let pool = us.semaphore("pool", 2).lease(LONG);
+    release(pool.acquire().await.expect("a grant")).await;
+    let tally = Tally::of(&ours);
+    for _ in 0..ROUNDS {
+        release(pool.acquire().await.expect("a grant")).await;
+    }
+    assert_eq!(tally.requests([CREATE, MULTI, DELETE]), [ROUNDS; 3]);
+    let [reads, of_data, looks] = tally.requests([GET_CHILDREN, GET_DATA, EXISTS]);
+    assert!((4 * ROUNDS..=4 * ROUNDS + 10).contains(&(reads + of_data + looks)), "{reads}, {of_data} and {looks} reads");
+}
+
+/// However many locks are held, each renewal is one `sync`. No node is looked at once it is watched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_locks_cost_one_sync() {
+    const LOCKS: usize = 10_000;
+    const TASKS: usize = 50;
+    let lease = Duration::from_secs(9);
+    let server = ZooKeeper::with().long_sessions().start();
+    let (proxy, client) = counted(&server);
+    let begun = Instant::now();
+    let many = in_tasks(TASKS, |task| {
+        let client = client.clone();
+        async move {
+            let mut guards = Vec::new();
+            for number in 0..LOCKS / TASKS {
+                let lock = client.mutex(format!("many-{task}-{number}")).lease(lease).store_wait(LONG);
+                guards.push(lock.acquire().await.expect("a grant"));
+            }
+            guards
+        }
+    });
+    let guards: Vec<Guard> = many.await.into_iter().flatten().collect();
+    println!("{LOCKS} locks in {:?}", begun.elapsed());
+    let sessions: std::collections::BTreeSet<i64> = nodes(&server).into_values().collect();
+    assert_eq!((nodes(&server).len(), sessions.len()), (LOCKS, 1), "one session for all");
+    eventually("all are watched", async || server.count("zk_watch_count") >= LOCKS as u64).await;
+    println!("watched after {:?}", begun.elapsed());
+    // One renewal that has begun before may still look.
+    is_renewed(&guards[0]).await;
+    is_renewed(&guards[0]).await;
+    let tally = Tally::of(&proxy);
+    for _ in 0..3 {
+        is_renewed(&guards[0]).await;
+    }
+    let ([syncs], all, took) = (tally.requests([op::SYNC]), tally.all(), tally.elapsed());
+    println!("{syncs} syncs of {all} requests in {took:?}: {tally:?}");
+    // A lease is three quarters of the session, and is renewed three times in it.
+    assert!((2..=tally.ticks(lease / 4) + 1).contains(&syncs), "{syncs} syncs in {took:?}");
+    assert_eq!(all, syncs, "and nothing else");
+    assert!(guards.iter().all(Guard::is_held));
+    let begun = Instant::now();
+    drop(guards);
+    client.shutdown().await;
+    assert_eq!(nodes(&server).len(), 0);
+    println!("given back in {:?}", begun.elapsed());
+}
+
+/// One event and a few requests for each turn, whether few wait or many, and small answers to those who go on waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_off_costs_the_same_with_many_waiters() {
+    let server = ZooKeeper::with().long_sessions().start();
+    let outside = client(&server);
+    for waiters in [16_u64, 1000] {
+        let (proxy, waiter) = counted(&server);
+        let name = format!("crowd-{waiters}");
+        let held = acquire(&outside, &name).await;
+        let begun = Instant::now();
+        let turns: Vec<_> = (0..waiters)
+            .map(|_| {
+                let lock = waiter.mutex(&name).lease(LONG).store_wait(LONG);
+                tokio::spawn(async move { release(lock.acquire().await.expect("a grant")).await })
+            })
+            .collect();
+        in_line(&outside, &name, waiters as usize).await;
+        eventually("all watch", async || server.count("zk_watch_count") >= waiters).await;
+        println!("{waiters} waiters stand in line after {:?}", begun.elapsed());
+        // Those who go on waiting.
+        let tally = Tally::of(&proxy);
+        eventually("some heartbeats", async || tally.elapsed() > HEARTBEAT * 3).await;
+        let (each, kilobytes) = (tally.all() as f64 / waiters as f64, tally.bytes() / 1024);
+        println!("{waiters} wait: {each:.1} requests each, {kilobytes} kB in {:?}, {} events", tally.elapsed(), tally.events());
+        assert_eq!(tally.events(), 0);
+        // A look at itself and at the one before, and one `sync` for all; the whole line would be sixty bytes for each in it.
+        let most = (2 * waiters + 1) * (tally.ticks(HEARTBEAT) + 1);
+        assert!(tally.all() <= most, "{} requests", tally.all());
+        assert!(tally.bytes() <= 128 * most, "{} bytes", tally.bytes());
+        // The turns.
+        let tally = Tally::of(&proxy);
+        release(held).await;
+        for turn in turns {
+            tokio::time::timeout(LIMIT * 2, turn).await.expect("its turn").expect("no panic");
+        }
+        let took = tally.elapsed();
+        let [deletes, lists, syncs, created] = tally.requests([op::DELETE, op::GET_CHILDREN, op::SYNC, op::CREATE]);
+        println!(
+            "{waiters} turns in {took:?}: {} requests, {lists} lists, {syncs} syncs, {} events",
+            tally.all(),
+            tally.events()
+        );
+        assert_eq!((deletes, created), (waiters, 0));
+        // The look of the next, and that of a heartbeat which comes in between.
+        let beats = tally.ticks(HEARTBEAT);
+        assert!((waiters..=waiters + 2 * beats).contains(&lists), "{lists} lists");
+        assert!((waiters..=waiters + 2 * beats).contains(&syncs), "{syncs} syncs");
+        assert!(tally.events() <= 2 * waiters, "one to the next, and one to whoever watched its own: {}", tally.events());
+        drop(waiter);
+    }
+}
+
+/// Names that were used leave no nodes: their parents are containers, which the server takes away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_leave_nothing_behind() {
+    const TASKS: usize = 50;
+    let names = 10_000 * soak();
+    let server = ZooKeeper::with()
+        .property("znode.container.checkIntervalMs", "200")
+        .property("znode.container.maxPerMinute", "1000000")
+        .start();
+    let client = client(&server);
+    let before = server.count("zk_znode_count");
+    let begun = Instant::now();
+    in_tasks(TASKS, |task| {
+        let client = client.clone();
+        async move {
+            for number in 0..names / TASKS {
+                release(client.mutex(format!("used-{task}-{number}")).acquire().await.expect("a grant")).await;
+            }
+        }
+    })
+    .await;
+    let pool = client.semaphore("pool", 2).acquire().await.expect("a grant");
+    println!("{names} names in {:?}, {} nodes", begun.elapsed(), server.count("zk_znode_count") - before);
+    assert!(server.count("zk_znode_count") > before);
+    drop(pool);
+    client.shutdown().await;
+    let ended = Instant::now();
+    let limit = LIMIT * u32::try_from(soak()).expect("a small number");
+    palisade_testkit::eventually("nothing is left", limit, || match server.count("zk_znode_count") - before {
+        0 => Ok(()),
+        left => Err(format!("{left} nodes")),
+    });
+    println!("nothing is left after {:?}", ended.elapsed());
+}

@@ -1,0 +1,175 @@
+//! Three ZooKeeper servers of which some fail, with a lock that is held and waited for meanwhile.
+
+#![cfg(feature = "zookeeper")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::actors::{connect, is_renewed};
+use common::zookeeper::{LIMIT, Pair, SHORT, nodes, proxy};
+use palisade::{Client, LossReason, Released, Status};
+use palisade_conformance::eventually;
+use palisade_testkit::lan::{Host, Lan};
+use palisade_testkit::proxy::Way;
+use palisade_testkit::zookeeper::{Ensemble, ZooKeeper};
+
+/// Longer than it takes until another leads, on a machine with much else to do.
+const LEASE: Duration = Duration::from_secs(20);
+
+/// Starting blocks, which a task may not.
+fn three(on: Option<[Host; 3]>, words: &[(&str, &str)]) -> Ensemble {
+    let mut setup = ZooKeeper::with().long_sessions();
+    for (word, value) in words {
+        setup = setup.set(word, value);
+    }
+    let start = move || match on {
+        Some(hosts) => Ensemble::start_on_as(&hosts, &setup),
+        None => Ensemble::start_as(&setup),
+    };
+    std::thread::spawn(start).join().expect("an ensemble")
+}
+
+fn client(three: &Ensemble) -> Client {
+    connect(format!("zk://{}/lock?request_timeout=2s&connect_timeout=1s", three.addresses()))
+}
+
+fn clients(three: &Ensemble) -> [Client; 3] {
+    [client(three), client(three), client(three)]
+}
+
+async fn begin(clients: &[Client; 3], name: &str, lease: Duration) -> Pair {
+    Pair::begin(clients.each_ref(), name, lease).await
+}
+
+fn a_follower(three: &Ensemble) -> usize {
+    let leader = three.leader().address();
+    three.nodes().iter().position(|node| node.address() != leader).expect("a follower")
+}
+
+/// Who begins at whichever server gets a lock.
+async fn new_claims_succeed(three: &Ensemble, what: &str) {
+    for number in 0..4 {
+        let fresh = client(three);
+        let lock = fresh.mutex(format!("new-{what}-{number}")).lease(LEASE).store_wait(LIMIT);
+        let guard = lock.acquire_timeout(LIMIT).await.expect("two of three are enough");
+        assert_eq!(guard.release().await.expect("an answer"), Released::Done);
+    }
+}
+
+/// The leader is killed, then a follower, and at last one hangs: nobody loses a lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_fails_costs_nobody_a_lock() {
+    let three = three(None, &[]);
+    let clients = clients(&three);
+    for (what, kills, leads) in [("killed", true, true), ("down", true, false), ("hangs", false, true)] {
+        let pair = begin(&clients, what, LEASE).await;
+        let failing = match leads {
+            true => three.leader(),
+            false => &three.nodes()[a_follower(&three)],
+        };
+        if kills {
+            failing.kill()
+        } else {
+            failing.pause()
+        }
+        let begun = Instant::now();
+        new_claims_succeed(&three, what).await;
+        is_renewed(&pair.held).await;
+        println!("{what}: renewed after {:?}", begun.elapsed());
+        pair.stands();
+        let next = pair.hands_over().await;
+        if kills {
+            failing.restart()
+        } else {
+            failing.resume()
+        }
+        eventually("the next one is sure", async || next.status() == Status::Held).await;
+        assert_eq!(next.release().await.expect("an answer"), Released::Done);
+        eventually("no node is left", async || nodes(three.leader()).is_empty()).await;
+    }
+}
+
+/// A holder that dies just before its leader: sessions begin anew with the next leader, and so the name is free a session later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_holder_keeps_the_name_for_a_whole_session_after_a_new_leader() {
+    let three = three(None, &[]);
+    let [_, waiter, outside] = clients(&three);
+    let leader = three.leader();
+    let proxy = proxy(&three.nodes()[a_follower(&three)]);
+    let holder = connect(format!("zk://{}/lock", proxy.address()));
+    let pair = Pair::begin([&holder, &waiter, &outside], "dies", SHORT).await;
+    let begun = Instant::now();
+    proxy.stall(Way::Both);
+    eventually("half of the session is over", async || begun.elapsed() > SHORT / 2).await;
+    leader.kill();
+    let killed = Instant::now();
+    let (reason, _next) = pair.loses_it_to_the_next().await;
+    let took = killed.elapsed();
+    println!("{took:?} after the leader was killed, {:?} after the holder died", begun.elapsed());
+    assert_eq!(reason, LossReason::Expired);
+    assert!(took >= SHORT, "the page says a whole session, and it was {took:?}");
+    // An election, the session, and a tick; the rest is for busy machines.
+    assert!(took < SHORT * 2 + Duration::from_secs(12), "{took:?}");
+}
+
+/// Cables are pulled: first the leader's from everybody, then a leader's from the other servers only, so that we still reach it and
+/// it has nothing to say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_cut_off_is_left() {
+    let lan = Lan::new();
+    let hosts = [lan.host(), lan.host(), lan.host()];
+    let three = three(Some(hosts.clone()), &[]);
+    let clients = clients(&three);
+    for (round, from_us_too) in [true, false].into_iter().enumerate() {
+        let pair = begin(&clients, &format!("cut-{round}"), LEASE).await;
+        let leader = three.leader();
+        let at = three.nodes().iter().position(|node| node.address() == leader.address()).expect("one of them");
+        let others = || hosts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, host)| host);
+        match from_us_too {
+            true => hosts[at].cut(),
+            false => others().for_each(|other| hosts[at].cut_from(other)),
+        }
+        let new = three.leader_after(leader);
+        println!("{} leads after {}", new.address(), leader.address());
+        new_claims_succeed(&three, &format!("cut-{round}")).await;
+        is_renewed(&pair.held).await;
+        pair.stands();
+        let next = pair.hands_over().await;
+        match from_us_too {
+            true => hosts[at].heal(),
+            false => others().for_each(|other| hosts[at].heal_with(other)),
+        }
+        assert!(next.is_held());
+        drop(next);
+        eventually("all three are one again", async || three.nodes().iter().all(|node| node.mode().is_some())).await;
+    }
+}
+
+/// A follower that is cut off from the others goes on answering, here for longer than the session. Who holds by it knows of the loss
+/// before the leader lets anybody else in, because what must come back from the leader does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_is_cut_off_deceives_nobody() {
+    let lan = Lan::new();
+    let hosts = [lan.host(), lan.host(), lan.host()];
+    let three = three(Some(hosts.clone()), &[("syncLimit", "60")]);
+    let follower = a_follower(&three);
+    let ours = connect(format!("zk://{}/lock", three.nodes()[follower].address()));
+    let theirs = connect(format!("zk://{}/lock", three.leader().address()));
+    let pair = Pair::begin([&ours, &theirs, &theirs], "cut", SHORT).await;
+    // Kept alive by its heartbeats alone by now.
+    for _ in 0..4 {
+        is_renewed(&pair.held).await;
+    }
+    let others = || hosts.iter().enumerate().filter(|(other, _)| *other != follower).map(|(_, host)| host);
+    others().for_each(|other| hosts[follower].cut_from(other));
+    let (reason, next) = pair.loses_it_to_the_next().await;
+    assert_eq!(reason, LossReason::Expired);
+    assert_eq!(three.nodes()[follower].mode().as_deref(), Some("follower"), "it still thinks that all is well");
+    assert!(next.is_held());
+    others().for_each(|other| hosts[follower].heal_with(other));
+    // The first one's client is none the worse for it.
+    drop(next);
+    let again = ours.mutex("cut").lease(SHORT).store_wait(LIMIT).acquire_timeout(LIMIT).await.expect("a grant");
+    assert!(again.is_held());
+}
