@@ -8,8 +8,9 @@
 //! - [`sabotage`]: participants with the usual mistakes, to show that the judge sees them
 //! - [`redis`]: the libraries that share a lock with `format=simple`
 //! - [`etcd`]: the programs that stand in one line with ours in etcd
+//! - [`zookeeper`]: the recipes of Apache Curator and of kazoo, whose nodes stand in one line with ours
 //!
-//! Everything but [`redis`] and [`etcd`] knows nothing of the store of the locks.
+//! Everything but these three knows nothing of the store of the locks.
 
 mod candidate;
 pub mod check;
@@ -23,10 +24,11 @@ pub mod redis;
 pub mod sabotage;
 mod serve;
 mod witness;
+pub mod zookeeper;
 
 pub use candidate::Candidate;
 pub use contest::{Contest, Contestant, Outcome};
-pub use ours::Ours;
+pub use ours::{Kind, Ours};
 pub use participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
 pub use peer::{Peer, installed};
 pub use serve::serve;

@@ -1,49 +1,77 @@
 use std::time::Duration;
 
 use palisade::blocking::Wait;
-use palisade::{Client, ErrorKind, Exclusive, Guard, GuardMode, Shared};
+use palisade::{AnyMode, Client, ErrorKind, Guard, GuardMode, MultiGuard};
 
 use crate::participant::{Acquired, Extended, Fault, Participant, Released};
 
-/// Palisade, through its public API, over any store: alone with `Exclusive`, beside other readers with `Shared`.
-pub struct Ours<M: GuardMode = Exclusive> {
-    locks: Client,
-    held: Option<Guard<M>>,
+/// Which of Palisade's locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The mutex.
+    Mutex,
+    /// The read side of the read/write lock.
+    Read,
+    /// Its write side.
+    Write,
+    /// One permit of a semaphore with this limit.
+    Permit(u32),
+    /// The mutexes `NAME-1` and `NAME-2`, both at once.
+    Two,
 }
 
-impl<M: GuardMode> Ours<M> {
+/// Palisade, through its public API, over any store.
+pub struct Ours {
+    locks: Client,
+    kind: Kind,
+    held: Option<Held>,
+}
+
+enum Held {
+    One(Guard<AnyMode>),
+    All(MultiGuard),
+}
+
+impl Ours {
     /// Over the store at this URL.
     ///
     /// # Errors
     ///
     /// As [`palisade::connect`].
-    pub fn connect(url: &str) -> Result<Self, Fault> {
-        Ok(Self { locks: palisade::connect(url).wait().map_err(Fault::of)?, held: None })
+    pub fn connect(url: &str, kind: Kind) -> Result<Self, Fault> {
+        Ok(Self { locks: palisade::connect(url).wait().map_err(Fault::of)?, kind, held: None })
     }
 
-    fn take(&mut self, guard: palisade::Result<Option<Guard<M>>>) -> Result<Acquired, Fault> {
-        let Some(guard) = guard.map_err(Fault::of)? else { return Ok(Acquired::Busy) };
-        self.held = Some(guard);
-        Ok(Acquired::Yes)
-    }
-
-    fn give_back(&mut self) -> Result<Released, Fault> {
-        let Some(guard) = self.held.take() else { return Ok(Released::NotHeld) };
-        match guard.release().wait().map_err(Fault::of)? {
-            palisade::Released::Done => Ok(Released::Yes),
-            palisade::Released::AlreadyLost => Ok(Released::NotHeld),
-            palisade::Released::Unknown => Ok(Released::Unsaid),
+    fn attempt(&self, name: &str, lease: Duration) -> palisade::Result<Option<Held>> {
+        match self.kind {
+            Kind::Mutex => self.locks.mutex(name).lease(lease).try_acquire().wait().map(one),
+            Kind::Read => self.locks.rwlock(name).lease(lease).try_read().wait().map(one),
+            Kind::Write => self.locks.rwlock(name).lease(lease).try_write().wait().map(one),
+            Kind::Permit(limit) => self.locks.semaphore(name, limit).lease(lease).try_acquire().wait().map(one),
+            Kind::Two => Ok(self.locks.multi(two(name)).lease_all(lease).try_acquire().wait()?.map(Held::All)),
         }
     }
 
-    /// The keeper extends by itself, and there is no other way: this says whether it does.
-    fn extended(&self) -> Extended {
-        if self.held.as_ref().is_some_and(Guard::is_held) { Extended::Yes } else { Extended::NotHeld }
+    fn await_turn(&self, name: &str, lease: Duration, wait: Duration) -> palisade::Result<Option<Held>> {
+        match self.kind {
+            Kind::Mutex => in_time(self.locks.mutex(name).lease(lease).acquire_timeout(wait).wait()).map(one),
+            Kind::Read => in_time(self.locks.rwlock(name).lease(lease).read_timeout(wait).wait()).map(one),
+            Kind::Write => in_time(self.locks.rwlock(name).lease(lease).write_timeout(wait).wait()).map(one),
+            Kind::Permit(limit) => in_time(self.locks.semaphore(name, limit).lease(lease).acquire_timeout(wait).wait()).map(one),
+            Kind::Two => {
+                let all = in_time(self.locks.multi(two(name)).lease_all(lease).acquire_timeout(wait).wait())?;
+                Ok(all.map(Held::All))
+            }
+        }
     }
 }
 
-fn finite(lease: Option<Duration>) -> Result<Duration, Fault> {
-    lease.ok_or_else(|| Fault::new("palisade has no lock without an end"))
+fn one<M: GuardMode>(guard: Option<Guard<M>>) -> Option<Held> {
+    guard.map(|guard| Held::One(guard.into_any_mode()))
+}
+
+fn two(name: &str) -> [String; 2] {
+    [format!("{name}-1"), format!("{name}-2")]
 }
 
 /// A wait that ended in vain is no error here.
@@ -55,34 +83,44 @@ fn in_time<G>(waited: palisade::Result<G>) -> palisade::Result<Option<G>> {
     }
 }
 
-impl Participant for Ours<Exclusive> {
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
-        let lock = self.locks.mutex(name).lease(finite(lease)?);
-        let guard = if wait.is_zero() { lock.try_acquire().wait() } else { in_time(lock.acquire_timeout(wait).wait()) };
-        self.take(guard)
-    }
-
-    fn release(&mut self) -> Result<Released, Fault> {
-        self.give_back()
-    }
-
-    fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {
-        Ok(self.extended())
+fn word(released: palisade::Result<palisade::Released>) -> Result<Released, Fault> {
+    match released.map_err(Fault::of)? {
+        palisade::Released::Done => Ok(Released::Yes),
+        palisade::Released::AlreadyLost => Ok(Released::NotHeld),
+        palisade::Released::Unknown => Ok(Released::Unsaid),
     }
 }
 
-impl Participant for Ours<Shared> {
+impl Participant for Ours {
     fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
-        let lock = self.locks.rwlock(name).lease(finite(lease)?);
-        let guard = if wait.is_zero() { lock.try_read().wait() } else { in_time(lock.read_timeout(wait).wait()) };
-        self.take(guard)
+        let lease = lease.ok_or_else(|| Fault::new("palisade has no lock without an end"))?;
+        let held = if wait.is_zero() { self.attempt(name, lease) } else { self.await_turn(name, lease, wait) };
+        let Some(held) = held.map_err(Fault::of)? else { return Ok(Acquired::Busy) };
+        self.held = Some(held);
+        Ok(Acquired::Yes)
     }
 
     fn release(&mut self) -> Result<Released, Fault> {
-        self.give_back()
+        match self.held.take() {
+            None => Ok(Released::NotHeld),
+            Some(Held::One(guard)) => word(guard.release().wait()),
+            Some(Held::All(guard)) => {
+                let words = guard.release().wait().members.into_iter().map(|(_, released)| word(released));
+                let words = words.collect::<Result<Vec<_>, Fault>>()?;
+                // All, or the worst of them.
+                let worst = [Released::NotHeld, Released::Unsaid].into_iter().find(|worst| words.contains(worst));
+                Ok(worst.unwrap_or(Released::Yes))
+            }
+        }
     }
 
+    /// The keeper extends by itself, and there is no other way: this says whether it does.
     fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {
-        Ok(self.extended())
+        let is_held = match &self.held {
+            None => false,
+            Some(Held::One(guard)) => guard.is_held(),
+            Some(Held::All(guard)) => guard.is_held(),
+        };
+        Ok(if is_held { Extended::Yes } else { Extended::NotHeld })
     }
 }

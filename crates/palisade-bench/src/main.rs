@@ -4,6 +4,7 @@
 //! `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
 //! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside what a private server can do.
 //! `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` — the etcd store beside what a private server can do, and beside others.
+//! `palisade-bench zookeeper [all|cycle|tasks|handoff] [SECONDS]` — the ZooKeeper store beside Apache Curator, on a private server.
 //! `palisade-bench cli [URL]` — what a run under a lock costs beside the bare command.
 //! `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one client: losses, CPU and memory.
 
@@ -15,6 +16,7 @@ mod overhead;
 mod redis;
 mod sqlite;
 mod usage;
+mod zookeeper;
 
 use std::process::ExitCode;
 
@@ -32,12 +34,14 @@ fn main() -> ExitCode {
         ["redis-worker", words @ ..] => redis::worker(words),
         ["etcd", words @ ..] => etcd::run(words),
         ["etcd-worker", words @ ..] => etcd::worker(words),
+        ["zookeeper", words @ ..] => zookeeper::run(words),
+        ["zookeeper-worker", words @ ..] => zookeeper::worker(words),
         ["hold"] => hold::run(10_000, 60),
         ["hold", guards] => hold::run(number(guards, 10_000), 60),
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
             eprintln!(
-                "usage: palisade-bench overhead | sqlite | redis [PART] [SECONDS] | etcd [PART] [SECONDS] | cli [URL] | hold [GUARDS] [SECONDS]"
+                "usage: palisade-bench overhead | sqlite | redis [PART] [SECONDS] | etcd [PART] [SECONDS] | zookeeper [PART] [SECONDS] | cli [URL] | hold [GUARDS] [SECONDS]"
             );
             ExitCode::from(64)
         }

@@ -5,7 +5,7 @@ import os
 import sys
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import LockTimeout, NoNodeError
+from kazoo.exceptions import LockTimeout
 
 RECIPES = {"kazoo-lock": "Lock", "kazoo-read": "ReadLock", "kazoo-write": "WriteLock"}
 
@@ -46,10 +46,8 @@ class Peer:
         lock, self.held = self.held, None
         if lock is None:
             return "not-held"
-        try:
-            return "released" if lock.release() else "not-held"
-        except NoNodeError:
-            return "not-held"
+        # A node that is gone already is not told.
+        return "unsaid" if lock.release() else "not-held"
 
     def extend(self, _lease_ms):
         # Its session is kept alive without being asked.

@@ -1,12 +1,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use palisade::Shared;
-
 use super::elector::Elector;
 use super::etcdctl::{Etcdctl, Way};
 use crate::candidate::Candidate;
-use crate::ours::Ours;
+use crate::ours::{Kind, Ours};
 use crate::participant::{Fault, Participant};
 use crate::peer::{Peer, installed};
 
@@ -128,9 +126,9 @@ impl Library {
     pub fn connect(self, url: &str) -> Result<Box<dyn Participant>, Fault> {
         let members = url.strip_prefix("http://").ok_or_else(|| Fault::new(format!("{url} is not http://HOST:PORT")))?;
         match self {
-            Self::Ours => Ok(Box::new(<Ours>::connect(&format!("etcd://{members}"))?)),
-            Self::OurReader => Ok(Box::new(Ours::<Shared>::connect(&format!("etcd://{members}"))?)),
-            Self::OurPlain => Ok(Box::new(<Ours>::connect(&format!("etcd://{members}?format=plain"))?)),
+            Self::Ours => Ok(Box::new(Ours::connect(&format!("etcd://{members}"), Kind::Mutex)?)),
+            Self::OurReader => Ok(Box::new(Ours::connect(&format!("etcd://{members}"), Kind::Read)?)),
+            Self::OurPlain => Ok(Box::new(Ours::connect(&format!("etcd://{members}?format=plain"), Kind::Mutex)?)),
             Self::EtcdctlHolds => Ok(Box::new(Etcdctl::new(url, Way::Holds))),
             Self::EtcdctlRuns => Ok(Box::new(Etcdctl::new(url, Way::Runs))),
             Self::OurElection => Ok(Box::new(Candidate::connect(&format!("etcd://{members}"), self.value())?)),

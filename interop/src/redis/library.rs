@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::ours::Ours;
+use crate::ours::{Kind, Ours};
 use crate::participant::{Fault, Participant};
 use crate::peer::{Peer, installed, source};
 use crate::redis::{Raw, Rslock};
@@ -84,7 +84,7 @@ impl Library {
     /// When it cannot connect, or is in another language.
     pub fn connect(self, url: &str) -> Result<Box<dyn Participant>, Fault> {
         match self {
-            Self::Ours => Ok(Box::new(<Ours>::connect(&format!("{url}/0?format=simple"))?)),
+            Self::Ours => Ok(Box::new(Ours::connect(&format!("{url}/0?format=simple"), Kind::Mutex)?)),
             Self::Raw => Ok(Box::new(Raw::connect(url)?)),
             Self::Rslock => Ok(Box::new(Rslock::connect(url)?)),
             other => Err(Fault::new(format!("{} is not in Rust", other.name()))),

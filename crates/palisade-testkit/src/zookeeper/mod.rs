@@ -14,7 +14,9 @@
 
 mod ensemble;
 mod hijack;
+mod raw;
 mod single;
 
 pub use ensemble::Ensemble;
+pub use raw::{Make, Raw};
 pub use single::{Setup, ZooKeeper};

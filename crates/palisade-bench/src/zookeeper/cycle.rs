@@ -1,0 +1,79 @@
+//! One task that takes one lock and gives it back, with nobody else: what two writes cost, and what each side adds to them.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use palisade::{Client, Released};
+use palisade_testkit::zookeeper::{Make, Raw};
+
+use super::curator::Curator;
+use super::pace::{self, Pace};
+use super::{LEASE, Setting};
+use crate::compare::Result;
+use crate::compare::round::{ratio, take_turns};
+use crate::compare::verdict::{Verdicts, Wanted};
+use crate::compare::way::{Caller, Way};
+
+const WARM: Duration = Duration::from_millis(500);
+
+enum Side {
+    Ours(Caller, Client),
+    Raw(RefCell<Raw>),
+    Curator(Curator),
+}
+
+pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
+    let caller = Caller::new(Way::Body)?;
+    let url = setting.ours.clone();
+    let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
+    let mut raw = Raw::open(setting.server.address(), LEASE)?;
+    raw.create("/raw", b"", Make::Persistent)?;
+    let curator = Curator::start(setting.server.url(), "cycle curator")?;
+    let sides = [Side::Ours(caller, ours), Side::Raw(RefCell::new(raw)), Side::Curator(curator)];
+    for side in &sides {
+        cycles(side, WARM)?;
+    }
+    let [ours, raw, curator] = take_turns(&sides, |side| Pace::measure(&setting.server, || cycles(side, setting.round)))?;
+    pace::print("cycle: ours", &ours);
+    pace::print("cycle: raw", &raw);
+    pace::print("cycle: Curator", &curator);
+    let speed = |pace: &Pace| pace.per_second;
+    verdicts.judge("cycle: ours / raw create and delete", ratio(&ours, &raw, speed), Wanted::AtLeast(0.95));
+    verdicts.judge("cycle: ours / Curator", ratio(&ours, &curator, speed), Wanted::AtLeast(1.3));
+    Ok(())
+}
+
+/// How many, and in how long if the side counts that itself.
+fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
+    let end = Instant::now() + length;
+    match side {
+        Side::Ours(caller, locks) => {
+            let count = caller.call(ours_until(locks.clone(), "ours".to_owned(), end))?;
+            Ok((count, None))
+        }
+        Side::Raw(raw) => {
+            let (mut raw, mut count) = (raw.borrow_mut(), 0.0);
+            while Instant::now() < end {
+                let node = raw.create("/raw/node-", b"raw", Make::EphemeralSequential)?.ok_or("raw: not made")?;
+                if !raw.delete(&node)? {
+                    return Err("raw: gone before it was deleted".into());
+                }
+                count += 1.0;
+            }
+            Ok((count, None))
+        }
+        Side::Curator(curator) => curator.run("cycle curator", length).map(|(count, took)| (count, Some(took))),
+    }
+}
+
+/// Takes one lock of ours and gives it back until then.
+pub(super) async fn ours_until(locks: Client, name: String, end: Instant) -> Result<f64> {
+    let (lock, mut count) = (locks.mutex(name).lease(LEASE), 0.0);
+    while Instant::now() < end {
+        match lock.acquire().await?.release().await? {
+            Released::Done => count += 1.0,
+            other => return Err(format!("ours: not released: {other:?}").into()),
+        }
+    }
+    Ok(count)
+}

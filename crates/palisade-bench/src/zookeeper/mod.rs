@@ -1,0 +1,63 @@
+//! The ZooKeeper store beside Apache Curator, and beside what the server can do at the most, in one run on one private server.
+//!
+//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `Curator` is its `InterProcessMutex`
+//! in a Java that has been warmed up; `raw` is a client without any lock logic, which creates an ephemeral node and deletes it.
+
+mod curator;
+mod cycle;
+mod handoff;
+mod pace;
+mod server;
+mod tasks;
+
+pub(crate) use handoff::worker;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use server::Server;
+
+use crate::compare::verdict::Verdicts;
+use crate::compare::{Result, chosen, report};
+
+/// Of a round. Every write waits for the disk, so that a second has only hundreds of hand-offs.
+const SECONDS: f64 = 2.0;
+
+/// The longest session of the server.
+const LEASE: Duration = Duration::from_secs(10);
+
+const PARTS: [(&str, Part); 3] = [("cycle", cycle::run), ("tasks", tasks::run), ("handoff", handoff::run)];
+
+type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
+
+/// What all parts share.
+struct Setting {
+    server: Server,
+    /// Where ours connects to.
+    ours: String,
+    /// How long a round lasts.
+    round: Duration,
+}
+
+/// Runs one part, or all of them, with rounds of so many seconds.
+pub(crate) fn run(words: &[&str]) -> ExitCode {
+    match chosen(words, &PARTS, SECONDS) {
+        Some((parts, round)) => report(measure(&parts, round)),
+        None => {
+            eprintln!("usage: palisade-bench zookeeper [all|cycle|tasks|handoff] [SECONDS]");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn measure(parts: &[(&str, Part)], round: Duration) -> Result<Verdicts> {
+    let server = Server::start()?;
+    let ours = std::env::var("PALISADE_BENCH_URL").unwrap_or_else(|_| server.url().to_owned());
+    let setting = Setting { server, ours, round };
+    let mut verdicts = Verdicts::default();
+    for (name, part) in parts {
+        println!("== {name}");
+        part(&setting, &mut verdicts).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(verdicts)
+}

@@ -1,0 +1,63 @@
+//! Many tasks on as many names with one client: the server commits many writes at once, and CPU is the limit.
+
+use std::time::{Duration, Instant};
+
+use palisade::Client;
+use tokio::task::JoinSet;
+
+use super::Setting;
+use super::curator::Curator;
+use super::cycle::ours_until;
+use super::pace::{self, Pace};
+use crate::compare::Result;
+use crate::compare::round::{ratio, take_turns};
+use crate::compare::verdict::{Verdicts, Wanted};
+use crate::compare::way::{Caller, Way};
+
+const TASKS: usize = 64;
+const WARM: Duration = Duration::from_millis(500);
+
+enum Side {
+    Ours(Caller, Client),
+    Curator(Curator),
+}
+
+pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
+    let caller = Caller::new(Way::Body)?;
+    let url = setting.ours.clone();
+    let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
+    let curator = Curator::start(setting.server.url(), &format!("tasks curator {TASKS}"))?;
+    let sides = [Side::Ours(caller, ours), Side::Curator(curator)];
+    for side in &sides {
+        all(side, WARM)?;
+    }
+    let [ours, curator] = take_turns(&sides, |side| Pace::measure(&setting.server, || all(side, setting.round)))?;
+    pace::print(&format!("{TASKS} tasks: ours"), &ours);
+    pace::print(&format!("{TASKS} tasks: Curator"), &curator);
+    let speed = ratio(&ours, &curator, |pace| pace.per_second);
+    verdicts.judge(format!("{TASKS} tasks: ours / Curator"), speed, Wanted::AtLeast(1.8));
+    Ok(())
+}
+
+/// Every task has a lock of its own.
+fn all(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
+    match side {
+        Side::Ours(caller, locks) => {
+            let locks = locks.clone();
+            let count = caller.call(async move {
+                let end = Instant::now() + length;
+                let mut tasks = JoinSet::new();
+                for task in 0..TASKS {
+                    tasks.spawn(ours_until(locks.clone(), format!("ours-{task}"), end));
+                }
+                let mut count = 0.0;
+                while let Some(cycled) = tasks.join_next().await {
+                    count += cycled??;
+                }
+                Ok(count)
+            })?;
+            Ok((count, None))
+        }
+        Side::Curator(curator) => curator.run(&format!("tasks curator {TASKS}"), length).map(|(count, took)| (count, Some(took))),
+    }
+}

@@ -1,0 +1,146 @@
+//! Just enough of ZooKeeper's protocol to make nodes and to delete them without anybody's client.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+const CREATE: i32 = 1;
+const DELETE: i32 = 2;
+const GET_CHILDREN: i32 = 8;
+const CLOSE: i32 = -11;
+
+const NO_NODE: i32 = -101;
+const NODE_EXISTS: i32 = -110;
+
+/// What kind of node to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Make {
+    /// One that stays.
+    Persistent,
+    /// One that ends with the session, with the parent's next number at the end of its name.
+    EphemeralSequential,
+}
+
+/// A session that is kept alive by nothing but its requests. It is closed when this is dropped.
+#[derive(Debug)]
+pub struct Raw {
+    stream: TcpStream,
+    next: i32,
+}
+
+impl Raw {
+    /// Opens a session. Everything fails that takes longer than it lasts.
+    pub fn open(address: SocketAddr, session: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, session)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(session))?;
+        let mut raw = Self { stream, next: 0 };
+        let mut hello = Vec::new();
+        hello.extend(0_i32.to_be_bytes());
+        hello.extend(0_i64.to_be_bytes());
+        hello.extend(i32::try_from(session.as_millis()).unwrap_or(i32::MAX).to_be_bytes());
+        hello.extend(0_i64.to_be_bytes());
+        put(&mut hello, &[0; 16]);
+        hello.push(0);
+        raw.write(&hello)?;
+        raw.read()?;
+        Ok(raw)
+    }
+
+    /// Makes a node, for everybody. Gives its path; nothing when it is there already.
+    pub fn create(&mut self, path: &str, data: &[u8], make: Make) -> io::Result<Option<String>> {
+        let mut body = Vec::new();
+        put(&mut body, path.as_bytes());
+        put(&mut body, data);
+        // One entry: all rights, for anyone.
+        body.extend(1_i32.to_be_bytes());
+        body.extend(31_i32.to_be_bytes());
+        put(&mut body, b"world");
+        put(&mut body, b"anyone");
+        let flags: i32 = if make == Make::Persistent { 0 } else { 3 };
+        body.extend(flags.to_be_bytes());
+        let made = self.ask(CREATE, &body, NODE_EXISTS)?;
+        made.map(|answer| text(&mut answer.as_slice())).transpose()
+    }
+
+    /// Deletes a node, whoever made it; whether it was there.
+    pub fn delete(&mut self, path: &str) -> io::Result<bool> {
+        let mut body = Vec::new();
+        put(&mut body, path.as_bytes());
+        body.extend((-1_i32).to_be_bytes());
+        Ok(self.ask(DELETE, &body, NO_NODE)?.is_some())
+    }
+
+    /// The names of a node's children; none when it is not there.
+    pub fn children(&mut self, path: &str) -> io::Result<Vec<String>> {
+        let mut body = Vec::new();
+        put(&mut body, path.as_bytes());
+        body.push(0);
+        let Some(answer) = self.ask(GET_CHILDREN, &body, NO_NODE)? else { return Ok(Vec::new()) };
+        let mut rest = answer.as_slice();
+        (0..int(&mut rest)?).map(|_| text(&mut rest)).collect()
+    }
+
+    /// The body of the answer; nothing when the server refuses with this code.
+    fn ask(&mut self, kind: i32, body: &[u8], refused: i32) -> io::Result<Option<Vec<u8>>> {
+        self.next += 1;
+        let mut request = Vec::with_capacity(body.len() + 8);
+        request.extend(self.next.to_be_bytes());
+        request.extend(kind.to_be_bytes());
+        request.extend(body);
+        self.write(&request)?;
+        let answer = self.read()?;
+        let mut rest = answer.as_slice();
+        let (number, _transaction, code) = (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
+        match code {
+            _ if number != self.next => Err(io::Error::other(format!("an answer to request {number}, and not {}", self.next))),
+            0 => Ok(Some(rest.to_vec())),
+            code if code == refused => Ok(None),
+            code => Err(io::Error::other(format!("ZooKeeper refuses with code {code}"))),
+        }
+    }
+
+    fn write(&mut self, message: &[u8]) -> io::Result<()> {
+        let mut framed = Vec::with_capacity(message.len() + 4);
+        put(&mut framed, message);
+        self.stream.write_all(&framed)
+    }
+
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length)?;
+        let mut message = vec![0; u32::from_be_bytes(length) as usize];
+        self.stream.read_exact(&mut message)?;
+        Ok(message)
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // Without it the session ends by itself, later.
+        let _ = self.ask(CLOSE, &[], 0);
+    }
+}
+
+/// Bytes with their number in front.
+fn put(to: &mut Vec<u8>, bytes: &[u8]) {
+    to.extend(u32::try_from(bytes.len()).expect("short").to_be_bytes());
+    to.extend(bytes);
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> io::Result<[u8; N]> {
+    let (first, others) = rest.split_first_chunk::<N>().ok_or(io::ErrorKind::UnexpectedEof)?;
+    *rest = others;
+    Ok(*first)
+}
+
+fn int(rest: &mut &[u8]) -> io::Result<i32> {
+    take(rest).map(i32::from_be_bytes)
+}
+
+fn text(rest: &mut &[u8]) -> io::Result<String> {
+    let length = usize::try_from(int(rest)?).map_err(io::Error::other)?;
+    let (text, others) = rest.split_at_checked(length).ok_or(io::ErrorKind::UnexpectedEof)?;
+    *rest = others;
+    String::from_utf8(text.to_vec()).map_err(io::Error::other)
+}

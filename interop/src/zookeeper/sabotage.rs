@@ -1,0 +1,70 @@
+use std::time::Duration;
+
+use palisade_testkit::zookeeper::{Make, Raw};
+
+use crate::participant::{Acquired, Extended, Fault, Participant, Released};
+
+/// As long as a contest's visits are apart at the most.
+const SESSION: Duration = Duration::from_secs(10);
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// Stands in line as it should, and enters without a look at who is before it.
+    IgnoresTheLine,
+    /// Deletes whoever is before it, and enters.
+    DeletesTheLine,
+}
+
+/// A participant in the mutex of Curator, with a [`Mistake`].
+#[derive(Debug)]
+pub struct Saboteur {
+    raw: Raw,
+    mistake: Mistake,
+    held: Option<String>,
+}
+
+impl Saboteur {
+    /// Makes this mistake at `zk://HOST:PORT`.
+    ///
+    /// # Errors
+    ///
+    /// When nobody answers there.
+    pub fn connect(url: &str, mistake: Mistake) -> Result<Self, Fault> {
+        let address = url.strip_prefix("zk://").and_then(|address| address.parse().ok());
+        let address = address.ok_or_else(|| Fault::new(format!("{url} is not zk://HOST:PORT")))?;
+        Ok(Self { raw: Raw::open(address, SESSION).map_err(Fault::of)?, mistake, held: None })
+    }
+
+    fn delete_the_line(&mut self, dir: &str) -> Result<(), Fault> {
+        for child in self.raw.children(dir).map_err(Fault::of)? {
+            self.raw.delete(&format!("{dir}/{child}")).map_err(Fault::of)?;
+        }
+        Ok(())
+    }
+}
+
+impl Participant for Saboteur {
+    fn acquire(&mut self, name: &str, _: Option<Duration>, _: Duration) -> Result<Acquired, Fault> {
+        let dir = format!("/{name}");
+        self.raw.create(&dir, b"", Make::Persistent).map_err(Fault::of)?;
+        if self.mistake == Mistake::DeletesTheLine {
+            self.delete_the_line(&dir)?;
+        }
+        let node = format!("{dir}/_c_{:032x}-lock-", fastrand::u128(..));
+        self.held = self.raw.create(&node, b"saboteur", Make::EphemeralSequential).map_err(Fault::of)?;
+        Ok(Acquired::Yes)
+    }
+
+    fn release(&mut self) -> Result<Released, Fault> {
+        if let Some(node) = self.held.take() {
+            self.raw.delete(&node).map_err(Fault::of)?;
+        }
+        // It does not look at this answer either.
+        Ok(Released::Unsaid)
+    }
+
+    fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {
+        Ok(Extended::Yes)
+    }
+}

@@ -1,0 +1,124 @@
+//! Ours, Apache Curator and kazoo at the same nodes of ZooKeeper, each in a process of its own.
+//!
+//! A peer in Java takes a second to start: so each is taken through several situations.
+
+mod children;
+mod contests;
+mod exclusion;
+mod order;
+mod readers;
+mod sabotage;
+mod semaphore;
+
+use std::time::Duration;
+
+use palisade_interop::protocol::Request;
+use palisade_interop::zookeeper::{Library, Program, Recipe};
+use palisade_interop::{Acquired, Contestant, Fault, Participant, Peer, Released};
+use palisade_testkit::{eventually, shared};
+
+/// The longest session of these servers. Nobody outlives it who lives: it is kept.
+const LONG: Duration = Duration::from_secs(10);
+
+/// A session that is waited for: the shortest that ours has.
+const SHORT: Duration = Duration::from_secs(4);
+
+/// How long somebody waits who is to get the lock.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// No time at all: one attempt.
+const ONCE: Duration = Duration::ZERO;
+
+/// Somebody who waits has time to get what they must not.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+fn url() -> String {
+    format!("zk://{}", shared::zookeeper().address())
+}
+
+fn start(program: Program, recipe: Recipe) -> Result<Peer, Fault> {
+    Library(program, recipe).start(&url(), env!("CARGO_BIN_EXE_interop-driver"))
+}
+
+/// Who plays our part beside this program.
+fn ours(peer: Program) -> Program {
+    if peer == Program::Kazoo { Program::OursAsKazoo } else { Program::Ours }
+}
+
+/// For a contest, in which one program may play several times.
+fn contestants(programs: &[Program]) -> Result<Vec<Contestant>, Fault> {
+    let mut contestants: Vec<Contestant> = Vec::new();
+    for (index, program) in programs.iter().enumerate() {
+        let library = Library(*program, Recipe::Mutex);
+        let name = match programs[..index].iter().filter(|earlier| *earlier == program).count() {
+            0 => library.to_string(),
+            earlier => format!("{library} {}", earlier + 1),
+        };
+        contestants.push((name, Box::new(start(*program, Recipe::Mutex)?)));
+    }
+    Ok(contestants)
+}
+
+/// Gets it at once or after a wait, with a session that is long.
+#[track_caller]
+fn takes(peer: &mut Peer, name: &str) -> Result<(), Fault> {
+    assert_eq!(peer.acquire(name, Some(LONG), PATIENCE)?, Acquired::Yes);
+    Ok(())
+}
+
+#[track_caller]
+fn gives_back(peer: &mut Peer) -> Result<(), Fault> {
+    assert_ne!(peer.release()?, Released::NotHeld);
+    Ok(())
+}
+
+/// Asks for a lock, leaves the answer for later, and returns when its node is there.
+fn begin(peer: &mut Peer, name: &str) -> Result<(), Fault> {
+    begin_with(peer, name, LONG)
+}
+
+fn begin_with(peer: &mut Peer, name: &str, lease: Duration) -> Result<(), Fault> {
+    let before = nodes(name);
+    peer.begin(&Request::Acquire { name: name.to_owned(), lease: Some(lease), wait: PATIENCE })?;
+    eventually("a place in line", PATIENCE, || {
+        let now = nodes(name);
+        if now.iter().any(|node| !before.contains(node)) { Ok(()) } else { Err(format!("nobody came to these: {now:?}")) }
+    });
+    Ok(())
+}
+
+/// The answer to what was begun: the lock.
+#[track_caller]
+fn gets(peer: &mut Peer) -> Result<(), Fault> {
+    assert_eq!(peer.awaited(PATIENCE)?, Some(Acquired::Yes));
+    Ok(())
+}
+
+/// There is none yet.
+#[track_caller]
+fn waits(peer: &mut Peer, who: &str) -> Result<(), Fault> {
+    assert_eq!(peer.awaited::<Acquired>(A_WHILE)?, None, "{who} waits");
+    Ok(())
+}
+
+/// The nodes of everybody who holds this name or waits for it, in the order of their numbers. All end with a session, so the
+/// server names them by itself. Those of the two names of a multi-lock belong to it.
+fn nodes(name: &str) -> Vec<String> {
+    let said = shared::zookeeper().ask("dump");
+    let paths = said.lines().map(str::trim).filter(|path| {
+        let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(name));
+        rest.is_some_and(|rest| ["/", "-1/", "-2/"].iter().any(|next| rest.starts_with(next)))
+    });
+    let mut nodes: Vec<String> = paths.map(str::to_owned).collect();
+    nodes.sort_by_key(|node| (node[node.len().saturating_sub(10)..].to_owned(), node.clone()));
+    nodes
+}
+
+/// Returns when these are the nodes.
+#[track_caller]
+fn become_again(name: &str, wanted: &[String]) {
+    eventually("the nodes of before", PATIENCE, || {
+        let now = nodes(name);
+        if now == wanted { Ok(()) } else { Err(format!("these are there: {now:?}, and not these: {wanted:?}")) }
+    });
+}
