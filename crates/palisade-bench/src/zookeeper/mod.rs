@@ -5,6 +5,7 @@
 
 mod curator;
 mod cycle;
+mod elsewhere;
 mod handoff;
 mod pace;
 mod server;
@@ -23,7 +24,7 @@ use crate::compare::{Result, chosen, report};
 /// Of a round. Every write waits for the disk, so that a second has only hundreds of hand-offs.
 const SECONDS: f64 = 2.0;
 
-/// The longest session of the server.
+/// As Curator's sessions here.
 const LEASE: Duration = Duration::from_secs(10);
 
 const PARTS: [(&str, Part); 3] = [("cycle", cycle::run), ("tasks", tasks::run), ("handoff", handoff::run)];

@@ -15,7 +15,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start() -> Result<Server> {
-        let zookeeper = start_quietly(ZooKeeper::start)?;
+        let zookeeper = start_quietly(|| ZooKeeper::with().long_sessions().start())?;
         let url = format!("zk://{}", zookeeper.address());
         Ok(Server { zookeeper, url })
     }
