@@ -58,19 +58,6 @@ struct State {
     gone: bool,
     /// Counts its connections.
     connection: u64,
-    /// How many nodes are to be deleted that no claim knows of any more.
-    owed: usize,
-}
-
-/// Something that must still be deleted on a session. Until then a lost connection is replaced, though nothing hangs on it.
-pub(super) struct Owed(Weak<Session>);
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        if let Some(session) = self.0.upgrade() {
-            session.state().owed -= 1;
-        }
-    }
 }
 
 enum Command {
@@ -152,7 +139,6 @@ impl Session {
                 proven: sent,
                 gone: false,
                 connection: 1,
-                owed: 0,
             };
             let session = Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands });
             let actor =
@@ -205,12 +191,6 @@ impl Session {
 
     pub(super) fn is_gone(&self) -> bool {
         self.state().gone
-    }
-
-    /// Notes that something must still be deleted on it.
-    pub(super) fn owe(self: &Arc<Self>) -> Owed {
-        self.state().owed += 1;
-        Owed(Arc::downgrade(self))
     }
 
     /// Whether it has ended by our clock. By the servers' it may live on.
@@ -323,10 +303,9 @@ impl Actor {
         }
     }
 
-    /// Whether somebody would miss the session. What is only to be deleted on it is not worth more time than it has.
+    /// Whether somebody would miss the session.
     fn is_needed(&self, session: &Session) -> bool {
-        let is_used = self.hears.upgrade().is_some_and(|hears| hears.in_use(session));
-        is_used || session.state().owed > 0 && !session.is_over()
+        self.hears.upgrade().is_some_and(|hears| hears.in_use(session))
     }
 
     /// Finds a server that takes the session up; `None` when it has ended, must have by now, or nobody needs it any more.

@@ -157,7 +157,6 @@ impl Shared {
     ///
     /// One that cannot be reached is tried again in the background, until it is gone or its session has ended.
     pub(super) async fn delete(&self, session: &Arc<Session>, paths: &[String]) -> Result<bool, Failed> {
-        let owed = session.owe();
         let sent: Vec<Sent> = paths.iter().map(|path| session.send(Request::delete(path, ANY))).collect();
         let (mut all, mut failure, mut left) = (true, None, Vec::new());
         for (sent, path) in sent.into_iter().zip(paths) {
@@ -173,11 +172,7 @@ impl Shared {
             }
         }
         if !left.is_empty() {
-            let session = Arc::downgrade(session);
-            tokio::spawn(async move {
-                delete_in_the_end(session, left).await;
-                drop(owed);
-            });
+            tokio::spawn(delete_in_the_end(Arc::downgrade(session), left));
         }
         failure.map_or(Ok(all), Err)
     }
