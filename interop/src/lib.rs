@@ -7,11 +7,14 @@
 //! - [`check`]: judges what the witness saw
 //! - [`sabotage`]: participants with the usual mistakes, to show that the judge sees them
 //! - [`redis`]: the libraries that share a lock with `format=simple`
+//! - [`etcd`]: the programs that stand in one line with ours in etcd
 //!
-//! Everything but [`redis`] knows nothing of the store.
+//! Everything but [`redis`] and [`etcd`] knows nothing of the store of the locks.
 
+mod candidate;
 pub mod check;
 mod contest;
+pub mod etcd;
 mod ours;
 mod participant;
 mod peer;
@@ -21,9 +24,10 @@ pub mod sabotage;
 mod serve;
 mod witness;
 
+pub use candidate::Candidate;
 pub use contest::{Contest, Contestant, Outcome};
 pub use ours::Ours;
-pub use participant::{Acquired, Extended, Fault, Participant, Released};
+pub use participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
 pub use peer::{Peer, installed};
 pub use serve::serve;
 pub use witness::{Visit, Visitor, Witness};

@@ -23,6 +23,33 @@ pub trait Participant: Send {
     ///
     /// When there is no answer.
     fn extend(&mut self, lease: Duration) -> Result<Extended, Fault>;
+
+    /// In an election, where to acquire is to campaign and to release to resign: changes the value that others see.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer, or no election.
+    fn proclaim(&mut self, value: &str) -> Result<Proclaimed, Fault> {
+        Err(Fault::new(format!("no election here: cannot proclaim {value}")))
+    }
+
+    /// Who leads now.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer, or no election.
+    fn leader(&mut self, name: &str) -> Result<Led, Fault> {
+        Err(Fault::new(format!("no election here: cannot say who leads {name}")))
+    }
+
+    /// Who leads next, or what its next value is, by what the library pushes; nobody when nothing changes for so long.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer, or no election.
+    fn observe(&mut self, name: &str, wait: Duration) -> Result<Led, Fault> {
+        Err(Fault::new(format!("no election here: cannot observe {name} for {wait:?}")))
+    }
 }
 
 /// The answer to [`Participant::acquire`].
@@ -52,6 +79,24 @@ pub enum Extended {
     Yes,
     /// It did not hold the lock any more.
     NotHeld,
+}
+
+/// The answer to [`Participant::proclaim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proclaimed {
+    /// Others see the value from now on.
+    Yes,
+    /// It did not lead any more.
+    NotHeld,
+}
+
+/// The answer to [`Participant::leader`] and [`Participant::observe`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Led {
+    /// Whoever proclaims this.
+    By(String),
+    /// Nobody.
+    Nobody,
 }
 
 /// Why there is no answer.

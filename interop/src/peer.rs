@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::participant::{Acquired, Extended, Fault, Participant, Released};
+use crate::participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
 use crate::protocol::{READY, Request, Word, read};
 
 /// How long an answer may take beyond what was asked to wait. Far more than any needs, for machines with much else to do.
@@ -121,6 +121,18 @@ impl Participant for Peer {
 
     fn extend(&mut self, lease: Duration) -> Result<Extended, Fault> {
         self.ask(&Request::Extend { lease }, Duration::ZERO)
+    }
+
+    fn proclaim(&mut self, value: &str) -> Result<Proclaimed, Fault> {
+        self.ask(&Request::Proclaim { value: value.to_owned() }, Duration::ZERO)
+    }
+
+    fn leader(&mut self, name: &str) -> Result<Led, Fault> {
+        self.ask(&Request::Leader { name: name.to_owned() }, Duration::ZERO)
+    }
+
+    fn observe(&mut self, name: &str, wait: Duration) -> Result<Led, Fault> {
+        self.ask(&Request::Observe { name: name.to_owned(), wait }, wait)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::participant::{Acquired, Extended, Fault, Participant, Released};
+use crate::participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
 
 /// What a driver says when it listens.
 pub const READY: &str = "ready";
@@ -28,17 +28,37 @@ pub enum Request {
         /// Its length from now on.
         lease: Duration,
     },
+    /// [`Participant::proclaim`].
+    Proclaim {
+        /// Without white space.
+        value: String,
+    },
+    /// [`Participant::leader`].
+    Leader {
+        /// Without white space.
+        name: String,
+    },
+    /// [`Participant::observe`].
+    Observe {
+        /// Without white space.
+        name: String,
+        /// Until it is nobody.
+        wait: Duration,
+    },
 }
 
 impl Request {
     /// Does it, and says what the driver is to answer.
     pub fn answer(&self, participant: &mut dyn Participant) -> String {
         let said = match self {
-            Self::Acquire { name, lease, wait } => participant.acquire(name, *lease, *wait).map(Acquired::word),
-            Self::Release => participant.release().map(Released::word),
-            Self::Extend { lease } => participant.extend(*lease).map(Extended::word),
+            Self::Acquire { name, lease, wait } => participant.acquire(name, *lease, *wait).map(Word::word),
+            Self::Release => participant.release().map(Word::word),
+            Self::Extend { lease } => participant.extend(*lease).map(Word::word),
+            Self::Proclaim { value } => participant.proclaim(value).map(Word::word),
+            Self::Leader { name } => participant.leader(name).map(Word::word),
+            Self::Observe { name, wait } => participant.observe(name, *wait).map(Word::word),
         };
-        said.map_or_else(|fault| error(&fault), str::to_owned)
+        said.unwrap_or_else(|fault| error(&fault))
     }
 }
 
@@ -50,6 +70,9 @@ impl fmt::Display for Request {
             }
             Self::Release => f.write_str("release"),
             Self::Extend { lease } => write!(f, "extend {}", lease.as_millis()),
+            Self::Proclaim { value } => write!(f, "proclaim {value}"),
+            Self::Leader { name } => write!(f, "leader {name}"),
+            Self::Observe { name, wait } => write!(f, "observe {name} {}", wait.as_millis()),
         }
     }
 }
@@ -67,18 +90,21 @@ impl FromStr for Request {
             }),
             ["release"] => Ok(Self::Release),
             ["extend", lease] => Ok(Self::Extend { lease: milliseconds(lease)? }),
+            ["proclaim", value] => Ok(Self::Proclaim { value: value.to_owned() }),
+            ["leader", name] => Ok(Self::Leader { name: name.to_owned() }),
+            ["observe", name, wait] => Ok(Self::Observe { name: name.to_owned(), wait: milliseconds(wait)? }),
             _ => Err(Fault::new(format!("cannot understand {line:?}"))),
         }
     }
 }
 
-/// An answer that is a word.
+/// An answer in a line.
 pub trait Word: Sized {
     /// The answer of this line, if it is one.
     fn of(line: &str) -> Option<Self>;
 
     /// Its line.
-    fn word(self) -> &'static str;
+    fn word(self) -> String;
 }
 
 /// The answer in a driver's line.
@@ -106,9 +132,9 @@ macro_rules! words {
                 }
             }
 
-            fn word(self) -> &'static str {
+            fn word(self) -> String {
                 match self {
-                    $(Self::$variant => $word,)+
+                    $(Self::$variant => $word.to_owned(),)+
                 }
             }
         }
@@ -118,6 +144,24 @@ macro_rules! words {
 words!(Acquired: Yes = "acquired", Busy = "busy");
 words!(Released: Yes = "released", NotHeld = "not-held", Unsaid = "unsaid");
 words!(Extended: Yes = "extended", NotHeld = "not-held");
+words!(Proclaimed: Yes = "proclaimed", NotHeld = "not-held");
+
+impl Word for Led {
+    fn of(line: &str) -> Option<Self> {
+        match line.split_once(' ') {
+            Some(("leader", value)) => Some(Self::By(value.to_owned())),
+            None if line == "nobody" => Some(Self::Nobody),
+            _ => None,
+        }
+    }
+
+    fn word(self) -> String {
+        match self {
+            Self::By(value) => format!("leader {value}"),
+            Self::Nobody => "nobody".to_owned(),
+        }
+    }
+}
 
 fn milliseconds(word: &str) -> Result<Duration, Fault> {
     word.parse().map(Duration::from_millis).map_err(|_| Fault::new(format!("{word:?} is no number of milliseconds")))
@@ -135,6 +179,9 @@ mod tests {
             Request::Acquire { name: "a".into(), lease: None, wait: second },
             Request::Release,
             Request::Extend { lease: second },
+            Request::Proclaim { value: "a".into() },
+            Request::Leader { name: "a".into() },
+            Request::Observe { name: "a".into(), wait: second },
         ];
         for request in requests {
             assert_eq!(request.to_string().parse::<Request>().unwrap(), request);
@@ -146,6 +193,7 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_a_fault() {
         assert_eq!(read::<Released>("unsaid"), Ok(Released::Unsaid));
+        assert_eq!(read::<Led>("leader node-1"), Ok(Led::By("node-1".into())));
         assert_eq!(read::<Acquired>("released"), Err(Fault::new("said \"released\"")));
         assert_eq!(read::<Acquired>(&error(&Fault::new("two\nlines"))), Err(Fault::new("two lines")));
     }

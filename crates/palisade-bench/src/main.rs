@@ -3,10 +3,13 @@
 //! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the public API.
 //! `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
 //! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside what a private server can do.
+//! `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` — the etcd store beside what a private server can do, and beside others.
 //! `palisade-bench cli [URL]` — what a run under a lock costs beside the bare command.
 //! `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one client: losses, CPU and memory.
 
 mod cli;
+mod compare;
+mod etcd;
 mod hold;
 mod overhead;
 mod redis;
@@ -27,11 +30,15 @@ fn main() -> ExitCode {
         ["worker", words @ ..] => sqlite::worker(words),
         ["redis", words @ ..] => redis::run(words),
         ["redis-worker", words @ ..] => redis::worker(words),
+        ["etcd", words @ ..] => etcd::run(words),
+        ["etcd-worker", words @ ..] => etcd::worker(words),
         ["hold"] => hold::run(10_000, 60),
         ["hold", guards] => hold::run(number(guards, 10_000), 60),
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
-            eprintln!("usage: palisade-bench overhead | sqlite | redis [PART] [SECONDS] | cli [URL] | hold [GUARDS] [SECONDS]");
+            eprintln!(
+                "usage: palisade-bench overhead | sqlite | redis [PART] [SECONDS] | etcd [PART] [SECONDS] | cli [URL] | hold [GUARDS] [SECONDS]"
+            );
             ExitCode::from(64)
         }
     }

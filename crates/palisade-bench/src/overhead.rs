@@ -39,6 +39,7 @@ fn bare_line() -> Duration {
         mode: Mode::Exclusive,
         owner: "bench".into(),
         reason: None,
+        value: None,
         lease: Duration::from_secs(30),
         queue: true,
         min_hold: None,

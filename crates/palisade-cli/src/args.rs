@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 const EXIT_STATUS: &str = "\
 Exit status:
-  run: the command's own; 128+N when signal N killed it
+  run, elect: the command's own; 128+N when signal N killed it
     0  done
    64  usage: bad flag, name or combination, or something this store cannot do
    69  the store cannot be reached
@@ -56,6 +56,9 @@ pub(crate) enum Verb {
     /// Acquire a lock, run a command, release, and exit with its code
     #[command(after_help = EXIT_STATUS)]
     Run(RunArgs),
+    /// Campaign, run a command while leading, and campaign again when the lead is lost
+    #[command(after_help = EXIT_STATUS)]
+    Elect(ElectArgs),
     /// List locks and who holds them
     List(ListArgs),
     /// Show who holds a lock, and who waits
@@ -77,9 +80,18 @@ pub(crate) enum Verb {
     Man,
 }
 
-/// How to wait, what to hold and for how long.
+/// What to lock, and how.
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
+}
+
+/// How to wait, and how long to hold.
+#[derive(Debug, Args)]
+pub(crate) struct HoldArgs {
     /// What to lock
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
@@ -89,18 +101,6 @@ pub(crate) struct LockArgs {
     /// Wait at most so long; 0 is one attempt. Default: for ever
     #[arg(short, long, value_name = "DUR", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// Hold as a reader, with others
-    #[arg(short, long, conflicts_with_all = ["exclusive", "limit"])]
-    pub(crate) shared: bool,
-    /// Hold as a writer, where the store keeps mutex and read/write lock apart
-    #[arg(short = 'x', long, conflicts_with = "limit")]
-    pub(crate) exclusive: bool,
-    /// At most so many holders at once
-    #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<u32>,
-    /// Take so many of the limit
-    #[arg(long, value_name = "K", requires = "limit")]
-    pub(crate) permits: Option<u32>,
     /// How long the lock outlives a crash. Default: 30s, or what the store grants
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) lease: Option<Duration>,
@@ -110,9 +110,6 @@ pub(crate) struct LockArgs {
     /// Keep the name closed for at least so long
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) min_hold: Option<Duration>,
-    /// Skip, as busy, when a run began within this time
-    #[arg(long, value_name = "DUR", value_parser = duration, conflicts_with_all = ["shared", "limit"])]
-    pub(crate) once_per: Option<Duration>,
     /// Who, shown to others. Default: host, pid and command
     #[arg(long, value_name = "TEXT")]
     pub(crate) owner: Option<String>,
@@ -127,10 +124,29 @@ pub(crate) struct LockArgs {
     pub(crate) busy_exit_code: Option<u8>,
 }
 
+/// How to hold: alone, with others, or at most so often.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ModeArgs {
+    /// Hold as a reader, with others
+    #[arg(short, long, conflicts_with_all = ["exclusive", "limit"])]
+    pub(crate) shared: bool,
+    /// Hold as a writer, where the store keeps mutex and read/write lock apart
+    #[arg(short = 'x', long, conflicts_with = "limit")]
+    pub(crate) exclusive: bool,
+    /// At most so many holders at once
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u32>,
+    /// Take so many of the limit
+    #[arg(long, value_name = "K", requires = "limit")]
+    pub(crate) permits: Option<u32>,
+    /// Skip, as busy, when a run began within this time
+    #[arg(long, value_name = "DUR", value_parser = duration, conflicts_with_all = ["shared", "limit"])]
+    pub(crate) once_per: Option<Duration>,
+}
+
+/// What becomes of a command whose lock is lost.
 #[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) lock: LockArgs,
+pub(crate) struct StopArgs {
     /// What to do with the command when the lock is lost
     #[arg(long, value_enum, default_value = "term", value_name = "WHAT")]
     pub(crate) on_lost: OnLost,
@@ -140,8 +156,40 @@ pub(crate) struct RunArgs {
     /// The exit code for a lost lock
     #[arg(long, value_name = "N")]
     pub(crate) lost_exit_code: Option<u8>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) stop: StopArgs,
     /// The command and its arguments, executed as given, without a shell
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("asks").args(["leader", "observe"])))]
+pub(crate) struct ElectArgs {
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    /// What the leader proclaims. Default: the owner
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) value: Option<String>,
+    #[command(flatten)]
+    pub(crate) stop: StopArgs,
+    /// Do not campaign: print who leads, as fence and value
+    #[arg(long)]
+    pub(crate) leader: bool,
+    /// Do not campaign: print who leads, and each change
+    #[arg(short = 'l', long, visible_alias = "listen")]
+    pub(crate) observe: bool,
+    /// One JSON object per line, with --leader or --observe
+    #[arg(long, requires = "asks")]
+    pub(crate) json: bool,
+    /// The command to run while leading, executed as given, without a shell
+    #[arg(last = true, required_unless_present = "asks", conflicts_with = "asks", value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

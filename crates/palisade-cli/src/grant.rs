@@ -19,13 +19,14 @@ pub(crate) fn acquire(common: &Common, args: &AcquireArgs, notices: Notices) -> 
         let message = format!("on {} a grant cannot outlive the process that holds it; use run", store.scheme);
         return Err(Failure::usage(message));
     }
-    let owner = args.lock.owner.clone().map_or_else(|| lock::default_owner("acquire"), Into::into);
-    let lock = Lock::new(store.locks(), &args.lock, &owner, None, true)?;
-    match lock.acquire(&args.lock).wait() {
+    let (hold, mode) = (&args.lock.hold, &args.lock.mode);
+    let owner = hold.owner.clone().map_or_else(|| lock::default_owner("acquire"), Into::into);
+    let lock = Lock::new(store.locks(), (hold, mode), &owner, None, true)?;
+    match lock.acquire(hold).wait() {
         Ok(Acquired::Held(guard)) => print_new_grant(&store, guard),
-        Ok(Acquired::Busy) => lock::not_acquired(store.locks(), &args.lock, None, notices).wait(),
+        Ok(Acquired::Busy) => lock::not_acquired(store.locks(), hold, mode, None, notices).wait(),
         Err(error) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {
-            lock::not_acquired(store.locks(), &args.lock, Some(&error), notices).wait()
+            lock::not_acquired(store.locks(), hold, mode, Some(&error), notices).wait()
         }
         Err(error) => Err(error.into()),
     }

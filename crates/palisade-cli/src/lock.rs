@@ -1,12 +1,14 @@
-//! From flags to a lock: what `run` and `acquire` share.
+//! From flags to a lock: what `run`, `elect` and `acquire` share.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::store::Holder;
-use palisade::{AnyMode, Client, Error, ErrorKind, Guard, Mutex, OncePer, RwLock, Semaphore, show_duration};
+use palisade::{
+    AnyMode, Client, Election, Error, ErrorKind, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore, show_duration,
+};
 
-use crate::args::LockArgs;
+use crate::args::{HoldArgs, ModeArgs};
 use crate::exit::{Exit, Failure};
 use crate::notice::Notices;
 
@@ -18,6 +20,8 @@ pub(crate) enum Lock {
     Reader(RwLock),
     Writer(RwLock),
     Permits(Semaphore, u32),
+    /// With the value that the leader proclaims.
+    Election(Election, String),
 }
 
 /// What the wait came to.
@@ -50,29 +54,25 @@ macro_rules! with_options {
 }
 
 /// Never longer than the wait itself.
-fn store_wait(args: &LockArgs) -> Duration {
+fn store_wait(args: &HoldArgs) -> Duration {
     args.wait.map_or(args.store_wait, |wait| args.store_wait.min(wait))
 }
 
 impl Lock {
     pub(crate) fn new(
         locks: &Client,
-        args: &LockArgs,
+        (args, mode): (&HoldArgs, &ModeArgs),
         owner: &str,
         stop_margin: Option<Duration>,
         detachable: bool,
     ) -> Result<Lock, Failure> {
-        const SHORTEST: Duration = Duration::from_secs(1);
-        if args.lease.is_some_and(|lease| lease < SHORTEST) {
-            return Err(Failure::usage("a lease shorter than 1s is lost too easily by a command; give 1s to 24h"));
-        }
         let name = &args.name;
-        let lock = match (args.shared, args.exclusive, args.limit, args.once_per) {
+        let lock = match (mode.shared, mode.exclusive, mode.limit, mode.once_per) {
             (true, ..) => Lock::Reader(with_options!(locks.rwlock(name), args, owner, stop_margin, detachable)),
             (_, true, ..) => Lock::Writer(with_options!(locks.rwlock(name), args, owner, stop_margin, detachable)),
             (_, _, Some(limit), _) => {
                 let semaphore = with_options!(locks.semaphore(name, limit), args, owner, stop_margin, detachable);
-                let permits = args.permits.unwrap_or(1);
+                let permits = mode.permits.unwrap_or(1);
                 if permits == 0 || permits > limit {
                     return Err(Failure::usage(format!("--permits {permits} of --limit {limit}: give 1 to {limit}")));
                 }
@@ -83,12 +83,32 @@ impl Lock {
             }
             _ => Lock::Mutex(with_options!(locks.mutex(name), args, owner, stop_margin, detachable)),
         };
-        lock.check()?;
-        Ok(lock)
+        lock.checked(args)
+    }
+
+    /// An election of candidates with this value.
+    pub(crate) fn election(
+        locks: &Client,
+        args: &HoldArgs,
+        value: String,
+        stop_margin: Option<Duration>,
+    ) -> Result<Lock, Failure> {
+        let election = with_options!(locks.election(&args.name), args, &value, stop_margin, false);
+        Lock::Election(election, value).checked(args)
+    }
+
+    fn checked(self, args: &HoldArgs) -> Result<Lock, Failure> {
+        const SHORTEST: Duration = Duration::from_secs(1);
+        if args.lease.is_some_and(|lease| lease < SHORTEST) {
+            return Err(Failure::usage("a lease shorter than 1s is lost too easily by a command; give 1s to 24h"));
+        }
+        self.check()?;
+        Ok(self)
     }
 
     fn check(&self) -> Result<(), Error> {
         match self {
+            Lock::Election(election, _) => election.check(),
             Lock::Mutex(lock) => lock.check(),
             Lock::OncePer(lock) => lock.check(),
             Lock::Reader(lock) | Lock::Writer(lock) => lock.check(),
@@ -97,7 +117,7 @@ impl Lock {
     }
 
     /// Waits in line as the flags say.
-    pub(crate) async fn acquire(&self, args: &LockArgs) -> Result<Acquired, Error> {
+    pub(crate) async fn acquire(&self, args: &HoldArgs) -> Result<Acquired, Error> {
         let wait = if args.once { Some(Duration::ZERO) } else { args.wait };
         let held = match (self, wait) {
             (Lock::Mutex(lock), Some(Duration::ZERO)) => lock.try_acquire().await?.map(Guard::into_any_mode),
@@ -115,16 +135,24 @@ impl Lock {
             (Lock::Permits(lock, count), Some(Duration::ZERO)) => lock.try_acquire_many(*count).await?.map(Guard::into_any_mode),
             (Lock::Permits(lock, count), Some(wait)) => Some(lock.acquire_many_timeout(*count, wait).await?.into_any_mode()),
             (Lock::Permits(lock, count), None) => Some(lock.acquire_many(*count).await?.into_any_mode()),
+            (Lock::Election(election, value), Some(Duration::ZERO)) => election.try_campaign(value).await?.map(any_mode),
+            (Lock::Election(election, value), Some(wait)) => Some(any_mode(election.campaign_timeout(value, wait).await?)),
+            (Lock::Election(election, value), None) => Some(any_mode(election.campaign(value).await?)),
         };
         Ok(held.map_or(Acquired::Busy, Acquired::Held))
     }
+}
+
+fn any_mode(leadership: Leadership) -> Guard<AnyMode> {
+    leadership.into_guard().into_any_mode()
 }
 
 /// Says why it was not acquired, and answers with the code for that. A wait that ran out without a word from the store is no
 /// reason to call the name busy.
 pub(crate) async fn not_acquired(
     locks: &Client,
-    args: &LockArgs,
+    args: &HoldArgs,
+    mode: &ModeArgs,
     error: Option<&Error>,
     notices: Notices,
 ) -> Result<Exit, Failure> {
@@ -142,7 +170,7 @@ pub(crate) async fn not_acquired(
     let name = &args.name;
     match holder {
         Some(holder) => notices.notice(&format!("{name} is {}; look closer with: palisade show {name}", held_by(&holder))),
-        None if args.once_per.is_some() => notices.notice(&format!("{name}: skipped, a run began within the period")),
+        None if mode.once_per.is_some() => notices.notice(&format!("{name}: skipped, a run began within the period")),
         None => notices.notice(&format!("{name} is busy; look closer with: palisade show {name}")),
     }
     Ok(args.busy_exit_code.map_or(Exit::BUSY, Exit))

@@ -2,6 +2,7 @@
 
 mod args;
 mod config;
+mod elect;
 mod exit;
 mod grant;
 mod inspect;
@@ -25,7 +26,12 @@ fn main() -> ExitCode {
     };
     let notices = Notices::new(cli.common.quiet, cli.common.verbose);
     // Before any thread is started: only then is a fork safe.
-    let watcher = matches!(cli.verb, Verb::Run(_)).then(run::watcher::start);
+    let starts_a_command = match &cli.verb {
+        Verb::Run(_) => true,
+        Verb::Elect(args) => !args.command.is_empty(),
+        _ => false,
+    };
+    let watcher = starts_a_command.then(run::watcher::start);
     match perform(cli, notices, watcher) {
         Ok(exit) => exit.into(),
         Err(failure) => {
@@ -39,7 +45,8 @@ fn main() -> ExitCode {
 fn perform(cli: Cli, notices: Notices, watcher: Option<std::io::Result<run::watcher::Watcher>>) -> Result<Exit, Failure> {
     let Cli { common, verb } = cli;
     match verb {
-        Verb::Run(args) => run::run(&common, args, notices, watcher),
+        Verb::Run(args) => run::run(&common, args.into(), notices, watcher),
+        Verb::Elect(args) => elect::elect(&common, args, notices, watcher),
         Verb::List(args) => inspect::list(&common, &args, notices),
         Verb::Show(args) => inspect::show(&common, &args, notices),
         Verb::Acquire(args) => grant::acquire(&common, &args, notices),

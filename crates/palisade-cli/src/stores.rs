@@ -26,24 +26,25 @@ pub(crate) fn stores(args: &StoresArgs) -> Result<Exit, Failure> {
         print_markdown();
         return Ok(Exit::DONE);
     }
-    let head = ["STORE", "FORMAT", "LOSES A GRANT BY", "ORDER", "WAKES BY", "FENCE", "LEASE", "KINDS"].map(str::to_owned);
-    let rows: Vec<[String; 8]> = std::iter::once(head).chain(capabilities().map(row)).collect();
+    let head =
+        ["STORE", "FORMAT", "LOSES A GRANT BY", "ORDER", "WAKES BY", "FENCE", "LEASE", "KINDS", "ELECTION"].map(str::to_owned);
+    let rows: Vec<[String; 9]> = std::iter::once(head).chain(capabilities().map(row)).collect();
     print(&format!("{}{ADVICE}", table(&rows)))?;
     Ok(Exit::DONE)
 }
 
 /// The table that the documentation has between its markers; a test compares them.
 fn print_markdown() {
-    println!("| store | format | loses a grant by | order | wakes by | fence | kinds | a grant can be handed to |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| store | format | loses a grant by | order | wakes by | fence | kinds | election | a grant can be handed to |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for capability in capabilities() {
-        let [store, format, loses, order, wakes, fence, _, kinds] = row(capability);
+        let [store, format, loses, order, wakes, fence, _, kinds, election] = row(capability);
         let heirs = heirs(capability.detach);
-        println!("| `{store}` | {format} | {loses} | {order} | {wakes} | {fence} | {kinds} | {heirs} |");
+        println!("| `{store}` | {format} | {loses} | {order} | {wakes} | {fence} | {kinds} | {election} | {heirs} |");
     }
 }
 
-fn row(capability: &Capability) -> [String; 8] {
+fn row(capability: &Capability) -> [String; 9] {
     let mut kinds = vec!["mutex"];
     kinds.extend(capability.rwlock.then_some("rwlock"));
     kinds.extend(capability.semaphore.then_some("semaphore"));
@@ -56,6 +57,7 @@ fn row(capability: &Capability) -> [String; 8] {
         fence(capability.fence).to_owned(),
         lease(capability.lease_unit).to_owned(),
         kinds.join(", "),
+        election(capability).to_owned(),
     ]
 }
 
@@ -75,6 +77,8 @@ fn as_json(capability: &Capability) -> serde_json::Value {
         "semaphore": capability.semaphore,
         "min_hold": capability.min_hold,
         "once_per": capability.once_per,
+        "proclaim": capability.proclaim,
+        "observe": capability.observe,
         "detach": capability.detach == Detach::Anywhere,
         "list": capability.list,
         "waiters_known": capability.waiters_known,
@@ -115,6 +119,10 @@ fn fence(fence: FenceSource) -> &'static str {
         FenceSource::Revision => "revision",
         FenceSource::None => "none",
     }
+}
+
+fn election(capability: &Capability) -> &'static str {
+    if capability.observe { "observed" } else { "asked" }
 }
 
 fn heirs(detach: Detach) -> &'static str {

@@ -9,10 +9,10 @@
 //! | anything after `<!-- not run: reason -->` | skipped, and listed in [`NOT_RUN`] |
 //!
 //! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no store chosen. One that speaks
-//! of `127.0.0.1:6379` has a Redis of its own as well, at another address.
+//! of `127.0.0.1:6379` has a Redis of its own as well, at another address, and one that speaks of `127.0.0.1:2379` an etcd.
 
 // The pages use them.
-#![cfg(all(feature = "sqlite", feature = "redis"))]
+#![cfg(all(feature = "sqlite", feature = "redis", feature = "etcd"))]
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,6 +22,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use palisade_testkit::etcd::Etcd;
 use palisade_testkit::redis::Redis;
 
 /// Every block that is not run. To skip one more, add it here: nothing is left out in silence.
@@ -34,8 +35,9 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "measures for a while, in release mode"),
 ];
 
-/// Where the pages say that a Redis is.
+/// Where the pages say that a Redis is, and an etcd.
 const REDIS: &str = "127.0.0.1:6379";
+const ETCD: &str = "127.0.0.1:2379";
 
 /// Longer than any block takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -129,7 +131,7 @@ fn all_blocks() -> Vec<Block> {
 
 /// What is to be done with a block: `None` when nothing is.
 fn task(block: &Block, included: &str) -> Result<Option<Task>, String> {
-    const COMMANDS: [&str; 6] = ["$ ", "palisade ", "cargo ", "sqlite3 ", "redis-cli ", "scripts/"];
+    const COMMANDS: [&str; 7] = ["$ ", "palisade ", "cargo ", "sqlite3 ", "redis-cli ", "etcdctl ", "scripts/"];
     if block.not_run.is_some() {
         return Ok(None);
     }
@@ -226,10 +228,15 @@ fn what_is_not_run_is_known() {
 fn perform(block: &Block, task: &Task) -> Result<(), String> {
     let home = tempfile::tempdir().map_err(|error| error.to_string())?;
     let redis = block.body.contains(REDIS).then(Redis::start);
-    // The quick start builds first. Here that is done, and the rest is the same.
-    let command = |text: &str| match &redis {
-        Some(redis) => text.replace(REDIS, &redis.address().to_string()),
-        None => text.replace("cargo run --release -- ", "palisade "),
+    let etcd = block.body.contains(ETCD).then(Etcd::start);
+    let addresses = [(REDIS, redis.as_ref().map(|redis| redis.address())), (ETCD, etcd.as_ref().map(|etcd| etcd.address()))];
+    let command = |text: &str| {
+        // The quick start builds first. Here that is done, and the rest is the same.
+        let mut text = text.replace("cargo run --release -- ", "palisade ");
+        for (said, address) in addresses {
+            text = address.map_or(text.clone(), |address| text.replace(said, &address.to_string()));
+        }
+        text
     };
     let script = match task {
         Task::Script => command(&block.body),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Kind, Mode, Page, Query, Released, Revoked, Standing, Store,
-    Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Kind, Leader, Mode, Observation, Page, Query, Released, Revoked,
+    Standing, Store, Woken,
 };
 use palisade::{Fence, Name, Result};
 
@@ -75,6 +75,18 @@ impl Store for Adapted {
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         self.store.detach(claim).await
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        self.store.leader(name).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        self.store.proclaim(claim, value).await
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        self.store.observe(name).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

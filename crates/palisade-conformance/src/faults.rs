@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Page, Query, Released, Revoked, Runs, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Leader, Observation, Page, Query, Released, Revoked, Runs,
+    Standing, Store, Woken,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
@@ -182,6 +183,18 @@ impl Store for Faulty {
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         self.faults.pass(self.store.detach(claim)).await
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        self.faults.pass(self.store.leader(name)).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        self.faults.pass(self.store.proclaim(claim, value)).await
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        self.faults.pass(self.store.observe(name)).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

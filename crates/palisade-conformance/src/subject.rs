@@ -123,6 +123,7 @@ impl Subject {
             mode: Mode::Exclusive,
             owner: "conformance".into(),
             reason: None,
+            value: None,
             lease: Duration::from_secs(60),
             exact_lease: false,
             queue: true,

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use crate::checks::{cancel, contract, history, loss, modes, mutex, processes, times};
+use crate::checks::{cancel, contract, election, history, loss, modes, mutex, processes, times};
 use crate::{Subject, Verdict};
 
 /// A check on its way.
@@ -74,6 +74,7 @@ checks! {
     modes: readers_share_and_writers_do_not, a_writer_is_not_starved, downgrade_lets_readers_in, an_owner_enters_again,
         permits_are_limited, many_permits_are_not_overtaken, several_locks_are_one, several_locks_do_not_deadlock,
         a_grant_can_be_handed_over;
+    election: leaders_take_turns, a_deposed_leader_is_told, a_leader_proclaims, observers_hear_each_leader;
     times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once;
     loss: the_holder_is_told_first, a_store_that_stands_still_is_survived, a_lost_session_is_told, a_lease_is_kept_in_full, a_lost_lock_can_be_taken_again, extreme_durations_work;
     history: the_store_follows_the_line;

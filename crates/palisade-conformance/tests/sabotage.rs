@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use palisade::lease::BootClock;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Grant, Lease, Page, Query, Released, Revoked, Standing, Store,
-    Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Grant, Leader, Lease, Observation, Page, Query, Released,
+    Revoked, Standing, Store, Woken,
 };
 use palisade::stores::memory::MemoryStore;
 use palisade::{Fence, Name, Result};
@@ -184,6 +184,18 @@ impl Store for Saboteur {
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         self.store.detach(claim).await
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        self.store.leader(name).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        self.store.proclaim(claim, value).await
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        self.store.observe(name).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

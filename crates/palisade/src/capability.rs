@@ -41,6 +41,10 @@ pub struct Capability {
     pub once_per: bool,
     /// Whether a name can be sealed once its work is done.
     pub once: bool,
+    /// Whether the value of an election's leader can be changed while it leads.
+    pub proclaim: bool,
+    /// Whether each new leader of an election, and each new value, is pushed to observers.
+    pub observe: bool,
     /// Whether a grant can outlive the client that got it.
     pub detach: Detach,
     /// Whether lines can be listed.

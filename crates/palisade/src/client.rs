@@ -11,7 +11,7 @@ use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Guard, GuardMode};
 use crate::lease::kept::{Kept, Terms};
 use crate::lease::{BootClock, Clock, Drift, deadline};
-use crate::lock::{Multi, Mutex, Once, Options, Owner, RwLock, Semaphore};
+use crate::lock::{Election, Multi, Mutex, Once, Options, Owner, RwLock, Semaphore};
 use crate::name::Name;
 use crate::store::{Capability, Claim, Kind, LineView, Page, Query, Revoked, Standing, Store};
 use crate::stores;
@@ -96,6 +96,11 @@ impl Client {
         Multi::of(names.into_iter().map(|name| self.mutex(name).into()))
     }
 
+    /// One leader among candidates, in the line of the mutex of this name.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.options(name.as_ref(), Kind::Mutex))
+    }
+
     /// Something that is to be done once, however often it is asked for.
     pub fn once(&self, key: impl AsRef<str>) -> Once {
         Once::new(self.options(key.as_ref(), Kind::Mutex))
@@ -131,6 +136,7 @@ impl Client {
             mode: grant.mode,
             owner: grant.owner.as_str().into(),
             reason: grant.reason.as_deref().map(Into::into),
+            value: None,
             lease: grant.lease(),
             exact_lease: false,
             queue: false,

@@ -42,7 +42,15 @@ pub enum ErrorKind {
 ///
 /// Cheap to clone. No message holds a password or a claim id.
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<Inner>, Request);
+
+/// What became of the request that failed, as far as is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Request {
+    /// It may have arrived.
+    Unknown,
+    NeverSent,
+}
 
 struct Inner {
     kind: ErrorKind,
@@ -56,7 +64,7 @@ impl Error {
     /// An error of the given kind. `message` says what happened and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let retry = matches!(kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable);
-        Error(Arc::new(Inner { kind, message: message.into(), retry, url: false, source: None }))
+        Error(Arc::new(Inner { kind, message: message.into(), retry, url: false, source: None }), Request::Unknown)
     }
 
     /// The store cannot be reached, or did not answer in time.
@@ -72,7 +80,7 @@ impl Error {
     /// A URL that cannot work: of kind [`Config`](ErrorKind::Config), and [`blames_url`](Error::blames_url).
     pub fn bad_url(message: impl Into<String>) -> Self {
         let inner = Inner { kind: ErrorKind::Config, message: message.into(), retry: false, url: true, source: None };
-        Error(Arc::new(inner))
+        Error(Arc::new(inner), Request::Unknown)
     }
 
     /// This store or format cannot do what was asked.
@@ -97,6 +105,18 @@ impl Error {
         let (kind, message) = (kind.clone(), message.clone());
         self.0 = Arc::new(Inner { kind, message, retry: *retry, url: *url, source: Some(source.into()) });
         self
+    }
+
+    /// The same, where it is certain that nothing was sent: the store has nothing of ours.
+    #[must_use]
+    pub(crate) fn with_nothing_sent(mut self) -> Self {
+        self.1 = Request::NeverSent;
+        self
+    }
+
+    /// Whether it is certain that nothing was sent.
+    pub(crate) fn nothing_was_sent(&self) -> bool {
+        self.1 == Request::NeverSent
     }
 
     /// What went wrong.

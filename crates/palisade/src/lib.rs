@@ -37,6 +37,7 @@
 //! | readers and a writer | [`locks.rwlock(name)`](Client::rwlock) |
 //! | at most N | [`locks.semaphore(name, n)`](Client::semaphore) |
 //! | several at once, all or nothing | [`locks.multi([…])`](Client::multi) |
+//! | one leader, whom others can ask for | [`locks.election(name)`](Client::election) |
 //! | to enter again what you hold | [`lock.acquire_as(&owner)`](Mutex::acquire_as) |
 //! | once per period on many hosts | [`lock.once_per(period)`](Mutex::once_per) |
 //! | once, however often it is asked for | [`locks.once(key)`](Client::once) |
@@ -71,12 +72,13 @@ pub mod lease;
 pub mod line;
 mod lock;
 mod name;
+mod observation;
 #[cfg(feature = "redis")]
 mod scripted;
 pub mod store;
 pub mod stores;
 pub mod url;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub mod versioned;
 
 pub use client::{Client, Stats, connect};
@@ -85,9 +87,12 @@ pub use error::{Error, ErrorKind, Result};
 pub use fence::{Fence, SharedFence};
 pub use guard::{AnyMode, DetachedGrant, Exclusive, Guard, GuardMode, Permits, Refused, Shared};
 pub use lease::{LossReason, Status};
-pub use lock::{Member, Multi, MultiGuard, MultiReleased, Mutex, Once, OnceGuard, OncePer, Owner, RwLock, Semaphore};
+pub use lock::{
+    Election, Leadership, Member, Multi, MultiGuard, MultiReleased, Mutex, Observer, Once, OnceGuard, OncePer, Owner, RwLock,
+    Semaphore,
+};
 pub use name::Name;
-pub use store::Released;
+pub use store::{Leader, Released};
 pub use url::StoreUrl;
 
 /// The examples of the pages are run as tests.

@@ -1,7 +1,7 @@
 //! Names, and how a store writes them.
 
 use std::borrow::Borrow;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -116,7 +116,8 @@ impl Name {
     }
 
     fn escaped(&self) -> String {
-        let mut escaped = String::with_capacity(self.0.len());
+        // Enough for a few that are escaped.
+        let mut escaped = String::with_capacity(self.0.len() + 16);
         for (place, byte) in self.0.bytes().enumerate() {
             match byte {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => escaped.push(byte.into()),
@@ -146,8 +147,12 @@ const HEAD: usize = 20;
 const HASH: usize = 32;
 
 fn push_hex(text: &mut String, byte: u8) {
-    // Writing to a String cannot fail.
-    let _ = write!(text, "{byte:02x}");
+    text.extend(hex(byte).map(char::from));
+}
+
+/// A byte as two hex digits.
+pub(crate) fn hex(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })
 }
 
 /// The first characters of an escaped name, without a `%xx` cut in two.

@@ -14,7 +14,9 @@
 //! - A store knows nothing of guards and keepers. It is called on the client's own thread, inside the client's own tokio
 //!   runtime; claims and releases also in the caller's, where [`Capability::runs`] says so.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::lease::{LossReason, Moment};
-use crate::name::Name;
+use crate::name::{Name, hex};
 
 /// A system that decides who holds what. See the [module documentation](self) for the contract.
 #[async_trait]
@@ -81,6 +83,29 @@ pub trait Store: Send + Sync + 'static {
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         let mut answers = self.renew(std::slice::from_ref(claim)).await;
         answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
+    }
+
+    /// Who leads an election: whoever is first in line.
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        let page = self.inspect(&Query::Show(name.clone())).await?;
+        let holders = page.lines.into_iter().flat_map(|line| line.holders);
+        // One that only keeps the name closed leads no more.
+        let holder = holders.into_iter().find(|holder| holder.lease_left != Some(Duration::ZERO));
+        Ok(holder.map(|holder| Leader { value: holder.owner, fence: holder.fence }))
+    }
+
+    /// Changes the value of a claim that leads, and says where it stands. Idempotent.
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        let _ = (claim, value);
+        let capability = self.capability();
+        Err(Error::unsupported(format!("{capability} cannot change a leader's value; resign, and campaign with the other")))
+    }
+
+    /// Watches who leads an election. Returns when the store has answered; from then on the observation hears of each change.
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        let _ = name;
+        let capability = self.capability();
+        Err(Error::unsupported(format!("{capability} cannot push who leads; ask for the leader when you need it")))
     }
 
     /// Ends somebody else's grant, named by its fence ([`Fence::NONE`] for a peer's grant without one).
@@ -145,13 +170,45 @@ impl ClaimId {
 
     /// The id as 32 hex digits. A secret.
     pub fn reveal(self) -> String {
-        format!("{:032x}", self.0)
+        let mut text = String::with_capacity(32);
+        self.write(&mut text);
+        text
+    }
+
+    /// Writes what [`reveal`](ClaimId::reveal) shows.
+    pub(crate) fn write(self, text: &mut String) {
+        let mut digits = [[0; 2]; 16];
+        digits.iter_mut().zip(self.0.to_be_bytes()).for_each(|(digits, byte)| *digits = hex(byte));
+        text.push_str(str::from_utf8(digits.as_flattened()).unwrap_or_default());
     }
 
     /// Reads what [`reveal`](ClaimId::reveal) wrote.
     pub fn parse(text: &str) -> Option<ClaimId> {
         let hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         hex.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(ClaimId)
+    }
+}
+
+/// What is kept of each claim.
+pub(crate) type ByClaim<T> = HashMap<ClaimId, T, BuildHasherDefault<OfRandom>>;
+
+/// A hash for what is random already. Whoever chose ids on purpose, to be adopted, could only make its own client slow.
+#[derive(Default)]
+pub(crate) struct OfRandom(u64);
+
+impl Hasher for OfRandom {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u128(&mut self, bits: u128) {
+        self.0 ^= (bits >> 64) as u64 ^ bits as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -236,6 +293,9 @@ pub struct Claim {
     pub owner: Arc<str>,
     /// Why, for people to read.
     pub reason: Option<Arc<str>>,
+    /// What a candidate of an election proclaims. Its owner is the same text: a store that knows nothing of elections looks no
+    /// further, and one that shares them with peers writes the value as they do.
+    pub value: Option<Arc<str>>,
     /// How long the claim lives without renewal once it holds.
     pub lease: Duration,
     /// Whether somebody asked for just this length. Where the store's server has limits of its own, it is refused outside of them; a
@@ -428,6 +488,15 @@ pub enum Revoked {
     NotHeld,
 }
 
+/// Who leads an election.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Leader {
+    /// What it proclaims.
+    pub value: String,
+    /// The fence of its leadership: higher than that of every leader before.
+    pub fence: Fence,
+}
+
 /// Something that happened in the store without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -511,5 +580,7 @@ pub struct Page {
     /// Where the next page begins; `None` after the last.
     pub next: Option<String>,
 }
+
+pub use crate::observation::{Observation, Teller};
 
 pub use crate::capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Runs, Wakes};

@@ -2,8 +2,11 @@
 
 #![cfg(feature = "redis")]
 
+mod common;
+
 use std::time::Duration;
 
+use common::keys::{connect, fresh};
 use palisade::fence::Fence;
 use palisade::fence::redis::redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
 use palisade::fence::redis::redis::{self, cmd};
@@ -18,17 +21,6 @@ const BEYOND_DOUBLES: u64 = 1 << 53;
 
 fn fence(number: u64) -> Fence {
     Fence::new(number).unwrap()
-}
-
-async fn connect(url: String) -> MultiplexedConnection {
-    // A loaded machine is not a fault.
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&patient).await.unwrap()
-}
-
-/// A connection to the server of all tests, and a key that no other test has.
-async fn fresh(about: &str) -> (MultiplexedConnection, String) {
-    (connect(shared::redis().url()).await, shared::name(about))
 }
 
 #[track_caller]
@@ -365,19 +357,17 @@ async fn who_holds_writes_and_who_has_expired_does_not_though_nobody_came_since(
     KEYS.set(&mut redis, &key, grant.fence(), "5").await.unwrap();
 }
 
-/// The guard of a real client, with and without a prefix, alone and with somebody in line behind it.
+/// The guard of a real client, with and without a prefix, with names as they are, alone and with somebody in line behind it.
 #[tokio::test]
 async fn the_guard_of_a_client_writes_until_it_is_given_back() {
     let mut redis = connect(shared::redis().url()).await;
-    for (words, prefix) in [("", None), ("?prefix=app", Some("app"))] {
+    let as_it_is: fn(Held) -> Held = |held| held;
+    for (words, told) in [("", as_it_is), ("?prefix=app", |held| held.prefix("app")), ("?names=exact", |held| held.exact_name())]
+    {
         let locks = palisade::connect(shared::redis().url() + words).await.unwrap();
         let name = shared::name("orders/42");
         let guard = locks.mutex(&name).acquire().await.unwrap();
-        let held = Held::by(&guard).unwrap();
-        let held = match prefix {
-            Some(prefix) => held.prefix(prefix),
-            None => held,
-        };
+        let held = told(Held::by(&guard).unwrap());
         let key = held.key("stock");
         KEYS.set_if_held(&mut redis, &key, &held, "7").await.unwrap();
         let waiter = tokio::spawn({

@@ -131,8 +131,8 @@ async fn a_hand_off_costs_the_same_with_a_thousand_waiters() {
         let releases = waiters + 1;
         assert_eq!(drained.of("publish"), waiters, "one push each, and no herd: {drained:?}");
         assert!((releases..=releases + heartbeats(&drained)).contains(&drained.scripts()), "{drained:?}");
-        // By its own count each script is as cheap as with one waiter.
-        assert!(drained.of("hget") <= 3 * drained.scripts() && drained.of("hset") <= 2 * drained.scripts(), "{drained:?}");
+        // By its own count each script is as cheap as with one waiter. A heartbeat looks four times.
+        assert!(drained.of("hget") <= 4 * drained.scripts() && drained.of("hset") <= 2 * drained.scripts(), "{drained:?}");
         println!("{waiters} waiters: {} scripts, {} pushes, {:?}", drained.scripts(), drained.of("publish"), drained.took);
     }
 }

@@ -375,6 +375,21 @@ async fn a_server_that_is_gone_fails_closed() {
     rise(&[held.fence(), next.fence()]);
 }
 
+/// What was never sent needs no withdrawal, which would be tried until the lease has ended: nobody who leaves waits for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_never_reached_a_server_is_not_withdrawn() {
+    let scene = Scene::start();
+    scene.redis.kill();
+    let mutex = Scene::long(&scene.waiter, "unsent");
+    let refused = mutex.clone().store_wait(ms(200)).acquire().await.expect_err("nobody there");
+    assert_eq!(*refused.kind(), ErrorKind::Unavailable);
+    assert_eq!(*mutex.try_acquire().await.expect_err("nobody there").kind(), ErrorKind::Unavailable);
+    let waited = mutex.acquire_timeout(ms(200)).await.expect_err("nobody there");
+    assert_eq!(*waited.kind(), ErrorKind::Unavailable);
+    soon("nothing is left to do", scene.waiter.shutdown()).await;
+    assert_eq!(scene.waiter.stats().unsent_releases, 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_sleeps_or_loads_keeps_nobody_waiting_longer() {
     let setup = Redis::with().set("enable-debug-command", "yes").set("loading-process-events-interval-bytes", "1024");

@@ -2,8 +2,11 @@
 
 #![cfg(feature = "redis")]
 
+mod common;
+
 use std::time::Duration;
 
+use common::keys::{connect, fresh};
 use palisade::versioned::redis::redis::aio::{ConnectionManager, MultiplexedConnection};
 use palisade::versioned::redis::redis::{self, cmd};
 use palisade::versioned::redis::{SwapError, UpdateError, VersionedKeys};
@@ -13,17 +16,6 @@ use palisade_testkit::redis::Redis;
 use palisade_testkit::shared;
 
 const KEYS: VersionedKeys = VersionedKeys::new();
-
-async fn connect(url: String) -> MultiplexedConnection {
-    // A loaded machine is not a fault.
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&patient).await.unwrap()
-}
-
-/// A connection to the server of all tests, and a key that no other test has.
-async fn fresh(about: &str) -> (MultiplexedConnection, String) {
-    (connect(shared::redis().url()).await, shared::name(about))
-}
 
 #[track_caller]
 fn done(swapped: Result<Swapped, SwapError>) -> Version {

@@ -1,21 +1,29 @@
-//! The driver of the participants that are in Rust: `interop-driver LIBRARY REDIS-URL`. See `peers/PROTOCOL.md`.
+//! The driver of the participants that are in Rust, or are told what to do by Rust: `interop-driver STORE LIBRARY URL`. See
+//! `peers/PROTOCOL.md`.
 
 use std::env::args;
 
 use palisade_interop::protocol::error;
-use palisade_interop::redis::Library;
-use palisade_interop::{Fault, serve};
+use palisade_interop::{Fault, Participant, etcd, redis, serve};
 
 fn main() -> Result<(), Fault> {
     let args: Vec<String> = args().skip(1).collect();
-    let [library, url] = &args[..] else { return Err(Fault::new("usage: interop-driver LIBRARY REDIS-URL")) };
-    let library = Library::named(library).ok_or_else(|| Fault::new(format!("unknown library {library}")))?;
-    match library.connect(url) {
+    let [store, library, url] = &args[..] else { return Err(Fault::new("usage: interop-driver STORE LIBRARY URL")) };
+    match connect(store, library, url) {
         Ok(mut participant) => serve(&mut *participant),
         Err(fault) => {
             // Where `ready` is expected, so that the failed test says why.
             println!("{}", error(&fault));
             Err(fault)
         }
+    }
+}
+
+fn connect(store: &str, library: &str, url: &str) -> Result<Box<dyn Participant>, Fault> {
+    let unknown = || Fault::new(format!("unknown library {library} of {store}"));
+    match store {
+        "redis" => redis::Library::named(library).ok_or_else(unknown)?.connect(url),
+        "etcd" => etcd::Library::named(library).ok_or_else(unknown)?.connect(url),
+        other => Err(Fault::new(format!("unknown store {other}"))),
     }
 }

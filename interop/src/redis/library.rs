@@ -56,7 +56,11 @@ impl Library {
     /// When it does not start.
     pub fn start(self, url: &str, rust: impl AsRef<Path>) -> Result<Peer, Fault> {
         let mut command = match self {
-            Self::Ours | Self::Raw | Self::Rslock => Command::new(rust.as_ref()),
+            Self::Ours | Self::Raw | Self::Rslock => {
+                let mut driver = Command::new(rust.as_ref());
+                driver.arg("redis");
+                driver
+            }
             Self::Redsync | Self::Redislock => Command::new(installed("redis-go")?.join("driver")),
             Self::RedisPy => {
                 let mut python = Command::new(installed("redis-python")?.join("venv/bin/python"));
@@ -80,7 +84,7 @@ impl Library {
     /// When it cannot connect, or is in another language.
     pub fn connect(self, url: &str) -> Result<Box<dyn Participant>, Fault> {
         match self {
-            Self::Ours => Ok(Box::new(Ours::connect(&format!("{url}/0?format=simple"))?)),
+            Self::Ours => Ok(Box::new(<Ours>::connect(&format!("{url}/0?format=simple"))?)),
             Self::Raw => Ok(Box::new(Raw::connect(url)?)),
             Self::Rslock => Ok(Box::new(Rslock::connect(url)?)),
             other => Err(Fault::new(format!("{} is not in Rust", other.name()))),

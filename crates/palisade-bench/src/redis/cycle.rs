@@ -7,7 +7,7 @@ use super::raw::{self, Elsewhere};
 use super::round::{self, Round, ratio, take_turns};
 use super::verdict::{Verdicts, Wanted};
 use super::way::{Caller, Way};
-use super::{Result, Setting};
+use super::{Result, Setting, floor};
 
 const WARM: Duration = Duration::from_millis(100);
 
@@ -20,18 +20,23 @@ fn one(setting: &Setting, way: Way, verdicts: &mut Verdicts) -> Result<()> {
     let (ours, url) = (setting.ours.clone(), setting.server.url().to_owned());
     let ours = caller.call(async move { Ok(palisade::connect(ours).await?) })?;
     let here = caller.call(async move { raw::connect(&url).await })?;
+    let url = setting.server.url().to_owned();
+    let floor = caller.call(async move { floor::connect(&url).await })?;
     let elsewhere = Elsewhere::connect(setting.server.url())?;
-    let sides = [Side::Ours(ours), Side::Raw(here), Side::Raw(elsewhere.connection.clone())];
+    let sides = [Side::Ours(ours), Side::Raw(here), Side::Raw(elsewhere.connection.clone()), Side::Floor(floor)];
     for side in &sides {
         caller.call(cycles(side, WARM))?;
     }
     let turn = |side: &Side| Round::measure(&setting.server, || caller.call(cycles(side, setting.round)));
-    let [ours, here, elsewhere] = take_turns(&sides, turn)?;
+    let [ours, here, elsewhere, floor] = take_turns(&sides, turn)?;
     let way = way.label();
     round::print(&format!("{way}: ours"), &ours, "cycle");
     round::print(&format!("{way}: raw, same runtime"), &here, "cycle");
     round::print(&format!("{way}: raw, own thread"), &elsewhere, "cycle");
+    round::print(&format!("{way}: floor, same runtime"), &floor, "cycle");
     let speed = |round: &Round| round.per_second;
+    ratio(&floor, &here, speed).print(&format!("{way}: floor / raw, same runtime"), "");
+    ratio(&ours, &floor, speed).print(&format!("{way}: ours / floor"), "");
     verdicts.judge(format!("{way}: ours / raw, same runtime"), ratio(&ours, &here, speed), Wanted::AtLeast(0.90));
     verdicts.judge(format!("{way}: ours / raw, own thread"), ratio(&ours, &elsewhere, speed), Wanted::AtLeast(0.97));
     Ok(())

@@ -15,6 +15,7 @@ use super::server::Server;
 use super::spread::Spread;
 use super::verdict::{Verdicts, Wanted};
 use super::{Result, Setting};
+use crate::compare::Server as _;
 use crate::{figure, usage};
 
 const LOCKS: u32 = 10_000;

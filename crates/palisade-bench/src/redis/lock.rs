@@ -1,4 +1,4 @@
-//! One lock of either side, so that the same loop measures both.
+//! One lock of any side, so that the same loop measures all.
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +6,7 @@ use palisade::{Client, Mutex, Released};
 use redis::aio::MultiplexedConnection;
 
 use super::Result;
+use super::floor::FloorLock;
 use super::raw::RawLock;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -15,20 +16,23 @@ const LEASE: Duration = Duration::from_secs(30);
 pub(super) enum Side {
     Ours(Client),
     Raw(MultiplexedConnection),
+    Floor(MultiplexedConnection),
 }
 
 impl Side {
     pub(super) fn lock(&self, name: &str) -> Lock {
         match self {
-            Side::Ours(locks) => Lock::Ours(locks.mutex(name).lease(LEASE)),
+            Side::Ours(locks) => Lock::Ours(Box::new(locks.mutex(name).lease(LEASE))),
             Side::Raw(connection) => Lock::Raw(Box::new(RawLock::new(connection.clone(), name, LEASE))),
+            Side::Floor(connection) => Lock::Floor(Box::new(FloorLock::new(connection.clone(), name, LEASE))),
         }
     }
 }
 
 pub(super) enum Lock {
-    Ours(Mutex),
+    Ours(Box<Mutex>),
     Raw(Box<RawLock>),
+    Floor(Box<FloorLock>),
 }
 
 impl Lock {
@@ -52,6 +56,7 @@ impl Lock {
                 lock.take().await?;
                 lock.give_back().await
             }
+            Lock::Floor(lock) => lock.cycle().await,
         }
     }
 }

@@ -16,12 +16,11 @@ const EXTEND_IF_MINE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 
 /// As long as those of other clients.
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Connects; whatever drives the connection lives on the runtime that this is called on.
 pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
-    // Without it, the kernel holds back the second of two small requests.
-    let info = url.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let info = url.into_connection_info()?.set_tcp_settings(no_delay());
     // No limit: a timer per request is not the server's cost, and BLPOP waits as long as it takes.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let mut connection = Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
@@ -29,6 +28,11 @@ pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
         Script::new(script).load_async(&mut connection).await?;
     }
     Ok(connection)
+}
+
+/// Without it, the kernel holds back the second of two small requests.
+pub(super) fn no_delay() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
 }
 
 /// A connection whose driver has a thread of its own, as the connections of a library that needs no runtime of its caller's.

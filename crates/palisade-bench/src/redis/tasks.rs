@@ -8,7 +8,7 @@ use super::lock::Side;
 use super::round::{self, Round, ratio, take_turns};
 use super::verdict::{Verdicts, Wanted};
 use super::way::{Caller, Way};
-use super::{Result, Setting, raw};
+use super::{Result, Setting, floor, raw};
 
 const TASKS: usize = 64;
 const WARM: Duration = Duration::from_millis(100);
@@ -23,16 +23,21 @@ fn one(setting: &Setting, way: Way, label: &str, verdicts: &mut Verdicts) -> Res
     let (ours, url) = (setting.ours.clone(), setting.server.url().to_owned());
     let ours = caller.call(async move { Ok(palisade::connect(ours).await?) })?;
     let raw = caller.call(async move { raw::connect(&url).await })?;
-    let sides = [Side::Ours(ours), Side::Raw(raw)];
+    let url = setting.server.url().to_owned();
+    let floor = caller.call(async move { floor::connect(&url).await })?;
+    let sides = [Side::Ours(ours), Side::Raw(raw), Side::Floor(floor)];
     for side in &sides {
         caller.call(all(side.clone(), WARM))?;
     }
     let cycles = |side: &Side| Round::measure(&setting.server, || caller.call(all(side.clone(), setting.round)));
-    let [ours, raw] = take_turns(&sides, cycles)?;
+    let [ours, raw, floor] = take_turns(&sides, cycles)?;
     round::print(&format!("{TASKS} tasks, {label}: ours"), &ours, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: raw"), &raw, "cycle");
-    let speed = ratio(&ours, &raw, |round| round.per_second);
-    verdicts.judge(format!("{TASKS} tasks, {label}: ours / raw"), speed, Wanted::AtLeast(0.75));
+    round::print(&format!("{TASKS} tasks, {label}: floor"), &floor, "cycle");
+    let speed = |round: &Round| round.per_second;
+    ratio(&floor, &raw, speed).print(&format!("{TASKS} tasks, {label}: floor / raw"), "");
+    ratio(&ours, &floor, speed).print(&format!("{TASKS} tasks, {label}: ours / floor"), "");
+    verdicts.judge(format!("{TASKS} tasks, {label}: ours / raw"), ratio(&ours, &raw, speed), Wanted::AtLeast(0.75));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `run`: acquire, run a command, release, and exit with its code.
+//! `run`: acquire, run a command, release, and exit with its code. `elect`: the same, and again when the lead was lost.
 
 mod child;
 mod signals;
@@ -7,6 +7,7 @@ pub(crate) mod watcher;
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -20,7 +21,7 @@ use self::child::{Child, Gifts, State};
 use self::signals::Signals;
 use self::terminal::Terminal;
 use self::watcher::Watcher;
-use crate::args::{Common, LockArgs, OnLost, RunArgs};
+use crate::args::{Common, HoldArgs, ModeArgs, OnLost, RunArgs, StopArgs};
 use crate::config::{self, Store};
 use crate::exit::{Exit, Failure};
 use crate::lock::{self, Acquired, Lock};
@@ -34,12 +35,29 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// How long a withdrawal or a release may keep us from leaving.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(
-    common: &Common,
-    args: RunArgs,
-    notices: Notices,
-    watcher: Option<io::Result<Watcher>>,
-) -> Result<Exit, Failure> {
+/// A command that is to run under a lock.
+pub(crate) struct Job {
+    pub(crate) hold: HoldArgs,
+    pub(crate) role: Role,
+    pub(crate) stop: StopArgs,
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What the command runs as.
+pub(crate) enum Role {
+    /// The holder of a lock. When it is lost, that is the end.
+    Holder(ModeArgs),
+    /// The leader of an election, with this value, or the owner's name. Whoever has lost the lead campaigns again.
+    Leader(Option<String>),
+}
+
+impl From<RunArgs> for Job {
+    fn from(args: RunArgs) -> Job {
+        Job { hold: args.lock.hold, role: Role::Holder(args.lock.mode), stop: args.stop, command: args.command }
+    }
+}
+
+pub(crate) fn run(common: &Common, job: Job, notices: Notices, watcher: Option<io::Result<Watcher>>) -> Result<Exit, Failure> {
     let watcher = match watcher {
         Some(Ok(watcher)) => watcher,
         Some(Err(error)) => return Err(Failure::internal(format!("cannot fork: {error}"))),
@@ -48,16 +66,18 @@ pub(crate) fn run(
     // One thread, and it is the main one: it lives as long as palisade, and the command's parent-death signal with it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal(format!("cannot start: {error}")))?;
-    runtime.block_on(Session::begin(common, args, notices, watcher)?.run())
+    runtime.block_on(Session::begin(common, job, notices, watcher)?.run())
 }
 
 /// One run.
 struct Session {
-    args: RunArgs,
+    job: Job,
     /// Before the store, which waits for the last hold on its client when it is dropped.
     lock: Lock,
     store: Store,
     owner: String,
+    /// What others see of us.
+    shown: String,
     grace: Duration,
     /// When it is over the command is stopped, and the lock held until it is.
     max_hold: Option<Duration>,
@@ -66,30 +86,52 @@ struct Session {
 }
 
 impl Session {
-    fn begin(common: &Common, mut args: RunArgs, notices: Notices, watcher: Watcher) -> Result<Session, Failure> {
+    fn begin(common: &Common, mut job: Job, notices: Notices, watcher: Watcher) -> Result<Session, Failure> {
         let store = config::connect(common, notices)?;
-        let grace = grace(&args)?;
-        let program = args.command.first().map(|program| Path::new(program).file_name().unwrap_or(program).to_string_lossy());
-        let owner = args.lock.owner.clone();
+        let grace = grace(&job)?;
+        let program = job.command.first().map(|program| Path::new(program).file_name().unwrap_or(program).to_string_lossy());
+        let owner = job.hold.owner.clone();
         let owner = owner.unwrap_or_else(|| lock::default_owner(&program.unwrap_or_default()).to_string());
         // One that nobody stops needs no time for it, and its hold ends in the store.
-        let stops = args.on_lost != OnLost::Ignore;
-        let max_hold = if stops { take_max_hold(&mut args.lock)? } else { None };
-        let lock = Lock::new(store.locks(), &args.lock, &owner, stops.then_some(grace + MARGIN), false)?;
-        Ok(Session { args, store, lock, owner, grace, max_hold, notices, watcher })
+        let stops = job.stop.on_lost != OnLost::Ignore;
+        let max_hold = if stops { take_max_hold(&mut job.hold)? } else { None };
+        let margin = stops.then_some(grace + MARGIN);
+        let (lock, shown) = match &job.role {
+            Role::Holder(mode) => (Lock::new(store.locks(), (&job.hold, mode), &owner, margin, false)?, owner.clone()),
+            Role::Leader(value) => {
+                let value = value.as_ref().unwrap_or(&owner).clone();
+                (Lock::election(store.locks(), &job.hold, value.clone(), margin)?, value)
+            }
+        };
+        Ok(Session { job, store, lock, owner, shown, grace, max_hold, notices, watcher })
     }
 
     async fn run(mut self) -> Result<Exit, Failure> {
         let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen to signals: {error}")))?;
+        loop {
+            match self.once(&mut signals).await? {
+                End::Here(exit) => return Ok(exit),
+                End::Lost { leaving } => {
+                    if leaving || matches!(self.job.role, Role::Holder(_)) {
+                        return Ok(self.job.stop.lost_exit_code.map_or(Exit::LOST, Exit));
+                    }
+                    self.notices.notice(&format!("{}: campaigning again", self.job.hold.name));
+                }
+            }
+        }
+    }
+
+    /// Acquires, and runs the command once.
+    async fn once(&mut self, signals: &mut Signals) -> Result<End, Failure> {
         let begun = Instant::now();
-        let guard = match self.acquire(&mut signals).await? {
+        let guard = match self.acquire(signals).await? {
             Ok(guard) => guard,
-            Err(exit) => return Ok(exit),
+            Err(exit) => return Ok(End::Here(exit)),
         };
         let waited = palisade::show_duration(begun.elapsed());
-        self.notices.explain(&format!("acquired {} after {waited}, fence {}", self.args.lock.name, guard.fence()));
+        self.notices.explain(&format!("acquired {} after {waited}, fence {}", self.job.hold.name, guard.fence()));
         let quarter = guard.lease() / 4;
-        if self.args.kill_after.is_none() {
+        if self.job.stop.kill_after.is_none() {
             // The server may grant less than was hoped for.
             self.grace = self.grace.min(quarter);
         }
@@ -98,12 +140,12 @@ impl Session {
             let message = format!("--kill-after {:?} is more than a quarter of the granted lease; give less", self.grace);
             return Err(Failure::usage(message));
         }
-        self.supervise(guard, &mut signals).await
+        self.supervise(guard, signals).await
     }
 
     /// Waits in line. A signal leaves at once, and leaves no place in the line behind.
     async fn acquire(&self, signals: &mut Signals) -> Result<Result<Guard<AnyMode>, Exit>, Failure> {
-        let args = &self.args.lock;
+        let args = &self.job.hold;
         let locks = self.store.locks();
         let shown = Cell::new(false);
         let acquired = tokio::select! {
@@ -111,17 +153,15 @@ impl Session {
             signal = signals.leave() => Err(signal),
             acquired = self.lock.acquire(args) => Ok(acquired),
             // Never ends.
-            never = show_the_wait(locks, args, &self.owner, self.notices, &shown) => match never {},
+            never = show_the_wait(locks, args, &self.shown, self.notices, &shown) => match never {},
         };
         if shown.get() {
             self.notices.update("");
         }
         match acquired {
             Ok(Ok(Acquired::Held(guard))) => Ok(Ok(guard)),
-            Ok(Ok(Acquired::Busy)) => lock::not_acquired(locks, args, None, self.notices).await.map(Err),
-            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {
-                lock::not_acquired(locks, args, Some(&error), self.notices).await.map(Err)
-            }
+            Ok(Ok(Acquired::Busy)) => self.not_acquired(None).await.map(Err),
+            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Timeout { .. }) => self.not_acquired(Some(&error)).await.map(Err),
             Ok(Err(error)) => Err(error.into()),
             Err(signal) => {
                 // The claim is withdrawn by now, or on its way.
@@ -131,8 +171,17 @@ impl Session {
         }
     }
 
+    async fn not_acquired(&self, error: Option<&palisade::Error>) -> Result<Exit, Failure> {
+        let plain = ModeArgs::default();
+        let mode = match &self.job.role {
+            Role::Holder(mode) => mode,
+            Role::Leader(_) => &plain,
+        };
+        lock::not_acquired(self.store.locks(), &self.job.hold, mode, error, self.notices).await
+    }
+
     /// Runs the command to its end, whatever ends it; then gives the lock back.
-    async fn supervise(mut self, guard: Guard<AnyMode>, signals: &mut Signals) -> Result<Exit, Failure> {
+    async fn supervise(&mut self, guard: Guard<AnyMode>, signals: &mut Signals) -> Result<End, Failure> {
         let failed = |message: String| Failure { exit: Exit::FAILED_AFTER_ACQUIRING, message };
         let mut ended = signal(SignalKind::child()).map_err(|error| failed(format!("cannot listen to signals: {error}")))?;
         let stop_key = signal(SignalKind::from_raw(Signal::TSTP.as_raw()));
@@ -143,23 +192,23 @@ impl Session {
             liveness: self.store.locks().liveness().map(|descriptor| descriptor.as_raw_fd()),
             terminal: terminal.as_ref().and_then(Terminal::for_a_start),
         };
-        let child = match Child::start(&self.args.command, gifts) {
+        let child = match Child::start(&self.job.command, gifts) {
             Ok(child) => child,
-            Err(error) => return Ok(self.not_started(guard, &error).await),
+            Err(error) => return Ok(End::Here(self.not_started(guard, &error).await)),
         };
         self.watcher.arm(child.group());
         let ears = Ears { signals, ended: &mut ended, stop_key: &mut stop_key };
-        let (exit, stopped) = self.attend(&guard, &child, &mut terminal, ears).await.map_err(failed)?;
+        let end = self.attend(&guard, &child, &mut terminal, ears).await.map_err(failed)?;
         self.watcher.disarm();
         drop(terminal);
         self.give_back(guard).await;
-        Ok(if stopped { self.args.lost_exit_code.map_or(Exit::LOST, Exit) } else { exit })
+        Ok(end)
     }
 
     /// What the command sees.
     fn variables(&self, guard: &Guard<AnyMode>) -> Vec<(&'static str, String)> {
         vec![
-            ("PALISADE_NAME", self.args.lock.name.clone()),
+            ("PALISADE_NAME", self.job.hold.name.clone()),
             ("PALISADE_FENCE", guard.fence().to_string()),
             ("PALISADE_OWNER", self.owner.clone()),
             ("PALISADE_STORE", self.store.scheme.clone()),
@@ -168,24 +217,24 @@ impl Session {
     }
 
     async fn not_started(&self, guard: Guard<AnyMode>, error: &io::Error) -> Exit {
-        let program = self.args.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = self.job.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
         // Nothing ran: the once-per mark is taken back.
         let _ = guard.undo().await;
         self.notices.error(&format!("{program}: {error}"));
         if error.kind() == io::ErrorKind::NotFound { Exit::NOT_FOUND } else { Exit::NOT_EXECUTABLE }
     }
 
-    /// Stays with the command until it has ended. The second part says whether it was stopped because the lock was lost.
+    /// Stays with the command until it has ended.
     async fn attend(
         &self,
         guard: &Guard<AnyMode>,
         child: &Child,
         terminal: &mut Option<Terminal>,
         ears: Ears<'_>,
-    ) -> Result<(Exit, bool), String> {
+    ) -> Result<End, String> {
         let Ears { signals, ended, stop_key } = ears;
         let stop = guard.on_lost();
-        let mut told = false;
+        let (mut told, mut leaving) = (false, false);
         let mut kill_at: Option<tokio::time::Instant> = None;
         let mut continue_at: Option<tokio::time::Instant> = None;
         let over_at = self.max_hold.and_then(|longest| tokio::time::Instant::now().checked_add(longest));
@@ -198,7 +247,10 @@ impl Session {
             tokio::select! {
                 biased;
                 _ = ended.recv() => {}
-                signal = signals.next() => child.signal(signal),
+                signal = signals.next() => {
+                    leaving |= ends(signal) || told && signal == Signal::HUP;
+                    child.signal(signal);
+                }
                 () = stop.cancelled(), if !told => {
                     told = true;
                     let (why, left) = self.why_lost(guard);
@@ -222,11 +274,11 @@ impl Session {
                 }
             }
         };
-        let stopped = told && self.args.on_lost != OnLost::Ignore;
-        if stopped {
+        if told && self.job.stop.on_lost != OnLost::Ignore {
             self.clear_the_group(child, kill_at).await;
+            return Ok(End::Lost { leaving });
         }
-        Ok((exit, stopped))
+        Ok(End::Here(exit))
     }
 
     /// Why the lock is lost, or about to be, and how long the command may take to end.
@@ -241,8 +293,8 @@ impl Session {
 
     /// Tells the command to stop, and says when to kill it.
     fn stop(&self, child: &Child, why: &str, left: Duration) -> Option<tokio::time::Instant> {
-        let name = &self.args.lock.name;
-        match self.args.on_lost {
+        let name = &self.job.hold.name;
+        match self.job.stop.on_lost {
             OnLost::Ignore => {
                 self.notices.error(&format!("{name} is lost ({why}); the command goes on without it"));
                 None
@@ -288,7 +340,7 @@ impl Session {
     }
 
     async fn give_back(&self, guard: Guard<AnyMode>) {
-        let name = &self.args.lock.name;
+        let name = &self.job.hold.name;
         match tokio::time::timeout(FAREWELL, guard.release()).await {
             Ok(Ok(Released::Done | Released::AlreadyLost)) => {}
             Ok(Ok(Released::Unknown)) | Err(_) => {
@@ -299,6 +351,22 @@ impl Session {
             Ok(Err(error)) => self.notices.error(&format!("{name}: not released: {error}; it ends with its lease")),
         }
     }
+}
+
+/// How one turn with the lock has ended.
+enum End {
+    /// With this code, and for good.
+    Here(Exit),
+    /// The lock was lost, and the command stopped.
+    Lost {
+        /// Whether somebody had told us to end before that was done.
+        leaving: bool,
+    },
+}
+
+/// Whether a signal asks for the end of whoever gets it. A hang-up may as well ask it to read its files again.
+fn ends(signal: Signal) -> bool {
+    [Signal::INT, Signal::TERM, Signal::QUIT].contains(&signal)
 }
 
 /// What a run listens to.
@@ -320,10 +388,10 @@ fn lend(terminal: &mut Option<Terminal>, child: &Child) -> bool {
 }
 
 /// How long the command has between TERM and KILL.
-fn grace(args: &RunArgs) -> Result<Duration, Failure> {
-    let lease = args.lock.lease.unwrap_or(DEFAULT_LEASE);
+fn grace(job: &Job) -> Result<Duration, Failure> {
+    let lease = job.hold.lease.unwrap_or(DEFAULT_LEASE);
     let quarter = lease / 4;
-    match args.kill_after {
+    match job.stop.kill_after {
         None => Ok(quarter.min(Duration::from_secs(5))),
         Some(grace) if grace <= quarter => Ok(grace),
         Some(grace) => Err(Failure::usage(format!(
@@ -333,7 +401,7 @@ fn grace(args: &RunArgs) -> Result<Duration, Failure> {
 }
 
 /// Takes the longest hold out of the options: the lock itself would end then, while the command is still being stopped.
-fn take_max_hold(args: &mut LockArgs) -> Result<Option<Duration>, Failure> {
+fn take_max_hold(args: &mut HoldArgs) -> Result<Option<Duration>, Failure> {
     match (args.max_hold.take(), args.min_hold) {
         (Some(Duration::ZERO), _) => Err(Failure::usage("--max-hold 0 is over at once; give a longer time")),
         (Some(longest), Some(shortest)) if longest < shortest => {
@@ -351,7 +419,7 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
 }
 
 /// While waiting on a terminal: one line with holder and position, every second. Never ends.
-async fn show_the_wait(locks: &Client, args: &LockArgs, owner: &str, notices: Notices, shown: &Cell<bool>) -> Infallible {
+async fn show_the_wait(locks: &Client, args: &HoldArgs, owner: &str, notices: Notices, shown: &Cell<bool>) -> Infallible {
     if !notices.can_update() {
         return std::future::pending().await;
     }

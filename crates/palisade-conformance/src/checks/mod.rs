@@ -2,6 +2,7 @@
 
 pub mod cancel;
 pub mod contract;
+pub mod election;
 pub mod history;
 pub mod loss;
 pub mod modes;

@@ -259,6 +259,12 @@ pub async fn a_grant_can_be_handed_over(subject: &Subject) -> Verdict {
     assert!(second.mutex(&name).try_acquire().await.expect("an answer").is_none(), "the grant ended with its guard");
     let adopted = second.adopt::<Exclusive>(&detached).await.expect("adopted");
     assert_eq!(adopted.fence(), fence);
+    // And on again, as `palisade renew` does.
+    let again = adopted.detach().await.map_err(Error::from).expect("detached again");
+    assert_eq!(again.fence(), fence);
+    assert!(first.mutex(&name).try_acquire().await.expect("an answer").is_none(), "the grant ended with its second guard");
+    let adopted = second.adopt::<Exclusive>(&again).await.expect("adopted again");
+    assert_eq!(adopted.fence(), fence);
     assert_eq!(adopted.release().await.expect("released"), Released::Done);
     let error = first.adopt::<AnyMode>(&detached).await.expect_err("it is gone");
     assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error:?}");

@@ -14,7 +14,9 @@
 //! ```
 
 mod cluster;
+mod rights;
 mod single;
 
 pub use cluster::Cluster;
+pub use rights::documented_rights;
 pub use single::{Etcd, Setup};

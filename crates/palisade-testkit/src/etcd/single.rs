@@ -1,7 +1,8 @@
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::certs::certs;
 use crate::dir::Dir;
@@ -42,7 +43,8 @@ impl Setup {
         self
     }
 
-    /// Adds the users `root:rootpw`, who may do everything, and `locker:lockpw`, who may read and write below `lock/`.
+    /// Adds the users `root:rootpw`, who may do everything, and `locker:lockpw`, who has the
+    /// [documented rights](super::documented_rights) below `lock/`.
     #[must_use]
     pub fn auth(mut self) -> Self {
         self.auth = true;
@@ -113,7 +115,8 @@ impl Node {
             move || client.probe()
         });
         let server = Server::launch(recipe, dir, vec![self.client, self.peer], probe)?;
-        Ok(Etcd { server, client })
+        let identity = Identity { name: name.to_owned(), members: members.to_owned(), peer };
+        Ok(Etcd { server, client, identity })
     }
 }
 
@@ -139,6 +142,15 @@ fn certs_if(tls: Tls) -> Option<&'static crate::Certs> {
 pub struct Etcd {
     server: Server,
     client: Client,
+    identity: Identity,
+}
+
+/// What a member must be told again when its data are restored.
+#[derive(Debug)]
+struct Identity {
+    name: String,
+    members: String,
+    peer: String,
 }
 
 impl Etcd {
@@ -185,6 +197,46 @@ impl Etcd {
         self.client.etcdctl(words).map_err(|failure| failure.to_string())
     }
 
+    /// Saves a snapshot of its data, for [`Etcd::restore`].
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be saved.
+    #[must_use]
+    #[track_caller]
+    pub fn snapshot(&self) -> PathBuf {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let file = self.server.dir().join(format!("snapshot-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        self.etcdctl(&["snapshot", "save", &file.display().to_string()]);
+        file
+    }
+
+    /// Kills it, puts the data of a snapshot in the place of its own, and starts it again on the same port. `token` is that of the
+    /// cluster: with `etcd-cluster`, the default, it is the same cluster as before, by its number; with any other it is not.
+    ///
+    /// For a server that is alone.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[track_caller]
+    pub fn restore(&self, snapshot: &Path, token: &str) {
+        self.restore_data(snapshot, token).or_panic();
+        self.server.restart();
+    }
+
+    fn restore_data(&self, snapshot: &Path, token: &str) -> Result<()> {
+        let data = self.server.dir().join("data");
+        self.server.kill();
+        std::fs::remove_dir_all(&data)?;
+        let Identity { name, members, peer } = &self.identity;
+        let mut etcdctl = command::command("etcdctl")?;
+        etcdctl.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot).arg("--data-dir").arg(&data);
+        etcdctl.args(["--name", name, "--initial-cluster", members, "--initial-advertise-peer-urls", peer]);
+        etcdctl.args(["--initial-cluster-token", token]);
+        command::run(etcdctl, TOOL_LIMIT).map(drop)
+    }
+
     /// Whether it is the leader, by its own word.
     #[must_use]
     pub fn is_leader(&self) -> bool {
@@ -193,6 +245,15 @@ impl Etcd {
             return status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"));
         }
         probe::get(self.address(), "/metrics").is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
+    }
+
+    /// What it counts of itself, in the words of its page `/metrics`. Not of one that speaks TLS.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub fn metrics(&self) -> Result<String, String> {
+        probe::get(self.address(), "/metrics")
     }
 
     pub(super) fn wait_ready(&self) -> Result<()> {
@@ -257,16 +318,9 @@ impl Client {
     }
 
     fn make_users(&self) -> Result<()> {
-        for words in [
-            "user add root:rootpw",
-            "role add root",
-            "user grant-role root root",
-            "user add locker:lockpw",
-            "role add lock",
-            "role grant-permission lock --prefix=true readwrite lock/",
-            "user grant-role locker lock",
-            "auth enable",
-        ] {
+        let root = ["user add root:rootpw", "role add root", "user grant-role root root"].map(str::to_owned);
+        let rights = super::documented_rights();
+        for words in root.into_iter().chain(rights).chain(["auth enable".to_owned()]) {
             self.etcdctl(&words.split(' ').collect::<Vec<_>>())?;
         }
         self.users.store(true, Ordering::Relaxed);

@@ -134,6 +134,8 @@ struct Asked {
     claim: Arc<Claim>,
     sent: Moment,
     answer: Boxed<Result<Answer>>,
+    /// An earlier attempt with the same claim may have arrived.
+    may_be_there: bool,
     /// The answer is in the hands of somebody who sees to it.
     settled: bool,
 }
@@ -142,7 +144,7 @@ impl Asked {
     fn of(core: &Arc<Core>, claim: Arc<Claim>) -> Asked {
         let (store, asking) = (Arc::clone(&core.store), Arc::clone(&claim));
         let answer = Box::pin(async move { store.claim(&asking).await });
-        Asked { core: Arc::clone(core), claim, sent: core.now(), answer, settled: false }
+        Asked { core: Arc::clone(core), claim, sent: core.now(), answer, may_be_there: false, settled: false }
     }
 
     async fn answered(&mut self) -> Result<Answer> {
@@ -158,13 +160,14 @@ impl Drop for Asked {
             return;
         }
         let answer = std::mem::replace(&mut self.answer, Box::pin(std::future::pending()));
-        let (core, claim) = (Arc::clone(&self.core), self.claim.to_ref(None));
+        let (core, claim, may_be_there) = (Arc::clone(&self.core), self.claim.to_ref(None), self.may_be_there);
         let task = async move {
             if core.capability().claim_blocks {
                 core.withdraw(claim.clone());
             }
             match answer.await {
                 Ok(Answer::Busy(_) | Answer::Sealed) => {}
+                Err(error) if error.nothing_was_sent() && !may_be_there => {}
                 Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdraw(claim),
             }
         };
@@ -318,10 +321,11 @@ impl Errand {
                 Ok(answer) => return Ok((Arc::clone(&asked.claim), asked.sent, answer, attempts > 0)),
                 Err(error) => error,
             };
-            // Unless the store refused it outright: then it has nothing of ours.
+            // Unless the store refused it outright, or was never asked: then it has nothing of ours.
             let refused = matches!(error.kind(), ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Denied);
+            let may_be_there = asked.may_be_there || !error.nothing_was_sent();
             let core = Arc::clone(&self.core);
-            let mut unsure = Unsure { core: &core, claim: (!refused).then_some(&asked.claim) };
+            let mut unsure = Unsure { core: &core, claim: (may_be_there && !refused).then_some(&asked.claim) };
             let since = *unreached_since.get_or_insert(asked.sent);
             let give_up = self.once || !error.retry_may_help() || self.core.now().since(since) >= self.plan.store_wait;
             if give_up {
@@ -338,6 +342,7 @@ impl Errand {
             unsure.claim = None;
             drop(unsure);
             asked = Asked::of(&core, Arc::clone(&asked.claim));
+            asked.may_be_there = may_be_there;
             attempts += 1;
         }
     }
@@ -386,8 +391,10 @@ impl Errand {
             };
             tokio::select! {
                 biased;
-                () = changed => asking = false,
+                () = changed.as_mut() => asking = false,
                 woken = &mut wake, if !asking => {
+                    // What we change ourselves must not wake us once more.
+                    changed.set(kept.changed());
                     wake = store.wake(&kept.claim);
                     match woken {
                         Woken::Granted(fence) if !sent_again && kept.pushed(fence, core.now()) => {}

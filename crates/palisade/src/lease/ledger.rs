@@ -3,7 +3,7 @@
 //! One lock, held for moments. Sleepers are woken only when something is due before they would wake by themselves, so that an
 //! uncontended acquire and release wakes nobody.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::kept::Kept;
 use super::{Clock, Moment};
-use crate::store::ClaimId;
+use crate::store::{ByClaim, ClaimId};
 
 /// Sleepers look at the clock at least so often: their timers stop while the machine is suspended, our clock does not.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
@@ -32,7 +32,7 @@ pub(crate) struct Ledger {
 
 #[derive(Default)]
 struct Rows {
-    claims: HashMap<ClaimId, Row>,
+    claims: ByClaim<Row>,
     renewals: BTreeSet<(Moment, ClaimId)>,
     looks: BTreeSet<(Moment, ClaimId)>,
     /// When the keeper will look by itself.
@@ -351,6 +351,7 @@ mod tests {
             mode: Mode::Exclusive,
             owner: "test".into(),
             reason: None,
+            value: None,
             lease: LEASE,
             queue: true,
             min_hold: None,

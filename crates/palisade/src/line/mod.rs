@@ -115,6 +115,16 @@ impl Line {
         })
     }
 
+    /// Gives a holder another owner, which is what the leader of an election proclaims, and renews it.
+    pub fn proclaim(&mut self, now: StoreTime, claim: ClaimId, fence: Fence, value: &str, told: &mut Vec<Told>) -> Standing {
+        self.event(now, Some(claim), told, |line, _| {
+            if let Some(holder) = line.live_holder(claim, Some(fence)) {
+                holder.owner = value.into();
+            }
+            line.stand(now, claim, Some(fence))
+        })
+    }
+
     /// Ends somebody else's grant, or the closed period that a grant left behind.
     pub fn revoke(&mut self, now: StoreTime, fence: Fence, told: &mut Vec<Told>) -> Revoked {
         self.event(now, None, told, |line, told| line.end_grant(fence, told))

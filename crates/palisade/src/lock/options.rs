@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::lease::deadline::default_stop_margin;
 use crate::lease::kept::Terms;
 use crate::name::Name;
-use crate::store::{Capability, Kind, Mode};
+use crate::store::{Capability, Kind, LeaseUnit, Mode};
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_STORE_WAIT: Duration = Duration::from_secs(10);
@@ -30,6 +30,8 @@ pub(crate) struct Options {
     pub(crate) min_hold: Option<Duration>,
     pub(crate) once_per: Option<Duration>,
     pub(crate) detachable: bool,
+    /// Whether the owner is what a candidate of an election proclaims.
+    pub(crate) candidate: bool,
     pub(crate) auto_renew: bool,
     pub(crate) stop_margin: Option<Duration>,
     pub(crate) spin: Option<(Duration, Duration)>,
@@ -49,6 +51,7 @@ impl Options {
             min_hold: None,
             once_per: None,
             detachable: false,
+            candidate: false,
             auto_renew: true,
             stop_margin: None,
             spin: None,
@@ -68,6 +71,7 @@ impl Options {
             mode,
             owner: Arc::clone(&self.owner),
             reason: self.reason.clone(),
+            value: self.candidate.then(|| Arc::clone(&self.owner)),
             lease,
             exact_lease: self.lease.is_some(),
             min_hold: self.min_hold.filter(|span| !span.is_zero()),
@@ -115,6 +119,12 @@ impl Options {
     fn check_times(&self, capability: &Capability, lease: Duration) -> Result<()> {
         if self.min_hold.is_some() && !capability.min_hold {
             return Err(Error::unsupported(format!("{capability} cannot keep a name closed for a minimum time (min_hold)")));
+        }
+        if self.min_hold.is_some() && self.detachable && capability.lease_unit == LeaseUnit::Session {
+            // Both need a session of the claim's own, and of different lengths.
+            return Err(Error::unsupported(format!(
+                "on {capability} a grant with a min_hold cannot be detached; leave out one of the two"
+            )));
         }
         if self.once_per.is_some() && !capability.once_per {
             return Err(Error::unsupported(format!("{capability} cannot refuse by the time of the last grant (once_per)")));

@@ -4,7 +4,7 @@
 //! ([`Swapped::Conflict`]), looks again, and decides again. Use it where the work between reading and writing is short and has no
 //! effect of its own; use a lock, with a [fence](crate::fence), where it is long or must not be done twice.
 //!
-//! The shape is the same for every system that it is made for, Redis and ZooKeeper:
+//! The shape is the same for every system that it is made for, Redis, etcd and ZooKeeper:
 //!
 //! | verb | answer |
 //! |---|---|
@@ -20,6 +20,8 @@
 //! expects a version can only pass while that very value stands there: there is no ABA. How far that goes is documented with each
 //! system.
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "zookeeper")]
@@ -84,13 +86,14 @@ pub enum Settled {
 
 /// A swap whose answer was lost: all that is needed to find out what became of it, or to do it after all.
 ///
-/// It carries the value, and a random token that is kept beside the value in the store.
+/// It carries the value; and in Redis a random token, which is kept beside the value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PendingSwap {
     key: Vec<u8>,
     expected: Option<Version>,
     /// `None` removes.
     value: Option<Vec<u8>>,
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "etcd has no place for it"))]
     token: String,
 }
 

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Page, Query, Released, Revoked, Standing, Store, Woken,
+    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Page, Query, Released, Revoked, Standing,
+    Store, Woken,
 };
 use palisade::{Fence, Name, Result};
 use tokio::sync::Notify;
@@ -121,6 +122,18 @@ impl Store for Bent {
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         self.store.detach(claim).await
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        self.store.leader(name).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        self.store.proclaim(claim, value).await
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        self.store.observe(name).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

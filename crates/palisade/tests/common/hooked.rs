@@ -7,7 +7,8 @@ use std::task::Poll;
 use async_trait::async_trait;
 use palisade::lease::Moment;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Lease, Page, Query, Released, Revoked, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimRef, Ending, Event, Leader, Lease, Observation, Page, Query, Released, Revoked, Standing,
+    Store, Woken,
 };
 use palisade::stores::memory::MemoryStore;
 use palisade::{Error, Fence, Name, Result};
@@ -179,6 +180,18 @@ impl Store for Hooked {
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         self.store.detach(claim).await
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        self.store.leader(name).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        self.store.proclaim(claim, value).await
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        self.store.observe(name).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

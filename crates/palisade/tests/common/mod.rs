@@ -2,8 +2,13 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod actors;
 pub mod bent;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod hooked;
+#[cfg(feature = "redis")]
+pub mod keys;
 #[cfg(feature = "redis")]
 pub mod redis;
 

@@ -18,6 +18,7 @@ pub struct Held {
     prefix: Option<String>,
     claim: String,
     fence: Fence,
+    exact_name: bool,
 }
 
 impl Held {
@@ -53,13 +54,20 @@ impl Held {
     }
 
     fn new(name: Name, claim: String, fence: Fence) -> Held {
-        Held { name, prefix: None, claim, fence }
+        Held { name, prefix: None, claim, fence, exact_name: false }
     }
 
-    /// The `prefix=` of the lock's URL, if it has one. A lock with `names=exact` cannot be asked.
+    /// The `prefix=` of the lock's URL, if it has one.
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Held {
         Held { prefix: Some(prefix.into()), ..self }
+    }
+
+    /// For a lock whose URL says `names=exact`. Of a name that begins with `}` Redis makes no hash tag: nothing can be kept
+    /// beside such a lock.
+    #[must_use]
+    pub fn exact_name(self) -> Held {
+        Held { exact_name: true, ..self }
     }
 
     /// The fence of the grant.
@@ -86,7 +94,7 @@ impl Held {
     }
 
     pub(super) fn lock_key(&self) -> String {
-        stores::redis::line_key(self.prefix.as_deref(), &self.name)
+        stores::redis::line_key(self.prefix.as_deref(), &self.name, self.exact_name)
     }
 
     fn tag(&self) -> String {

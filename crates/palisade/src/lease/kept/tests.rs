@@ -22,6 +22,7 @@ fn claim() -> Arc<Claim> {
         mode: Mode::Exclusive,
         owner: "test".into(),
         reason: None,
+        value: None,
         lease: LEASE,
         queue: true,
         min_hold: None,

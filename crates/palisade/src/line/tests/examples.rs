@@ -98,6 +98,25 @@ fn a_downgrade_lets_readers_in_and_keeps_the_fence() {
 }
 
 #[test]
+fn a_proclamation_changes_what_is_shown_and_nothing_else() {
+    let mut scene = Scene::default();
+    scene.claim(0, &mutex(1));
+    scene.claim(0, &mutex(2));
+    let before = scene.line.clone();
+    let standing = scene.line.proclaim(at(0), id(1), fence(1), "elsewhere", &mut scene.told);
+    assert_eq!((standing, scene.told()), (Standing::Held(grant(1)), vec![]));
+    assert_eq!(&*scene.line.holders[0].owner, "elsewhere");
+    scene.line.holders[0].owner = before.holders[0].owner.clone();
+    assert_eq!(scene.line, before);
+    // Neither by another fence, nor by who waits, nor by who is gone.
+    for (claim, by) in [(1, 2), (2, 1), (2, 2), (3, 1)] {
+        let standing = scene.line.proclaim(at(0), id(claim), fence(by), "stale", &mut scene.told);
+        assert!(matches!(standing, Standing::Gone(_)), "{standing:?}");
+    }
+    assert_eq!(scene.line, before);
+}
+
+#[test]
 fn a_big_permit_claim_blocks_the_small_ones_behind_it() {
     let mut scene = Scene::default();
     scene.claim(0, &permits(1, 1));

@@ -37,6 +37,7 @@ fn some_claim(number: u128, kind: Kind, mode: Mode, lease: u64) -> Claim {
         mode,
         owner: Arc::from(format!("owner {number}")),
         reason: None,
+        value: None,
         lease: secs(lease),
         queue: true,
         min_hold: None,

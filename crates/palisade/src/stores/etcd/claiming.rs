@@ -9,10 +9,12 @@
 //! A claim that may not queue only reads in the second step.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::entry::{self, Entry, Purpose};
 use super::known::Seat;
 use super::members::{Again, Failed};
+use super::past::Broken;
 use super::proto::TxnRequest;
 use super::session::Session;
 use super::shared::{Shared, gone};
@@ -20,6 +22,7 @@ use super::standing::{Verdict, check_kind, verdict};
 use super::txn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
+use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, Grant, Holder, Mode, Place};
 
 /// How often a claim is made anew because its session was gone.
@@ -27,8 +30,13 @@ const ATTEMPTS: usize = 3;
 
 impl Shared {
     pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
-        self.claims.lock().exhume(claim.id);
+        if let Some(value) = &claim.value {
+            entry::check_value(value)?;
+        }
         let seat = self.seat(&claim.name, claim.id);
+        if self.stays(&seat).await {
+            self.is_unsure(claim.id);
+        }
         let (mut attempt, mut is_taken) = (1, false);
         let answer = loop {
             let full = self.full_session(claim.id, claim.lease, claim.detachable).await?;
@@ -50,7 +58,11 @@ impl Shared {
         };
         let answer = answer.map_err(Error::from);
         match &answer {
-            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
+            Ok(Answer::Granted(_) | Answer::Queued(_)) => {
+                // Not before: who asks about a claim that was turned away hears why it ended the last time.
+                self.claims.lock().exhume(claim.id);
+                self.is_sure(claim.id);
+            }
             Err(error) if *error.kind() == ErrorKind::Unavailable => self.is_unsure(claim.id),
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
                 self.forget(claim.id);
@@ -86,12 +98,19 @@ impl Shared {
         };
         let asking =
             TxnRequest { compare: vec![txn::is_empty(line)], success: vec![txn::put(key, value, full.id)], failure: otherwise };
+        let before = self.members.past.highest();
         let response = self.txn(asking, Again::Freely).await?;
         let seen = txn::revision_of(&response);
+        let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
+        if (response.succeeded || stands) && seen <= before {
+            // A write makes a new revision: this one was given before.
+            self.delete(key, seen, Again::Freely).await?;
+            self.members.tell_broken();
+            return Err(Broken::WentBack { from: before, to: seen - 1 }.error(&"the store").into());
+        }
         if response.succeeded {
             return self.granted(claim, seat, seen, full).await.map(|grant| Some(Answer::Granted(grant)));
         }
-        let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
         let read = Entry::read_all(txn::keys_of(response));
         let line = match read {
             Ok(line) => line,
@@ -132,15 +151,15 @@ impl Shared {
         match verdict {
             Verdict::Sealed => Ok(Answer::Sealed),
             Verdict::Held => {
-                if own.lease != full.id {
-                    self.move_key(seat, own.revision, full).await?;
+                if own.lease != full.id && span_of(claim).is_none() {
+                    self.move_key(claim, seat, own.revision, full).await?;
                 }
                 self.granted(claim, seat, own.revision, full).await.map(Answer::Granted)
             }
             Verdict::Blocked(blocker) => {
                 let session = match [full, wait].into_iter().find(|session| session.id == own.lease) {
                     Some(session) => Arc::clone(session),
-                    None => self.sessions.of_key(own.lease).await?.ok_or_else(gone)?,
+                    None => self.sessions.of_key(own.lease, claim.wait_lease()).await?.ok_or_else(gone)?,
                 };
                 self.waits(claim, seat, own.revision, &session, blocker, (line, seen));
                 Ok(Answer::Queued(place(&session, line)))
@@ -180,8 +199,15 @@ impl Shared {
         Ok(Answer::Busy(busy(&line)))
     }
 
+    /// Makes sure that a session outlasts what a waiter counts on, before its key is moved there.
+    pub(super) async fn may_move_to(&self, claim: &Claim, session: &Session) -> Result<(), Failed> {
+        let lasts = self.sessions.outlasts(session, BootClock.now() + claim.wait_lease()).await?;
+        if lasts { Ok(()) } else { Err(Failed { error: gone(), lease_gone: true }) }
+    }
+
     /// Hangs a key of ours on another session.
-    pub(super) async fn move_key(&self, seat: &Seat, revision: i64, session: &Session) -> Result<(), Failed> {
+    pub(super) async fn move_key(&self, claim: &Claim, seat: &Seat, revision: i64, session: &Session) -> Result<(), Failed> {
+        self.may_move_to(claim, session).await?;
         let moving = TxnRequest {
             compare: vec![txn::made_at(&seat.key, revision)],
             success: vec![txn::move_to(&seat.key, session.id)],
@@ -190,7 +216,8 @@ impl Shared {
         if self.txn(moving, Again::Freely).await?.succeeded { Ok(()) } else { Err(gone().into()) }
     }
 
-    /// Our key holds. A minimum hold needs a session of its own: it must last when nobody renews it any more.
+    /// Our key holds. A minimum hold that is longer than the lease needs a session of its own, as long as it is: it must last when
+    /// nobody renews it any more, and no longer.
     pub(super) async fn granted(
         self: &Arc<Self>,
         claim: &Claim,
@@ -200,17 +227,23 @@ impl Shared {
     ) -> Result<Grant, Failed> {
         let fence = u64::try_from(revision).ok().and_then(Fence::new).ok_or_else(|| Error::protocol("a revision below zero"))?;
         let mut session = Arc::clone(session);
-        if let Some(span) = claim.min_hold
-            && !self.is_owned(claim.id)
-        {
-            let own = self.sessions.open(span.max(claim.lease)).await?;
-            self.own(claim.id, &own);
-            self.move_key(seat, revision, &own).await?;
-            session = own;
+        if let Some(span) = span_of(claim) {
+            session = match self.owned_by(claim.id) {
+                // Asked for again: it is on it, or on its way there.
+                Some(own) => own,
+                None => self.sessions.open(span).await?,
+            };
+            self.own(claim.id, &session);
+            self.move_key(claim, seat, revision, &session).await?;
         }
         self.holds(claim, seat, revision, &session);
         Ok(Grant { fence, lease: session.lease() })
     }
+}
+
+/// The minimum hold of a claim, where the lease does not cover it.
+fn span_of(claim: &Claim) -> Option<Duration> {
+    claim.min_hold.filter(|span| *span > claim.lease && !claim.detachable)
 }
 
 /// Whether a claim would hold if it stood at the end of the line.

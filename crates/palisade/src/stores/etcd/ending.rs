@@ -12,12 +12,11 @@ use super::standing::holders;
 use super::txn;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::lease::{BootClock, Clock};
 use crate::name::Name;
 use crate::store::{ClaimRef, Ending, Gone, Mode, Released, Revoked, Standing};
 
 /// Our key, by its fence where it is known.
-fn ours(seat: &Seat, fence: Option<Fence>) -> Compare {
+pub(super) fn ours(seat: &Seat, fence: Option<Fence>) -> Compare {
     match fence.and_then(|fence| i64::try_from(fence.get()).ok()) {
         Some(revision) => txn::made_at(&seat.key, revision),
         None => txn::exists(&seat.key),
@@ -39,52 +38,66 @@ impl Shared {
             return Ok(Released::AlreadyLost);
         }
         let known = self.forget(id);
-        let left = known
-            .filter(|known| known.waiting.is_none())
-            .and_then(|known| known.closed_until)
-            .map(|until| until.since(BootClock.now()))
-            .filter(|left| !left.is_zero());
+        if let Some(until) = known.filter(|known| known.waiting.is_none()).and_then(|known| known.closed_until) {
+            self.closing(id, until);
+        }
+        let left = self.closed_for(id).filter(|left| !left.is_zero());
         let released = match (ending, left) {
             (Ending::Seal(span), _) => self.seal(claim, &seat, span).await?,
-            (Ending::Release, Some(left)) => return Ok(done(self.close(claim, &seat, left).await?)),
+            (Ending::Release, Some(left)) => {
+                let closed = self.close(claim, &seat, left).await?;
+                self.closed(id);
+                return Ok(done(closed));
+            }
             (Ending::Release | Ending::Undo, _) => {
                 let deleting = TxnRequest {
                     compare: vec![ours(&seat, claim.fence)],
                     success: vec![txn::delete(&seat.key)],
                     failure: Vec::new(),
                 };
-                let response = self.txn(deleting, Again::Never).await?;
-                done(response.succeeded && txn::deleted_by(&response) > 0)
+                match self.txn(deleting, Again::Never).await {
+                    Ok(response) => done(response.succeeded && txn::deleted_by(&response) > 0),
+                    Err(failed) => {
+                        // Whoever asks us may give up before the store answers.
+                        self.delete_later(&seat, Duration::ZERO);
+                        return Err(failed.into());
+                    }
+                }
             }
         };
+        self.closed(id);
         self.end_owned(id);
         self.withdrawn(id, &seat);
         Ok(released)
     }
 
-    /// Gives a grant back whose minimum hold is not over: the key stays, on the session of its own that it has, and is deleted
-    /// when the time has come; by the end of the session if we are gone then.
+    /// Gives a grant back whose minimum hold is not over: the key stays, on a session as long as that, and is deleted when the time
+    /// has come; by the end of the session if we are gone then.
     async fn close(self: &Arc<Self>, claim: &ClaimRef, seat: &Arc<Seat>, left: Duration) -> Result<bool, Failed> {
         let Some(own) = self.read_own(seat).await? else { return Ok(false) };
+        if own.purpose == Purpose::Closed {
+            // Asked again, and it is done.
+            return Ok(claim.fence.is_none_or(|fence| fence == own.fence()));
+        }
+        let value = own.rewritten(Purpose::Closed, own.mode);
+        let session = match self.disown(claim.claim.id).filter(|session| session.id == own.lease) {
+            Some(span) => span,
+            None => self.sessions.open(left).await?,
+        };
         let closing = TxnRequest {
             compare: vec![ours(seat, claim.fence)],
-            success: vec![txn::rewrite(&seat.key, own.rewritten(Purpose::Closed, own.mode))],
+            success: vec![txn::put(&seat.key, value, session.id)],
             failure: Vec::new(),
         };
         let closed = self.txn(closing, Again::Freely).await?.succeeded;
-        let session = self.disown(claim.claim.id);
-        if closed {
-            let (shared, seat) = (Arc::downgrade(self), Arc::clone(seat));
-            tokio::spawn(async move {
-                tokio::time::sleep(left).await;
-                let Some(shared) = shared.upgrade() else { return };
-                if shared.delete(&seat.key, own.revision, Again::Freely).await.is_ok()
-                    && let Some(session) = session
-                {
-                    drop(shared.sessions.revoke(&session).await);
-                }
-            });
-        }
+        let (shared, left) = (Arc::downgrade(self), if closed { left } else { Duration::ZERO });
+        tokio::spawn(async move {
+            tokio::time::sleep(left).await;
+            // And with it the key. If it cannot be told, it ends by itself.
+            if let Some(shared) = shared.upgrade() {
+                drop(shared.sessions.revoke(&session).await);
+            }
+        });
         Ok(closed)
     }
 
@@ -133,7 +146,7 @@ impl Shared {
         self.standing(claim).await
     }
 
-    async fn standing(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+    pub(super) async fn standing(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let mut answers = self.renew(std::slice::from_ref(claim)).await;
         answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
     }

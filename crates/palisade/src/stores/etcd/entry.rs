@@ -1,14 +1,14 @@
 //! One key of a line, and what its value says.
 //!
-//! Our values are words: `palisade:1:kind=rwlock&mode=shared&owner=alice`. A value that is not ours, empty as Go's and etcdctl's, is
-//! an exclusive claim.
+//! Our values are words: `palisade:1:kind=rwlock&mode=shared&owner=alice`. A value that is not ours, empty as that of Go's and
+//! etcdctl's locks, is an exclusive claim. That of an election's candidate is what it proclaims, ours included.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::proto::KeyValue;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::store::{Claim, Holder, Kind, Mode, Waiter};
+use crate::store::{Claim, ClaimId, Holder, Kind, Leader, Mode, Waiter};
 
 /// What stands before the version of the format.
 const MARK: &str = "palisade:";
@@ -47,10 +47,29 @@ pub(super) struct Entry {
     pub(super) mode: Mode,
     owner: String,
     reason: Option<String>,
+    /// The value as it stands there, unless it is made of our words.
+    value: Option<String>,
 }
 
 /// What is written for a claim.
 pub(super) fn value(claim: &Claim) -> Vec<u8> {
+    match &claim.value {
+        Some(value) => value.as_bytes().to_vec(),
+        None => in_words(claim),
+    }
+}
+
+/// Whether a candidate may proclaim this: not what we would take for words of our own.
+pub(super) fn check_value(value: &str) -> Result<()> {
+    if value.starts_with(MARK) {
+        return Err(Error::config(format!(
+            "a value that begins with {MARK} would be taken for a lock of ours; begin it otherwise"
+        )));
+    }
+    Ok(())
+}
+
+fn in_words(claim: &Claim) -> Vec<u8> {
     written(Purpose::Claim, claim.kind, claim.mode, &claim.owner, claim.reason.as_deref())
 }
 
@@ -98,8 +117,16 @@ impl Entry {
             kind: Kind::Mutex,
             mode: Mode::Exclusive,
             reason: None,
+            value: None,
         };
-        let Some(text) = std::str::from_utf8(&kv.value).ok().filter(|text| text.starts_with(MARK)) else { return Ok(entry) };
+        let Some(text) = std::str::from_utf8(&kv.value).ok().filter(|text| text.starts_with(MARK)) else {
+            let value = String::from_utf8_lossy(&kv.value).into_owned();
+            if !value.is_empty() {
+                entry.owner.clone_from(&value);
+            }
+            entry.value = Some(value);
+            return Ok(entry);
+        };
         let unreadable = || Error::protocol("a key of this lock was written by a newer version of palisade; upgrade this one");
         let words = text.strip_prefix(VERSION).ok_or_else(unreadable)?;
         let (mut limit, mut permits) = (0, None);
@@ -137,6 +164,11 @@ impl Entry {
         u64::try_from(self.revision).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
     }
 
+    /// What it says as the leader of an election.
+    pub(super) fn leader(&self) -> Leader {
+        Leader { value: self.value.as_ref().unwrap_or(&self.owner).clone(), fence: self.fence() }
+    }
+
     /// The same key with another value.
     pub(super) fn rewritten(&self, purpose: Purpose, mode: Mode) -> Vec<u8> {
         let kind = if mode == Mode::Shared { Kind::RwLock } else { self.kind };
@@ -159,8 +191,12 @@ impl Entry {
     }
 }
 
-/// What is known of a peer: the end of its key, which is its lease.
+/// What is known of one who says nothing: the end of its key. That is a peer's lease, or a claim of ours, which is a secret.
 fn stranger(key: &[u8]) -> String {
     let key = String::from_utf8_lossy(key);
-    format!("lease {}", key.rsplit('/').next().unwrap_or_default())
+    let end = key.rsplit('/').next().unwrap_or_default();
+    match ClaimId::parse(end) {
+        Some(claim) => format!("claim {claim:?}"),
+        None => format!("lease {end}"),
+    }
 }

@@ -46,15 +46,13 @@ pub(super) fn remedy(status: &Status, asked: &Host) -> Remedy {
             Remedy::AskAnother(unavailable(&format!("cannot be reached: {}", root_cause(status))))
         }
         Code::Unavailable => Remedy::Unsure(unavailable(&format!("cannot answer now: {text}"))),
-        Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => Remedy::Unsure(unavailable("has not answered in time")),
         // How a connection that breaks in the middle of an answer is told.
-        Code::Unknown | Code::Internal if std::error::Error::source(status).is_some() => {
+        Code::Unknown | Code::Internal | Code::Cancelled if broke(status) => {
             Remedy::Unsure(unavailable(&format!("cannot be reached: {}", root_cause(status))))
         }
-        // The server is just stopping, or beginning.
-        Code::Unknown if text.contains("stopped") || text.contains("transport is closing") => {
-            Remedy::Unsure(unavailable("is stopping"))
-        }
+        Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => Remedy::Unsure(unavailable("has not answered in time")),
+        // The server is just stopping, or has no leader at the moment, or says something else that it has no code for.
+        Code::Unknown => Remedy::Unsure(unavailable(&format!("cannot answer now: {text}"))),
         Code::Unimplemented => {
             Remedy::Tell(Error::unsupported(format!("{asked} is older than etcd 3.4, which this store needs")))
         }
@@ -81,6 +79,11 @@ pub(super) fn denied(asked: &Host, what: &str) -> Error {
 /// Whether the request surely did not reach the server: there was no connection.
 fn never_left(status: &Status) -> bool {
     causes(status).any(|cause| cause.is::<tonic::ConnectError>())
+}
+
+/// Whether there is a cause besides our own patience, which is told as a cause as well.
+fn broke(status: &Status) -> bool {
+    causes(status).last().is_some_and(|cause| !cause.is::<tonic::TimeoutExpired>())
 }
 
 fn root_cause(status: &Status) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::session::Session;
 use super::standing::Blocker;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ClaimId, Gone, Kind, Mode};
+use crate::store::{ClaimId, Gone, Kind, Lease, Mode};
 use crate::stores::mailbox::Mailbox;
 
 /// A claim of ours that is in the store, as far as we know.
@@ -24,6 +24,8 @@ pub(super) struct Known {
     pub(super) until: Moment,
     /// The end of its minimum hold.
     pub(super) closed_until: Option<Moment>,
+    /// Whether its session is as long as the minimum hold. Such a session is never renewed: it must end in time if we are gone.
+    pub(super) is_span: bool,
     /// Set while it waits.
     pub(super) waiting: Option<Waiting>,
     /// Whether it holds with the short session of a waiter still: its next renewal moves it to the full one.
@@ -34,6 +36,8 @@ pub(super) struct Known {
     pub(super) opened: bool,
     /// Whether the key was seen after the watch was opened: then only the watch can tell of its end.
     pub(super) verified: bool,
+    /// Whether the watch was broken since the key was last seen.
+    pub(super) was_broken: bool,
 }
 
 /// Where a claim's key is.
@@ -58,8 +62,21 @@ pub(super) struct Waiting {
 impl Known {
     /// Takes up that its session was confirmed.
     pub(super) fn confirmed(&mut self) {
-        let lease = self.session.lease();
-        self.until = self.session.confirmed_at() + self.lease.min(lease.length);
+        self.until = (self.session.confirmed_at() + self.lease).min(self.session.end_of());
+    }
+
+    /// What it may count on once it was seen, from a question on that was asked then: its session, or as much of its lease as its
+    /// minimum hold has left.
+    pub(super) fn lease_from(&self, asked: Moment) -> Lease {
+        if !self.is_span {
+            return self.session.lease();
+        }
+        Lease::of(self.lease.min(self.session.end_of().since(asked)))
+    }
+
+    /// Whether its minimum hold is so nearly over that it must move to a session which is renewed.
+    pub(super) fn needs_more(&self, now: Moment) -> bool {
+        self.is_span && self.session.end_of().since(now) < self.lease * 2
     }
 
     /// Its watches, which nobody needs any more.
@@ -100,6 +117,27 @@ impl Book {
 
     pub(super) fn grave(&self, claim: ClaimId) -> Option<Gone> {
         self.buried.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
+    }
+
+    /// Takes up that the sessions of these claims were confirmed for them.
+    pub(super) fn confirmed(&mut self, claims: &[ClaimId]) {
+        for claim in claims {
+            if let Some(known) = self.known.get_mut(claim) {
+                known.confirmed();
+            }
+        }
+    }
+
+    /// The claims of this session whose time was over before.
+    pub(super) fn over(&self, session: &Session, before: Moment) -> Vec<(ClaimId, Arc<Seat>, i64)> {
+        let of_session = self.known.iter().filter(|(_, known)| std::ptr::eq(&*known.session, session));
+        let over = of_session.filter(|(_, known)| known.until < before);
+        over.map(|(claim, known)| (*claim, Arc::clone(&known.seat), known.revision)).collect()
+    }
+
+    /// Whether this claim, made at this revision, is one of ours.
+    pub(super) fn knows(&self, claim: ClaimId, revision: i64) -> bool {
+        self.known.get(&claim).is_some_and(|known| known.revision == revision)
     }
 
     /// Whether claims hang on this session.

@@ -19,7 +19,8 @@ impl Shared {
             Query::Show(name) => {
                 let (line, _) = self.read_line(self.settings.line(name).as_bytes()).await?;
                 let mut lines: Vec<LineView> = view(name, &line).into_iter().collect();
-                for (holder, entry) in lines.iter_mut().flat_map(|view| &mut view.holders).zip(&line) {
+                let shown = line.iter().filter(|entry| entry.purpose != Purpose::Sealed);
+                for (holder, entry) in lines.iter_mut().flat_map(|view| &mut view.holders).zip(shown) {
                     holder.lease_left = self.sessions.left(entry.lease).await?;
                 }
                 Ok(Page { lines, next: None })

@@ -1,7 +1,7 @@
 //! The members of the cluster: which one is asked, and what happens when it does not answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prost::Message;
@@ -15,13 +15,20 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::failure::{Remedy, denied, remedy};
-use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
+use super::past::Past;
+use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Headed};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret};
 
+/// The longest answer that is taken: a line of some hundred thousand keys.
+const LONGEST_ANSWER: usize = 64 << 20;
+
 /// How long a member may leave a request unanswered before others are asked what comes next.
 const SUSPECT: Duration = Duration::from_millis(500);
+
+/// How often one request logs in: whoever changes users and roles mostly changes several.
+const LOGINS: usize = 3;
 
 type Token = MetadataValue<tonic::metadata::Ascii>;
 
@@ -61,6 +68,9 @@ pub(super) struct Members {
     /// One at a time logs in.
     logging_in: tokio::sync::Mutex<()>,
     pub(super) request_timeout: Duration,
+    pub(super) past: Past,
+    /// Told when the cluster is not the one any more that confirmed our claims.
+    broken: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct Member {
@@ -88,7 +98,36 @@ impl Members {
             token: Mutex::new(None),
             logging_in: tokio::sync::Mutex::new(()),
             request_timeout: settings.request_timeout,
+            past: Past::default(),
+            broken: OnceLock::new(),
         })
+    }
+
+    /// Says who is to hear that the cluster has gone back in time, or is another one.
+    pub(super) fn on_broken(&self, tell: impl Fn() + Send + Sync + 'static) {
+        drop(self.broken.set(Box::new(tell)));
+    }
+
+    /// Takes up what an answer says of the cluster.
+    fn check<A: Headed>(&self, answer: &A, asked: &Host, at_least: i64) -> Result<(), Failed> {
+        let Some(header) = answer.header() else { return Ok(()) };
+        self.past.take(header, A::IS_LATEST.then_some(at_least)).map_err(|broken| {
+            let error = broken.error(asked);
+            tracing::error!(%error, "the store has lost what it confirmed");
+            self.tell_broken();
+            error.into()
+        })
+    }
+
+    pub(super) fn tell_broken(&self) {
+        if let Some(tell) = self.broken.get() {
+            tell();
+        }
+    }
+
+    /// Whether we have a user and a password.
+    pub(super) fn logs_in(&self) -> bool {
+        self.login.is_some()
     }
 
     /// The place of the member to ask now.
@@ -116,7 +155,7 @@ impl Members {
     pub(super) async fn ask<Q, A>(&self, path: &'static str, question: Q, again: Again) -> Result<A, Failed>
     where
         Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
+        A: Message + Default + Headed + 'static,
     {
         self.ask_within(path, question, again, self.request_timeout).await
     }
@@ -131,11 +170,12 @@ impl Members {
     ) -> Result<A, Failed>
     where
         Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
+        A: Message + Default + Headed + 'static,
     {
         let mut hung_at = None;
+        let at_least = self.past.highest();
         let asking = async {
-            let mut logged_in_again = false;
+            let mut logins = 0;
             let mut attempt = 1;
             loop {
                 let place = self.current();
@@ -143,12 +183,12 @@ impl Members {
                 let member = self.member(place)?;
                 let token = self.token().await?;
                 let status = match self.send(place, member, path, question.clone(), token.clone(), limit).await {
-                    Ok(answer) => return Ok(answer),
+                    Ok(answer) => return self.check(&answer, &member.host, at_least).map(|()| answer),
                     Err(status) => status,
                 };
                 let error = match remedy(&status, &member.host) {
-                    Remedy::LogIn(_) if self.login.is_some() && !logged_in_again => {
-                        logged_in_again = true;
+                    Remedy::LogIn(_) if self.login.is_some() && logins < LOGINS => {
+                        logins += 1;
                         self.forget_token(token.as_ref());
                         continue;
                     }
@@ -204,7 +244,7 @@ impl Members {
         let mut request = with_token(Request::new(question), token);
         // So that the server, too, gives up what nobody waits for any more.
         request.set_timeout(limit);
-        let mut grpc = Grpc::new(member.channel());
+        let mut grpc = Grpc::new(member.channel()).max_decoding_message_size(LONGEST_ANSWER);
         let sending = async {
             grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
             let codec = ProstCodec::<Q, A>::default();
@@ -230,7 +270,7 @@ impl Members {
         let mut request = with_token(Request::new(UnboundedReceiverStream::new(out)), token.clone());
         // A member that has lost its leader ends the stream, instead of keeping it silent.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let mut grpc = Grpc::new(member.channel());
+        let mut grpc = Grpc::new(member.channel()).max_decoding_message_size(LONGEST_ANSWER);
         let opening = async {
             grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
             let codec = ProstCodec::<Q, A>::default();

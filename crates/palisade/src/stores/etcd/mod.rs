@@ -16,6 +16,7 @@
 //!     mailbox ◄─── known ◄────┘ └── watcher ◄──      └─► session ─► heartbeat ─► server
 //! ```
 //!
+//! `electing` is what elections add: the leader's value, and who watches it.
 //! `standing` is the rule by which the keys of a line hold or wait; `entry` is what a key says.
 //!
 //! # What a verb costs
@@ -23,19 +24,23 @@
 //! | verb | requests |
 //! |---|---|
 //! | acquire, free | 1 transaction |
-//! | acquire, in line | 1 transaction, 2 watches; 1 read more if something was written meanwhile |
+//! | acquire, in line | 1 transaction, 1 watch, 1 more after a while; 1 read more if something was written meanwhile |
 //! | hand-off | the release, and 1 transaction by whoever is next |
 //! | release | 1 transaction |
 //! | renewal | 1 keep-alive for all claims of one length |
 
 mod claiming;
+mod electing;
 mod ending;
 mod entry;
 mod failure;
 mod heartbeat;
 mod known;
+mod leaving;
+mod link;
 mod listing;
 mod members;
+mod past;
 mod plain;
 mod proto;
 mod renewing;
@@ -58,8 +63,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
-    Revoked, Runs, Standing, Store, Wakes, Woken,
+    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation, Order,
+    Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::stores::mailbox::PutsBack;
 use crate::url::StoreUrl;
@@ -84,6 +89,8 @@ pub const CAPABILITY: Capability = Capability {
     // etcd has no clock that a transaction could read.
     once_per: false,
     once: true,
+    proclaim: true,
+    observe: true,
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,
@@ -96,6 +103,7 @@ pub const CAPABILITY: Capability = Capability {
     runs: Runs::Client,
 };
 
+pub(crate) use self::link::{Kept, Link, Writing, may_be_done};
 pub use self::plain::PLAIN;
 
 /// Opens a URL of etcd. Nothing is connected.
@@ -150,6 +158,18 @@ impl Store for EtcdStore {
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         self.0.detach(claim).await
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        self.0.leader(name).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        self.0.proclaim(claim, value).await
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        self.0.observe(name).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Order, Page, Query, Released, Revoked, Standing, Store, Wakes,
-    Woken,
+    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Order, Page, Query, Released, Revoked,
+    Standing, Store, Wakes, Woken,
 };
 use crate::stores::etcd::proto::TxnRequest;
 
@@ -115,6 +115,18 @@ impl Store for PlainStore {
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
         self.0.detach(claim).await
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        self.0.leader(name).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        self.0.proclaim(claim, value).await
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        self.0.observe(name).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

@@ -12,10 +12,43 @@ pub(super) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive
 pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
+/// What stands before every answer: which cluster has given it, and at which revision.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
+    #[prost(uint64, tag = "1")]
+    pub(super) cluster_id: u64,
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
+}
+
+/// An answer to a single request.
+pub(super) trait Headed {
+    /// Whether its revision is at least as high as that of every answer before it. Not where a member answers by itself,
+    /// which may not have heard of the latest.
+    const IS_LATEST: bool;
+
+    fn header(&self) -> Option<&Header>;
+}
+
+macro_rules! headed {
+    ($($answer:ty, $is_latest:literal;)*) => {
+        $(impl Headed for $answer {
+            const IS_LATEST: bool = $is_latest;
+
+            fn header(&self) -> Option<&Header> {
+                self.header.as_ref()
+            }
+        })*
+    };
+}
+
+headed! {
+    RangeResponse, true;
+    TxnResponse, true;
+    LeaseGrantResponse, true;
+    LeaseRevokeResponse, true;
+    LeaseTimeToLiveResponse, false;
+    AuthenticateResponse, false;
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -24,6 +57,9 @@ pub(super) struct KeyValue {
     pub(super) key: Vec<u8>,
     #[prost(int64, tag = "2")]
     pub(super) create_revision: i64,
+    /// When it was last written; in the news of its end, when that was.
+    #[prost(int64, tag = "3")]
+    pub(super) mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
     pub(super) value: Vec<u8>,
     #[prost(int64, tag = "6")]
@@ -53,6 +89,9 @@ pub(super) struct RangeRequest {
     pub(super) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(super) limit: i64,
+    /// As it was then; 0 is now.
+    #[prost(int64, tag = "4")]
+    pub(super) revision: i64,
     #[prost(enumeration = "SortOrder", tag = "5")]
     pub(super) sort_order: i32,
     #[prost(enumeration = "SortTarget", tag = "6")]
@@ -150,9 +189,10 @@ pub(super) enum CompareResult {
 pub(super) enum CompareTarget {
     Version = 0,
     Create = 1,
+    Mod = 2,
 }
 
-/// Only create revisions are compared here.
+/// Only revisions are compared here.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
     #[prost(enumeration = "CompareResult", tag = "1")]
@@ -161,7 +201,7 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(super) key: Vec<u8>,
-    #[prost(oneof = "Operand", tags = "5")]
+    #[prost(oneof = "Operand", tags = "5, 6")]
     pub(super) operand: Option<Operand>,
     #[prost(bytes = "vec", tag = "64")]
     pub(super) range_end: Vec<u8>,
@@ -172,6 +212,8 @@ pub(super) struct Compare {
 pub(super) enum Operand {
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
+    #[prost(int64, tag = "6")]
+    ModRevision(i64),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -202,6 +244,8 @@ pub(super) struct LeaseGrantRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseGrantResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(super) id: i64,
     #[prost(int64, tag = "3")]
@@ -215,7 +259,10 @@ pub(super) struct LeaseRevokeRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseRevokeResponse {}
+pub(super) struct LeaseRevokeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseKeepAliveRequest {
@@ -239,6 +286,8 @@ pub(super) struct LeaseTimeToLiveRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseTimeToLiveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     /// In seconds; −1 when there is no such lease.
     #[prost(int64, tag = "3")]
     pub(super) ttl: i64,
@@ -246,7 +295,7 @@ pub(super) struct LeaseTimeToLiveResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchRequest {
-    #[prost(oneof = "WatchVerb", tags = "1, 2")]
+    #[prost(oneof = "WatchVerb", tags = "1, 2, 3")]
     pub(super) verb: Option<WatchVerb>,
 }
 
@@ -256,7 +305,13 @@ pub(super) enum WatchVerb {
     Create(WatchCreateRequest),
     #[prost(message, tag = "2")]
     Cancel(WatchCancelRequest),
+    /// Asks for a sign of life.
+    #[prost(message, tag = "3")]
+    Progress(WatchProgressRequest),
 }
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchProgressRequest {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchCreateRequest {
@@ -315,6 +370,8 @@ pub(super) struct AuthenticateRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AuthenticateResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(super) token: String,
 }

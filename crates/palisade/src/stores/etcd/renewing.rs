@@ -11,13 +11,13 @@ use super::entry::Entry;
 use super::known::Seat;
 use super::members::{Again, Failed};
 use super::proto::{Response, TxnRequest};
-use super::session::Session;
-use super::shared::Shared;
+use super::session::{Renewed, Session};
+use super::shared::{Shared, gone};
 use super::standing::{Verdict, verdict};
 use super::txn;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::lease::{BootClock, Clock};
+use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, ClaimRef, Gone, Grant, Mode, Standing};
 
 /// How many keys are looked at in one transaction; servers take 128.
@@ -53,9 +53,12 @@ pub(super) enum Looked {
 
 impl Shared {
     pub(super) async fn renew(self: &Arc<Self>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        // What is held is believed by the word of a watch. So that must be alive.
+        self.watcher.ask_for_life();
+        let began = tokio::time::Instant::now();
         let mut failed = self.renew_sessions(claims).await;
         let mut answers: Vec<Option<Result<Standing>>> = claims.iter().map(|_| None).collect();
-        let mut asking = JoinSet::new();
+        let mut asking = Vec::new();
         let mut unsure = Vec::new();
         for (at, claim) in claims.iter().enumerate() {
             if let Some(error) = failed.remove(&claim.claim.id) {
@@ -68,27 +71,33 @@ impl Shared {
                 Before::Unsure(seat, revision, opened) => unsure.push((at, claim.claim.id, seat, revision, opened)),
                 Before::Raise => {
                     let (shared, claim) = (Arc::clone(self), claim.clone());
-                    asking.spawn(async move { (at, shared.raise(&claim).await) });
+                    asking.push((at, tokio::spawn(async move { shared.raise(&claim).await })));
                 }
                 Before::Ask => {
                     let (shared, claim) = (Arc::clone(self), claim.clone());
-                    asking.spawn(async move { (at, shared.ask_where(&claim).await) });
+                    asking.push((at, tokio::spawn(async move { shared.ask_where(&claim).await })));
                 }
             }
         }
         for batch in unsure.chunks(LOOKS) {
+            let asked = BootClock.now();
             match self.look_at(batch).await {
                 Ok(there) => {
                     for ((at, claim, ..), there) in batch.iter().zip(there) {
-                        put(&mut answers, *at, Ok(self.looked(*claim, there)));
+                        put(&mut answers, *at, Ok(self.looked(*claim, there, asked)));
                     }
                 }
                 Err(failed) => batch.iter().for_each(|(at, ..)| put(&mut answers, *at, Err(failed.error.clone()))),
             }
         }
-        while let Some(answer) = asking.join_next().await {
-            if let Ok((at, answer)) = answer {
-                put(&mut answers, at, answer);
+        // Those who wait must not withhold from those who hold what was confirmed to them. Whatever takes longer goes on by itself.
+        let limit = began + claims.iter().map(|claim| claim.claim.wait_lease() / 3).min().unwrap_or_default();
+        for (at, answer) in asking {
+            let answer = tokio::time::timeout_at(limit, answer).await;
+            match answer {
+                Ok(Ok(answer)) => put(&mut answers, at, answer),
+                Ok(Err(_)) => {}
+                Err(_) => put(&mut answers, at, Err(self.members.silent(self.members.current()))),
             }
         }
         let unanswered = || Err(Error::protocol("a renewal broke off in the middle; this is a bug in the store"));
@@ -97,22 +106,31 @@ impl Shared {
 
     /// Renews the sessions of these claims. The answer has the claims whose session could not be asked.
     async fn renew_sessions(self: &Arc<Self>, claims: &[ClaimRef]) -> HashMap<ClaimId, Error> {
-        let mut sessions: HashMap<i64, (Arc<Session>, Vec<ClaimId>)> = HashMap::new();
+        let mut sessions: HashMap<i64, (Arc<Session>, Duration, Vec<ClaimId>)> = HashMap::new();
         for claim in claims {
-            if let Some(known) = self.claims.lock().known.get(&claim.claim.id) {
-                let (_, claims) = sessions.entry(known.session.id).or_insert_with(|| (Arc::clone(&known.session), Vec::new()));
+            if let Some(known) = self.claims.lock().known.get(&claim.claim.id)
+                && !known.is_span
+            {
+                let (_, lease, claims) =
+                    sessions.entry(known.session.id).or_insert_with(|| (Arc::clone(&known.session), known.lease, Vec::new()));
+                *lease = known.lease.min(*lease);
                 claims.push(claim.claim.id);
             }
         }
         let mut renewing = JoinSet::new();
-        for (session, claims) in sessions.into_values() {
+        for (session, lease, claims) in sessions.into_values() {
             let shared = Arc::clone(self);
             renewing.spawn(async move {
-                let renewed = shared.sessions.renew(&session).await;
-                if let Ok(false) = renewed {
-                    shared.session_ended(&session);
-                } else if renewed.is_ok() {
-                    shared.end_unrenewed(&session, &claims);
+                let renewed = shared.sessions.renew(&session, lease).await;
+                match renewed {
+                    Ok(Renewed::Gone) => shared.session_ended(&session),
+                    Ok(renewed) => {
+                        shared.claims.lock().confirmed(&claims);
+                        if renewed == Renewed::Confirmed {
+                            shared.end_unrenewed(&session);
+                        }
+                    }
+                    Err(_) => {}
                 }
                 (claims, renewed.err())
             });
@@ -128,30 +146,14 @@ impl Shared {
 
     /// Ends the claims of a session that nobody has renewed in their time: the session lives on by the others, so that the
     /// server does not do it.
-    fn end_unrenewed(self: &Arc<Self>, session: &Session, renewed: &[ClaimId]) {
-        let now = BootClock.now();
-        let mut over = Vec::new();
-        {
-            let mut book = self.claims.lock();
-            for claim in renewed {
-                if let Some(known) = book.known.get_mut(claim) {
-                    known.confirmed();
-                }
-            }
-            for claim in book.of_session(session) {
-                if let Some(known) = book.known.get(&claim)
-                    && known.until + GRACE < now
-                {
-                    over.push((claim, Arc::clone(&known.seat), known.revision));
-                }
-            }
-        }
+    fn end_unrenewed(self: &Arc<Self>, session: &Session) {
+        let over = self.claims.lock().over(session, BootClock.now().before(GRACE));
         for (claim, seat, revision) in over {
             self.ended(claim, Gone::Expired);
             let shared = Arc::clone(self);
             tokio::spawn(async move {
-                if let Err(failed) = shared.delete(&seat.key, revision, Again::Freely).await {
-                    tracing::warn!(error = %failed.error, "a claim that ran out could not be ended; its session ends it");
+                if shared.delete(&seat.key, revision, Again::Freely).await.is_err() {
+                    shared.delete_later(&seat, Duration::ZERO);
                 }
             });
         }
@@ -170,9 +172,9 @@ impl Shared {
         }
         match (&known.waiting, known.verified) {
             (Some(_), _) => Before::Ask,
-            (None, _) if known.is_short => Before::Raise,
-            (None, true) => Before::Sure(Grant { fence, lease: known.session.lease() }),
-            (None, false) => Before::Unsure(Arc::clone(&known.seat), known.revision, known.opened),
+            (None, _) if known.is_short || known.needs_more(BootClock.now()) => Before::Raise,
+            (None, true) if !known.is_span => Before::Sure(Grant { fence, lease: known.session.lease() }),
+            (None, _) => Before::Unsure(Arc::clone(&known.seat), known.revision, known.opened),
         }
     }
 
@@ -193,19 +195,44 @@ impl Shared {
             {
                 // Only if the watch was open before we looked, and has been since.
                 known.verified = *opened && known.opened;
+                known.was_broken &= !known.verified;
             }
         }
         Ok(there)
     }
 
-    fn looked(&self, claim: ClaimId, there: bool) -> Standing {
+    /// Looks whether those still hold whose watch was broken. Whoever does not is told.
+    pub(super) async fn look_again(self: &Arc<Self>, claims: &[ClaimId]) {
+        let batch: Vec<_> = {
+            let book = self.claims.lock();
+            let known = claims.iter().filter_map(|claim| Some((*claim, book.known.get(claim)?)));
+            known.map(|(claim, known)| (0, claim, Arc::clone(&known.seat), known.revision, known.opened)).collect()
+        };
+        for batch in batch.chunks(LOOKS) {
+            // If the store cannot be asked now, the next opening of the watch asks again.
+            let Ok(there) = self.look_at(batch).await else { return };
+            for ((_, claim, _, revision, _), _) in batch.iter().zip(there).filter(|(_, there)| !there) {
+                let session = self.claims.lock().known.get(claim).map(|known| Arc::clone(&known.session));
+                if let Some(session) = session {
+                    super::shared::find_out(Arc::downgrade(self), *claim, *revision, session).await;
+                }
+            }
+        }
+    }
+
+    fn looked(&self, claim: ClaimId, there: bool, asked: Moment) -> Standing {
         if !there {
             // Its session lives: so somebody ended just this claim.
             return Standing::Gone(self.why_gone(claim, Gone::Revoked));
         }
-        let book = self.claims.lock();
-        match book.known.get(&claim) {
-            Some(known) => Standing::Held(Grant { fence: fence_of(known.revision), lease: known.session.lease() }),
+        let mut book = self.claims.lock();
+        match book.known.get_mut(&claim) {
+            Some(known) => {
+                if known.is_span {
+                    known.until = asked + known.lease;
+                }
+                Standing::Held(Grant { fence: fence_of(known.revision), lease: known.lease_from(asked) })
+            }
             None => Standing::Gone(book.grave(claim).unwrap_or(Gone::Expired)),
         }
     }
@@ -248,10 +275,20 @@ impl Shared {
         loop {
             let known = {
                 let book = self.claims.lock();
-                book.known.get(&id).map(|known| (Arc::clone(&known.seat), known.revision, Arc::clone(&known.session)))
+                book.known.get(&id).map(|known| {
+                    (Arc::clone(&known.seat), known.revision, Arc::clone(&known.session), known.until, known.is_span)
+                })
             };
-            let Some((seat, revision, session)) = known else { return self.find(claim).await };
+            let Some((seat, revision, session, until, is_span)) = known else { return self.find(claim).await };
             let full = self.full_session(id, claim.claim.lease, claim.claim.detachable).await?;
+            if !self.sessions.outlasts(&full, until).await? {
+                self.session_ended(&full);
+                if attempt == ATTEMPTS {
+                    return Err(gone());
+                }
+                attempt += 1;
+                continue;
+            }
             let moving = TxnRequest {
                 compare: vec![txn::made_at(&seat.key, revision)],
                 success: vec![txn::move_to(&seat.key, full.id)],
@@ -259,7 +296,10 @@ impl Shared {
             };
             match self.txn(moving, Again::Freely).await {
                 Ok(response) if response.succeeded => {
-                    self.holds(&claim.claim, &seat, revision, &full);
+                    self.still_holds(&claim.claim, &seat, revision, &full);
+                    if is_span {
+                        self.end_owned(id);
+                    }
                     return Ok(Standing::Held(Grant { fence: fence_of(revision), lease: full.lease() }));
                 }
                 Ok(_) => {
@@ -267,6 +307,10 @@ impl Shared {
                     return Ok(Standing::Gone(self.why_gone(id, Gone::Revoked)));
                 }
                 Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&full]).await?,
+                // It holds on what it has: that was renewed just now.
+                Err(failed) if !is_span && !failed.lease_gone && failed.error.retry_may_help() => {
+                    return Ok(Standing::Held(Grant { fence: fence_of(revision), lease: session.lease() }));
+                }
                 Err(failed) => return Err(failed.into()),
             }
             attempt += 1;
@@ -298,13 +342,13 @@ impl Shared {
             let own = line.iter().position(|entry| entry.key == seat.key && entry.revision == revision);
             return Ok(match own.map(|at| verdict(&line, at)) {
                 Some(Verdict::Blocked(blocker)) => {
-                    self.waits(claim, &seat, revision, &session, blocker, (&line, seen));
+                    self.still_waits(claim, &seat, revision, &session, blocker, (&line, seen));
                     Looked::Waits
                 }
                 _ => Looked::Unsure,
             });
         }
-        self.holds(claim, &seat, revision, &session);
+        self.still_holds(claim, &seat, revision, &session);
         if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
             known.is_short = claim.wait_lease() < claim.lease || claim.detachable;
         }
@@ -328,12 +372,16 @@ impl Shared {
             success: if write && moves { vec![txn::move_to(key, full.id)] } else { vec![txn::look(key)] },
             failure: vec![txn::read(key), txn::read_first(line), txn::read_before(line, revision)],
         };
+        if told && moves {
+            self.may_move_to(&claim.claim, full).await?;
+        }
         let mut response = self.txn(asking(told), Again::Freely).await?;
         if response.succeeded && moves && !told {
+            self.may_move_to(&claim.claim, full).await?;
             response = self.txn(asking(true), Again::Freely).await?;
         }
         if response.succeeded {
-            return Ok(Standing::Held(self.granted(&claim.claim, seat, revision, full).await?));
+            return Ok(Standing::Held(self.still_granted(claim, seat, revision, full).await?));
         }
         let seen = txn::revision_of(&response);
         let entries = Entry::read_all(txn::keys_of(response))?;
@@ -375,15 +423,29 @@ impl Shared {
             }
             Verdict::Held => {
                 if line.get(at).is_some_and(|own| own.lease != full.id) {
-                    self.move_key(seat, revision, full).await?;
+                    self.move_key(&claim.claim, seat, revision, full).await?;
                 }
-                Ok(Standing::Held(self.granted(&claim.claim, seat, revision, full).await?))
+                Ok(Standing::Held(self.still_granted(claim, seat, revision, full).await?))
             }
             Verdict::Blocked(blocker) => {
-                self.waits(&claim.claim, seat, revision, session, blocker, (line, seen));
+                self.still_waits(&claim.claim, seat, revision, session, blocker, (line, seen));
                 Ok(Standing::Waiting(place(session, line)))
             }
         }
+    }
+
+    /// A claim that waited holds, unless it was given back meanwhile: then there is nothing to grant.
+    async fn still_granted(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        seat: &Arc<Seat>,
+        revision: i64,
+        full: &Arc<Session>,
+    ) -> Result<Grant, Failed> {
+        if !self.claims.lock().knows(claim.claim.id, revision) {
+            return Err(gone().into());
+        }
+        self.granted(&claim.claim, seat, revision, full).await
     }
 
     /// Finds a claim that is not known here: somebody else's grant that is to be ours from now on.
@@ -396,7 +458,9 @@ impl Shared {
         if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != super::entry::Purpose::Claim {
             return Ok(Standing::Gone(Gone::Expired));
         }
-        let Some(session) = self.sessions.of_key(own.lease).await? else { return Ok(Standing::Gone(Gone::Expired)) };
+        let Some(session) = self.sessions.of_key(own.lease, claim.claim.lease).await? else {
+            return Ok(Standing::Gone(Gone::Expired));
+        };
         match verdict(&line, at) {
             Verdict::Held => {
                 // Not ours to end: perhaps others hang on it.

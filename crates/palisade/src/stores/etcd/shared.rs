@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, Purpose};
 use super::known::{Claims, Known, Seat, Waiting};
+use super::leaving::Leaving;
 use super::members::{Again, Failed, Members};
 use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse};
 use super::session::{Session, Sessions};
@@ -14,13 +15,14 @@ use super::standing::Blocker;
 use super::txn;
 use super::watcher::{Contact, Told, Watcher};
 use crate::error::{Error, Result};
-use crate::lease::{BootClock, Clock};
+use crate::lease::{BootClock, Clock, Moment};
 use crate::name::Name;
 use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
-/// A holder's key is watched only after so long: most holds are shorter, and then a watch would cost more than the lock.
+/// The key of a claim is watched only after so long: most holds and most waits are shorter, and then a watch would cost more than
+/// the lock. Until then a look tells whether it is there: when a waiter is granted, and at every renewal.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
 /// How long a waiter that stands behind another one may miss what happened between its look and its watch. The server's own
@@ -38,8 +40,12 @@ pub(super) struct Shared {
     owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
     /// Claims of which nobody knows whether they arrived.
     unsure: Mutex<HashSet<ClaimId>>,
-    /// Claims that were granted just now, and whether somebody will look after them.
-    fresh: Mutex<(Vec<ClaimId>, bool)>,
+    /// Claims that were made or granted just now, since when, and whether somebody will look after them.
+    fresh: Mutex<(Vec<(ClaimId, Moment)>, bool)>,
+    /// Keys that must be deleted as soon as the store can be reached.
+    pub(super) leaving: Leaving,
+    /// Until when names must stay closed whose release was not answered: whoever asks again must not open them.
+    closing: Mutex<HashMap<ClaimId, Moment>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,7 +64,7 @@ impl Shared {
             });
         });
         let sessions = Sessions::new(&members);
-        Ok(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             settings,
             members,
             sessions,
@@ -68,7 +74,33 @@ impl Shared {
             owned: Mutex::default(),
             unsure: Mutex::default(),
             fresh: Mutex::default(),
-        }))
+            leaving: Leaving::default(),
+            closing: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&shared);
+        shared.members.on_broken(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.all_ended();
+            }
+        });
+        Ok(shared)
+    }
+
+    /// The cluster does not know what it has confirmed: all claims are lost. Their sessions are ended, so that no key that has
+    /// come back is kept alive by us.
+    fn all_ended(self: &Arc<Self>) {
+        let sessions = self.sessions.end_all();
+        for session in &sessions {
+            self.session_ended(session);
+        }
+        if !sessions.is_empty() {
+            let shared = Arc::clone(self);
+            tokio::spawn(async move {
+                for session in sessions {
+                    drop(shared.sessions.revoke(&session).await);
+                }
+            });
+        }
     }
 
     /// Where the key of a claim is. It follows from the claim alone, so that whoever adopts it finds it.
@@ -104,8 +136,8 @@ impl Shared {
         if !own {
             return self.sessions.of_length(lease, |session| self.claims.lock().uses(session)).await;
         }
-        if let Some(session) = locked(&self.owned).get(&claim).filter(|session| !session.is_gone()) {
-            return Ok(Arc::clone(session));
+        if let Some(session) = self.owned_by(claim) {
+            return Ok(session);
         }
         let session = self.sessions.open(lease).await?;
         locked(&self.owned).insert(claim, Arc::clone(&session));
@@ -133,8 +165,9 @@ impl Shared {
         locked(&self.owned).insert(claim, Arc::clone(session));
     }
 
-    pub(super) fn is_owned(&self, claim: ClaimId) -> bool {
-        locked(&self.owned).contains_key(&claim)
+    /// The session that belongs to a claim, if it has not ended.
+    pub(super) fn owned_by(&self, claim: ClaimId) -> Option<Arc<Session>> {
+        locked(&self.owned).get(&claim).filter(|session| !session.is_gone()).cloned()
     }
 
     /// Lets go of the session that belongs to a claim.
@@ -200,6 +233,13 @@ impl Shared {
         }
     }
 
+    /// Takes up that a claim which waited, or held on another session, holds. One that was given back meanwhile stays forgotten.
+    pub(super) fn still_holds(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, revision: i64, session: &Arc<Session>) {
+        if self.claims.lock().knows(claim.id, revision) {
+            self.holds(claim, seat, revision, session);
+        }
+    }
+
     /// Takes up a claim that holds.
     pub(super) fn holds(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, revision: i64, session: &Arc<Session>) {
         let mut known = Known {
@@ -211,17 +251,20 @@ impl Shared {
             lease: claim.lease,
             until: BootClock.now(),
             closed_until: claim.min_hold.map(|span| BootClock.now() + span),
+            is_span: !claim.detachable && self.owned_by(claim.id).is_some_and(|own| Arc::ptr_eq(&own, session)),
             waiting: None,
             is_short: false,
             own_watch: None,
             opened: false,
             verified: false,
+            was_broken: false,
         };
         known.confirmed();
         let mut book = self.claims.lock();
         if let Some(before) = book.known.remove(&claim.id) {
             // It waited before, or was asked for again: its own watch stays.
             (known.own_watch, known.opened, known.verified) = (before.own_watch, before.opened, before.verified);
+            known.was_broken = before.was_broken;
             // What is on record counts, and not what it is asked about as.
             (known.kind, known.mode) = (before.kind, before.mode);
             known.closed_until = before.closed_until.filter(|_| before.waiting.is_none()).or(known.closed_until);
@@ -234,6 +277,26 @@ impl Shared {
         drop(book);
         if !watched {
             self.watch_soon(claim.id);
+        }
+    }
+
+    /// Takes up that a claim waits still, and watches what it waits for now. An answer that comes late changes nothing: the claim may
+    /// have been given back, or hold by now.
+    pub(super) fn still_waits(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        revision: i64,
+        session: &Arc<Session>,
+        blocker: Blocker,
+        seen: (&[Entry], i64),
+    ) {
+        let waits = {
+            let book = self.claims.lock();
+            book.known.get(&claim.id).is_some_and(|known| known.revision == revision && known.waiting.is_some())
+        };
+        if waits {
+            self.waits(claim, seat, revision, session, blocker, seen);
         }
     }
 
@@ -257,15 +320,18 @@ impl Shared {
             lease: claim.wait_lease(),
             until: BootClock.now(),
             closed_until: None,
+            is_span: false,
             waiting: None,
             is_short: false,
             own_watch: None,
             opened: false,
             verified: false,
+            was_broken: false,
         });
         known.revision = revision;
         known.session = Arc::clone(session);
         known.confirmed();
+        let is_new = known.waiting.is_none() && known.own_watch.is_none();
         let mut waiting = match known.waiting.take() {
             Some(waiting) => waiting,
             None => Waiting { mailbox: Arc::default(), blocker: blocker.clone(), watch: None, seen, is_near: true, told: false },
@@ -294,8 +360,9 @@ impl Shared {
             }));
         }
         known.waiting = Some(waiting);
-        if known.own_watch.is_none() {
-            known.own_watch = Some(self.watch_own(claim.id, &known.seat.key));
+        drop(book);
+        if is_new {
+            self.watch_soon(claim.id);
         }
     }
 
@@ -319,14 +386,7 @@ impl Shared {
         if !locked(&self.unsure).remove(&claim) {
             return;
         }
-        let (shared, seat) = (Arc::downgrade(self), Arc::clone(seat));
-        let pause = self.members.request_timeout * 2;
-        tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            let Some(shared) = shared.upgrade() else { return };
-            let deleting = TxnRequest { success: vec![txn::delete(&seat.key)], ..TxnRequest::default() };
-            drop(shared.txn(deleting, Again::Freely).await);
-        });
+        self.delete_later(seat, self.members.request_timeout * 2);
     }
 
     // What watches tell.
@@ -342,9 +402,9 @@ impl Shared {
                 }
                 waiting.is_near
             }
-            Told::Opened(_) | Told::Closed => false,
-            Told::Deleted(key) => {
-                let ask = waiting.blocker.deleted(key);
+            Told::Opened(_) | Told::Closed | Told::Settled | Told::Denied => false,
+            Told::Deleted(kv) => {
+                let ask = waiting.blocker.deleted(&kv.key);
                 waiting.told |= ask;
                 ask
             }
@@ -371,9 +431,19 @@ impl Shared {
         let mut book = self.claims.lock();
         let Some(known) = book.known.get_mut(&claim) else { return };
         match told {
-            Told::Opened(_) => known.opened = true,
-            Told::Closed => (known.opened, known.verified) = (false, false),
-            Told::Changed(_) => {}
+            Told::Opened(_) => {
+                known.opened = true;
+                let looks = known.was_broken && known.waiting.is_none();
+                drop(book);
+                if looks {
+                    self.watch_soon(claim);
+                }
+            }
+            Told::Closed | Told::Denied => {
+                known.was_broken |= known.opened;
+                (known.opened, known.verified) = (false, false);
+            }
+            Told::Changed(_) | Told::Settled => {}
             Told::Deleted(_) => {
                 known.verified = false;
                 let mailbox = known.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox));
@@ -388,30 +458,57 @@ impl Shared {
         }
     }
 
-    /// Watches the key of a claim that was granted just now, if it is still held a moment later.
+    /// Watches the key of a claim that was made or granted just now, if it is still there a moment later; and looks whether it is still
+    /// there, if its watch was broken: not everybody who holds renews, and so looks.
     fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
         let mut fresh = locked(&self.fresh);
-        fresh.0.push(claim);
+        fresh.0.push((claim, BootClock.now()));
         if !std::mem::replace(&mut fresh.1, true) {
             tokio::spawn(look_after(Arc::downgrade(self)));
         }
     }
 
-    /// Opens the watches of those who still hold; `false` when there was nobody.
-    fn watch_fresh(self: &Arc<Self>) -> bool {
+    /// Opens the watches of those who still hold or wait. `None` when there was nobody; else those whose watch was broken.
+    fn watch_fresh(self: &Arc<Self>) -> Option<Vec<ClaimId>> {
         let mut fresh = locked(&self.fresh);
-        let claims = std::mem::take(&mut fresh.0);
-        fresh.1 = !claims.is_empty();
+        let is_needed = !fresh.0.is_empty();
+        fresh.1 = is_needed;
+        let now = BootClock.now();
+        let (claims, younger): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut fresh.0).into_iter().partition(|(_, since)| now.since(*since) >= UNWATCHED);
+        fresh.0 = younger;
         drop(fresh);
-        for claim in &claims {
+        let mut broken = Vec::new();
+        for (claim, _) in &claims {
             let mut book = self.claims.lock();
-            if let Some(known) = book.known.get_mut(claim)
-                && known.own_watch.is_none()
-            {
+            let Some(known) = book.known.get_mut(claim) else { continue };
+            if known.own_watch.is_none() {
                 known.own_watch = Some(self.watch_own(*claim, &known.seat.key));
+            } else if known.was_broken && !known.verified {
+                broken.push(*claim);
             }
         }
-        !claims.is_empty()
+        is_needed.then_some(broken)
+    }
+
+    // Names that stay closed.
+
+    /// Remembers until when a name must stay closed, while its release is not answered.
+    pub(super) fn closing(&self, claim: ClaimId, until: Moment) {
+        let now = BootClock.now();
+        let mut closing = locked(&self.closing);
+        closing.retain(|_, until| *until > now);
+        closing.insert(claim, until);
+    }
+
+    /// For how long a name must stay closed whose release was tried before.
+    pub(super) fn closed_for(&self, claim: ClaimId) -> Option<Duration> {
+        let now = BootClock.now();
+        locked(&self.closing).get(&claim).map(|until| until.since(now))
+    }
+
+    pub(super) fn closed(&self, claim: ClaimId) {
+        locked(&self.closing).remove(&claim);
     }
 }
 
@@ -436,8 +533,9 @@ async fn look_after(shared: Weak<Shared>) {
     loop {
         tokio::time::sleep(UNWATCHED).await;
         let Some(shared) = shared.upgrade() else { return };
-        if !shared.watch_fresh() {
-            return;
+        let Some(broken) = shared.watch_fresh() else { return };
+        if !broken.is_empty() {
+            shared.look_again(&broken).await;
         }
     }
 }
@@ -457,7 +555,7 @@ async fn look_later(shared: Weak<Shared>, claim: ClaimId, watch: Option<i64>) {
 }
 
 /// The key of a holder was deleted by somebody else: finds out whether its session has ended, or only this claim.
-async fn find_out(shared: Weak<Shared>, claim: ClaimId, revision: i64, session: Arc<Session>) {
+pub(super) async fn find_out(shared: Weak<Shared>, claim: ClaimId, revision: i64, session: Arc<Session>) {
     let Some(shared) = shared.upgrade() else { return };
     let left = shared.sessions.left(session.id).await;
     // The same claim may have been made again meanwhile, and that one is not gone.

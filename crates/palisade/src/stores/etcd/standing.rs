@@ -79,9 +79,25 @@ pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
     blocker.map_or(Verdict::Held, Verdict::Blocked)
 }
 
-/// How many entries from the first on hold.
+/// How many entries from the first on hold. As [`verdict`] says of each, but in one pass: lines may be long.
 pub(super) fn holders(line: &[Entry]) -> usize {
-    (0..line.len()).take_while(|at| verdict(line, *at) == Verdict::Held).count()
+    let (mut sealed, mut others, mut taken) = (false, false, 0_u64);
+    line.iter()
+        .enumerate()
+        .take_while(|(at, entry)| {
+            let holds = !sealed
+                && match (entry.mode, entry.kind) {
+                    (Mode::Exclusive, _) => *at == 0,
+                    (Mode::Shared, _) => !others,
+                    (Mode::Permits(count), Kind::Semaphore { limit }) => taken <= u64::from(limit.saturating_sub(count)),
+                    (Mode::Permits(_), Kind::Mutex | Kind::RwLock) => taken == 0,
+                };
+            sealed |= entry.purpose == Purpose::Sealed;
+            others |= entry.mode != Mode::Shared;
+            taken += u64::from(permits_of(entry.mode).max(1));
+            holds
+        })
+        .count()
 }
 
 /// One name serves one kind at a time: the kind of whoever is first.
@@ -104,6 +120,7 @@ mod tests {
         let kvs = words.iter().enumerate().map(|(at, words)| KeyValue {
             key: format!("name/{at}").into_bytes(),
             create_revision: at as i64 + 10,
+            mod_revision: at as i64 + 10,
             value: if words.is_empty() { Vec::new() } else { format!("palisade:1:{words}").into_bytes() },
             lease: 1,
         });
@@ -129,6 +146,14 @@ mod tests {
             (vec![TWO, TWO, ONE], 1),
         ] {
             assert_eq!(holders(&line(&words)), held, "{words:?}");
+        }
+        // One by one it is the same, whatever stands in line.
+        let all = ["", READER, WRITER, ONE, TWO, "purpose=sealed&kind=mutex"];
+        for number in 0..all.len().pow(4) {
+            let words: Vec<&str> = (0..4).map(|digit| all[number / all.len().pow(digit) % all.len()]).collect();
+            let line = line(&words);
+            let held = (0..line.len()).take_while(|at| verdict(&line, *at) == Verdict::Held).count();
+            assert_eq!(holders(&line), held, "{words:?}");
         }
     }
 

@@ -33,6 +33,17 @@ pub(super) fn made_at(key: &[u8], revision: i64) -> Compare {
     compare(key, Vec::new(), CompareResult::Equal, revision)
 }
 
+/// The key was last written at this revision; 0: there is no such key.
+pub(super) fn written_at(key: &[u8], revision: i64) -> Compare {
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Mod.into(),
+        key: key.to_vec(),
+        operand: Some(Operand::ModRevision(revision)),
+        range_end: Vec::new(),
+    }
+}
+
 /// The key is there.
 pub(super) fn exists(key: &[u8]) -> Compare {
     compare(key, Vec::new(), CompareResult::Greater, 0)
@@ -148,6 +159,12 @@ pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
             _ => 0,
         })
         .sum()
+}
+
+/// Of each write of the transaction, whether it deleted something. Of a put that is not known.
+pub(super) fn replaced(response: TxnResponse) -> Vec<bool> {
+    let deleted = |op: ResponseOp| matches!(op.response, Some(Response::Delete(delete)) if delete.deleted > 0);
+    response.responses.into_iter().map(deleted).collect()
 }
 
 /// The store's revision when it answered; that of the transaction itself, if it wrote.

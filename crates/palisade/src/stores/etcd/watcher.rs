@@ -8,14 +8,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::members::Members;
-use super::proto::{EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, WatchVerb};
+use super::proto::{
+    EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+    WatchVerb,
+};
 use crate::error::ErrorKind;
+use crate::lease::{BootClock, Clock, Moment};
 
 /// Between two attempts to open the stream.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How long the stream may leave a question unanswered. Others look for themselves then: they do not wait for the connection's own
+/// pings, which come more seldom than a short lease ends.
+const SILENT: Duration = Duration::from_secs(2);
+
+/// After a login that changed nothing, a denial is believed for so long.
+const BELIEVED: Duration = Duration::from_secs(30);
 
 /// What a watch tells.
 pub(super) enum Told<'a> {
@@ -24,9 +35,13 @@ pub(super) enum Told<'a> {
     /// It sees nothing until it is opened again.
     Closed,
     /// A key was deleted.
-    Deleted(&'a [u8]),
+    Deleted(&'a KeyValue),
     /// A key was written.
     Changed(&'a KeyValue),
+    /// All that happened up to some revision has been told: what one transaction did is never torn apart by it.
+    Settled,
+    /// The server denies the right to watch: nothing more is told.
+    Denied,
 }
 
 type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
@@ -41,6 +56,7 @@ pub(super) struct Watcher {
     members: Arc<Members>,
     state: Mutex<State>,
     contact: Box<dyn Fn(Contact) + Send + Sync>,
+    hung: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -50,6 +66,10 @@ struct State {
     last_id: i64,
     out: Option<mpsc::UnboundedSender<WatchRequest>>,
     running: bool,
+    /// Since when a sign of life is awaited.
+    asked: Option<Moment>,
+    /// When a denial last made us log in again.
+    logged_in: Option<Moment>,
 }
 
 #[derive(Clone)]
@@ -72,7 +92,8 @@ fn cancel(id: i64) -> WatchRequest {
 
 impl Watcher {
     pub(super) fn new(members: &Arc<Members>, contact: impl Fn(Contact) + Send + Sync + 'static) -> Arc<Watcher> {
-        Arc::new(Watcher { members: Arc::clone(members), state: Mutex::default(), contact: Box::new(contact) })
+        let contact = Box::new(contact);
+        Arc::new(Watcher { members: Arc::clone(members), state: Mutex::default(), contact, hung: Arc::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,10 +131,33 @@ impl Watcher {
         }
     }
 
+    /// Asks the stream for a sign of life. One that has left the last such question unanswered is given up, and whoever relies on
+    /// its watches hears it before this returns.
+    pub(super) fn ask_for_life(&self) {
+        let now = BootClock.now();
+        let is_hung = {
+            let mut state = self.lock();
+            match (state.asked, &state.out) {
+                (Some(asked), Some(_)) => now.since(asked) >= SILENT,
+                (None, Some(out)) => {
+                    let _ = out.send(WatchRequest { verb: Some(WatchVerb::Progress(WatchProgressRequest {})) });
+                    state.asked = Some(now);
+                    false
+                }
+                (_, None) => false,
+            }
+        };
+        if is_hung {
+            self.close_all();
+            self.hung.notify_one();
+        }
+    }
+
     /// Begins a stream: what is to be sent, all watches first.
     fn begin(&self) -> mpsc::UnboundedReceiver<WatchRequest> {
         let (out, requests) = mpsc::unbounded_channel();
         let mut state = self.lock();
+        state.asked = None;
         for (id, watch) in &state.watches {
             let _ = out.send(watch.create(*id));
         }
@@ -144,12 +188,30 @@ impl Watcher {
         sinks.iter().for_each(|sink| sink(Told::Closed));
     }
 
+    fn may_log_in(&self) -> bool {
+        let now = BootClock.now();
+        let mut state = self.lock();
+        if state.logged_in.is_some_and(|at| now.since(at) < BELIEVED) {
+            return false;
+        }
+        state.logged_in = Some(now);
+        true
+    }
+
     /// Takes a message; `false` when the stream must be opened anew.
     fn take(&self, message: &WatchResponse) -> bool {
+        self.lock().asked = None;
         if message.canceled && message.cancel_reason.contains("permission denied") {
+            // A login that has run out is told in the same words.
+            if self.members.logs_in() && self.may_log_in() {
+                return false;
+            }
             // Those who wait ask by the clock instead.
             tracing::warn!("the server denies the right to watch the keys of a lock; see docs/stores/etcd.md");
-            self.lock().watches.remove(&message.watch_id);
+            let watch = self.lock().watches.remove(&message.watch_id);
+            if let Some(watch) = watch {
+                (watch.sink)(Told::Denied);
+            }
             return true;
         }
         // One that was closed meanwhile has none; a number below zero is no watch's: the server refuses it as a whole.
@@ -163,10 +225,13 @@ impl Watcher {
         }
         for event in &message.events {
             match &event.kv {
-                Some(kv) if event.kind == i32::from(EventKind::Delete) => sink(Told::Deleted(&kv.key)),
+                Some(kv) if event.kind == i32::from(EventKind::Delete) => sink(Told::Deleted(kv)),
                 Some(kv) => sink(Told::Changed(kv)),
                 None => {}
             }
+        }
+        if !message.events.is_empty() {
+            sink(Told::Settled);
         }
         true
     }
@@ -175,19 +240,27 @@ impl Watcher {
 /// Keeps the stream open for as long as there is something to watch.
 async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
     let (mut failures, mut was_open) = (0_u32, false);
+    let Some(hung) = watcher.upgrade().map(|watcher| Arc::clone(&watcher.hung)) else { return };
     loop {
         let Some(requests) = watcher.upgrade().and_then(|watcher| watcher.is_needed().then(|| watcher.begin())) else { return };
         let place = members.current();
         let error = match members.open::<_, WatchResponse>(place, WATCH, requests).await {
             Err(error) => error,
             Ok(mut messages) => {
-                if std::mem::replace(&mut was_open, true)
+                // Also where it could not be opened at first: whoever holds does not know what happened before.
+                if (std::mem::replace(&mut was_open, true) || failures > 0)
                     && let Some(watcher) = watcher.upgrade()
                 {
                     (watcher.contact)(Contact::Restored);
                 }
                 loop {
-                    let next = messages.message().await;
+                    let next = tokio::select! {
+                        next = messages.message() => next,
+                        () = hung.notified() => {
+                            members.turn_from(place);
+                            break members.silent(place);
+                        }
+                    };
                     let Some(watcher) = watcher.upgrade() else { return };
                     match next {
                         Ok(Some(message)) if watcher.take(&message) => failures = 0,

@@ -8,7 +8,8 @@ use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
 use crate::name::Name;
 use crate::store::{
-    Answer, Claim, ClaimId, ClaimRef, Ending, Event, Gone, LineView, Page, Query, Released, Revoked, Standing, Woken,
+    Answer, Claim, ClaimId, ClaimRef, Ending, Event, Gone, Leader, LineView, Observation, Page, Query, Released, Revoked,
+    Standing, Teller, Woken,
 };
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
@@ -20,6 +21,8 @@ const PAGE: usize = 256;
 pub(super) struct Lines {
     lines: HashMap<Name, Line>,
     routes: HashMap<ClaimId, Route>,
+    /// Who is told of the leaders of a name.
+    observers: HashMap<Name, Vec<Teller>>,
     /// The highest fence of all lines: an idle line is forgotten, its fence is not.
     last_fence: Option<Fence>,
     /// Verbs until the next sweep: at least as many as the last one left lines, however many names have come since.
@@ -78,6 +81,28 @@ impl Lines {
         }
     }
 
+    pub(super) fn proclaim(&mut self, now: StoreTime, claim: &ClaimRef, value: &str) -> Standing {
+        let ClaimRef { claim, fence } = claim;
+        match fence {
+            Some(fence) => self.event(now, &claim.name, |line, told| line.proclaim(now, claim.id, *fence, value, told)),
+            None => Standing::Gone(Gone::Expired),
+        }
+    }
+
+    pub(super) fn leader(&self, now: StoreTime, name: &Name) -> Option<Leader> {
+        let first = self.lines.get(name)?.holders.iter().find(|holder| !holder.ghost && holder.expiry > now)?;
+        Some(Leader { value: first.owner.to_string(), fence: first.fence })
+    }
+
+    pub(super) fn observe(&mut self, now: StoreTime, name: &Name) -> Observation {
+        let (mut teller, observation) = Observation::new();
+        if let Some(leader) = self.leader(now, name) {
+            teller.tell(leader);
+        }
+        self.observers.entry(name.clone()).or_default().push(teller);
+        observation
+    }
+
     pub(super) fn revoke(&mut self, now: StoreTime, name: &Name, fence: Fence) -> Revoked {
         self.event(now, name, |line, told| line.revoke(now, fence, told))
     }
@@ -128,6 +153,9 @@ impl Lines {
             self.lines.remove(name);
         }
         told.into_iter().for_each(|told| self.tell(told));
+        if !self.observers.is_empty() {
+            self.tell_observers(now, name);
+        }
         match self.sweep_in.checked_sub(1) {
             Some(left) => self.sweep_in = left,
             None => self.sweep(now),
@@ -152,11 +180,23 @@ impl Lines {
         }
     }
 
+    fn tell_observers(&mut self, now: StoreTime, name: &Name) {
+        let leader = self.leader(now, name);
+        let Some(observers) = self.observers.get_mut(name) else { return };
+        observers.retain(|observer| !observer.is_deserted());
+        match leader {
+            _ if observers.is_empty() => drop(self.observers.remove(name)),
+            Some(leader) => observers.iter_mut().for_each(|observer| observer.tell(leader.clone())),
+            None => {}
+        }
+    }
+
     /// Forgets what nobody asks for any more: grants that were abandoned and have expired. As often as it is cheap.
     fn sweep(&mut self, now: StoreTime) {
         self.lines.retain(|_, line| !line.is_idle(now));
         let lines = &self.lines;
         self.routes.retain(|claim, route| lines.get(&route.name).is_some_and(|line| line.knows(*claim)));
+        self.observers.retain(|_, observers| observers.iter().any(|observer| !observer.is_deserted()));
         self.sweep_in = self.lines.len().max(1024);
     }
 }
@@ -182,6 +222,7 @@ mod tests {
             mode: Mode::Exclusive,
             owner: "test".into(),
             reason: None,
+            value: None,
             lease: LEASE,
             queue: true,
             min_hold: None,

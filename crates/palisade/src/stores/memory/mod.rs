@@ -19,8 +19,8 @@ use crate::lease::{BootClock, Clock};
 use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query, Released,
-    Revoked, Runs, Standing, Store, Wakes, Woken,
+    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation, Order,
+    Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::stores::events::Events;
 use crate::url::StoreUrl;
@@ -43,6 +43,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: true,
     once_per: true,
     once: true,
+    proclaim: true,
+    observe: true,
     detach: Detach::InProcess,
     list: true,
     waiters_known: true,
@@ -152,6 +154,18 @@ impl Store for MemoryStore {
 
     async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
         Ok(self.with_lines(|lines, now| lines.downgrade(now, claim)))
+    }
+
+    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
+        Ok(self.with_lines(|lines, now| lines.leader(now, name)))
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        Ok(self.with_lines(|lines, now| lines.proclaim(now, claim, value)))
+    }
+
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        Ok(self.with_lines(|lines, now| lines.observe(now, name)))
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

@@ -115,3 +115,28 @@ fn denied_right(asked: &Address, what: &str) -> Error {
     let message = format!("{asked} denies a right: {what}; see docs/stores/redis.md for the rights that are needed");
     Error::new(ErrorKind::Denied, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a server answers, as it comes over the wire.
+    fn told(answer: &str) -> String {
+        let error = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap().extract_error().unwrap_err();
+        match remedy(&error, &Address::new("h", 1)) {
+            Remedy::Tell(error) => format!("{error} {error:?}"),
+            _ => panic!("{answer}: nothing is told"),
+        }
+    }
+
+    #[test]
+    fn arguments_that_a_server_repeats_are_not_told() {
+        for answer in [
+            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'me' 'secret' ",
+            "ERR unknown subcommand or wrong number of arguments for 'X', with args beginning with: 'secret'",
+        ] {
+            let told = told(answer);
+            assert!(told.contains("ERR unknown") && !told.contains("secret"), "{told}");
+        }
+    }
+}

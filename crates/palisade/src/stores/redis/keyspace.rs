@@ -95,6 +95,12 @@ impl Keyspace {
         }
     }
 
+    /// Of how many claims something is kept for a channel; `None` when it is not watched.
+    #[cfg(test)]
+    pub(super) fn kept(&self, channel: &str) -> Option<usize> {
+        self.lock().get(channel).map(|watched| watched.asked.len())
+    }
+
     /// Ends the subscriptions on this link that nobody has used for a while.
     pub(super) async fn sweep(&self, link: &Arc<Link>) {
         let mut leaving = Vec::new();

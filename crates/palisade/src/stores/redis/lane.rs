@@ -189,6 +189,12 @@ impl Lane {
         })
     }
 
+    /// Whether a server of an open link has replicas, as far as is known.
+    pub(super) fn has_replicas(&self) -> bool {
+        let state = self.lock();
+        state.links.values().any(|opened| matches!(opened, Opened::Open(link) if link.replicas() > 0 && !link.is_broken()))
+    }
+
     /// Every open link.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         let state = self.lock();

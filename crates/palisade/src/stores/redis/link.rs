@@ -1,5 +1,6 @@
 //! One connection to one server, in the runtime of whoever asks.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -104,7 +105,8 @@ impl Link {
     /// Sends one command.
     pub(super) async fn ask(&self, command: Cmd) -> RedisResult<Value> {
         let mut connection = self.connection.clone();
-        self.until_broken(connection.send_packed_command(&command)).await?.extract_error()
+        // Pinned where it is made: it is large, and made for every request.
+        self.until_broken(pin!(connection.send_packed_command(&command))).await?.extract_error()
     }
 
     /// Calls a script: by its hash once the server has had it from here, else whole.

@@ -45,6 +45,8 @@ mod settings;
 mod shared;
 mod simple;
 mod switch;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use std::sync::Arc;
@@ -52,7 +54,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::lane::{Lane, Purpose};
+use self::lane::Purpose;
 use self::settings::{Format, NAME_LIMIT, Settings};
 use self::shared::Shared;
 use crate::error::{Error, Result};
@@ -82,6 +84,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: true,
     once_per: true,
     once: true,
+    proclaim: true,
+    observe: false,
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,
@@ -118,7 +122,7 @@ impl RedisStore {
                 self.0.missed_push(claim.claim.id);
                 let (store, claim) = (RedisStore(Arc::clone(&self.0)), Arc::clone(&claim.claim));
                 Renewed::Later(tokio::spawn(async move {
-                    let standing = store.handed_over(&store.0.lane()?, &claim, grant).await?;
+                    let standing = store.handed_over(&claim, grant).await?;
                     store.0.stop_waiting(claim.id);
                     Ok(standing)
                 }))
@@ -133,16 +137,21 @@ impl RedisStore {
 
     /// Passes a grant on that was handed over. Where replicas must have it, it is renewed on the connection that then waits for
     /// them: the hand-off was written on somebody else's.
-    async fn handed_over(&self, lane: &Arc<Lane>, claim: &Arc<Claim>, grant: Grant) -> Result<Standing> {
+    async fn handed_over(&self, claim: &Claim, grant: Grant) -> Result<Standing> {
         let shared = &self.0;
         if !shared.pushes_need_replicas() && shared.seen.take(&claim.name, claim.mode, grant.fence) {
             return Ok(Standing::Held(grant));
         }
+        Box::pin(self.confirmed(claim, grant)).await
+    }
+
+    async fn confirmed(&self, claim: &Claim, grant: Grant) -> Result<Standing> {
+        let (shared, lane) = (&self.0, self.0.lane()?);
         let key = shared.settings.key(&claim.name);
-        let call = line::renew(&key, &claim.to_ref(Some(grant.fence)), &lane.inbox);
-        let (link, value) = Box::pin(shared.call(lane, &call, true)).await?;
+        let call = line::renew(&key, &Arc::new(claim.clone()).to_ref(Some(grant.fence)), &lane.inbox);
+        let (link, value) = shared.call(&lane, &call, true).await?;
         match line::standing(&value, claim)? {
-            Standing::Held(renewed) => grant::safe(shared, lane, &link, claim, renewed).await.map(Standing::Held),
+            Standing::Held(renewed) => grant::safe(shared, &lane, &link, claim, renewed).await.map(Standing::Held),
             // Given back meanwhile, or lost.
             other => Ok(other),
         }
@@ -212,8 +221,7 @@ impl Store for RedisStore {
         let Woken::Granted(fence) = mailbox.next().await else { return Woken::Ask };
         // Whoever drops this half-way finds out by a renewal.
         let grant = Grant { fence, lease: Lease::of(claim.wait_lease()) };
-        let safe = async { self.handed_over(&self.0.lane()?, &Arc::new(claim.clone()), grant).await };
-        match safe.await {
+        match self.handed_over(claim, grant).await {
             Ok(Standing::Held(_)) => {
                 self.0.stop_waiting(claim.id);
                 Woken::Granted(fence)
@@ -265,6 +273,13 @@ impl Store for RedisStore {
         let call = line::downgrade(&self.0.settings.key(&claim.claim.name), claim);
         let (_, value) = self.0.call(&lane, &call, false).await?;
         line::standing(&value, &claim.claim)
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        let lane = self.0.lane()?;
+        let call = line::proclaim(&self.0.settings.key(&claim.claim.name), claim, value);
+        let (_, answer) = self.0.call(&lane, &call, false).await?;
+        line::standing(&answer, &claim.claim)
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

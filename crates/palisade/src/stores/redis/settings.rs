@@ -1,5 +1,6 @@
 //! What the URL says: where the servers are, how to log in, and which format to use.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -56,9 +57,10 @@ fn line_prefix(prefix: Option<&str>) -> String {
     format!("{}:{VERSION}", prefix.unwrap_or("palisade"))
 }
 
-/// The key of a line in the format `palisade`, for whoever asks the lock itself. Names are mapped.
-pub(crate) fn line_key(prefix: Option<&str>, name: &Name) -> String {
-    format!("{}{{{}}}", line_prefix(prefix), name.mapped(NAME_LIMIT))
+/// The key of a line in the format `palisade`, for whoever asks the lock itself.
+pub(crate) fn line_key(prefix: Option<&str>, name: &Name, exact: bool) -> String {
+    let name = if exact { name.as_str().to_owned() } else { name.mapped(NAME_LIMIT) };
+    format!("{}{{{name}}}", line_prefix(prefix))
 }
 
 /// The version of the format `palisade`.
@@ -111,11 +113,11 @@ impl Settings {
 
     /// The key of a name.
     pub(super) fn key(&self, name: &Name) -> String {
-        let mapped = if self.exact_names { name.as_str().to_owned() } else { name.mapped(NAME_LIMIT) };
+        let mapped = if self.exact_names { Cow::Borrowed(name.as_str()) } else { Cow::Owned(name.mapped(NAME_LIMIT)) };
         match self.format {
             // In braces, so that what belongs to a name can be put beside it in a cluster.
-            Format::Palisade => format!("{}{{{mapped}}}", self.prefix),
-            Format::Simple => format!("{}{mapped}", self.prefix),
+            Format::Palisade => [&self.prefix, "{", &mapped, "}"].concat(),
+            Format::Simple => [self.prefix.as_str(), &mapped].concat(),
         }
     }
 

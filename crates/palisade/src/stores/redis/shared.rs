@@ -22,7 +22,7 @@ use super::settings::{Settings, Site};
 use super::topology::Topology;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::store::{ClaimId, Event, Released, Woken};
+use crate::store::{ByClaim, ClaimId, Event, Released, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub(super) seen: Seen,
     pub(super) recent: Recent,
     pub(super) keyspace: Keyspace,
-    waiting: Mutex<HashMap<ClaimId, Waiting>>,
+    waiting: Mutex<ByClaim<Waiting>>,
     pub(super) lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
     /// The client's own runtime.
     pub(super) client: OnceLock<Handle>,
@@ -51,7 +51,8 @@ pub(super) struct Shared {
 
 /// A claim that stands in line.
 struct Waiting {
-    mailbox: Arc<Mailbox>,
+    /// Made when something is pushed or somebody looks: nearly every claim is granted at once.
+    mailbox: Option<Arc<Mailbox>>,
     /// The lane whose inbox it is told by.
     lane: Arc<Lane>,
 }
@@ -174,7 +175,7 @@ impl Shared {
         call: &Call,
         queues: bool,
     ) -> Result<(Arc<Link>, Value, bool)> {
-        let failed = match self.ready(lane, &call.key, queues) {
+        let failed = match self.ready(lane, call.key(), queues) {
             Some(link) => match link.call(call).await {
                 Ok(value) => return Ok((link, value, false)),
                 Err(error) => Some((link, error)),
@@ -203,20 +204,24 @@ impl Shared {
         let (mut may_reconnect, mut reconnected) = (true, false);
         let (mut redirect, mut redirects) = (None, 0);
         let mut failed = failed;
+        let mut sent = failed.is_some();
         loop {
+            let unsent = |error: Error| if sent { error } else { error.with_nothing_sent() };
             let (link, error) = match failed.take() {
                 Some(failed) => failed,
                 None => {
                     let asking = redirect.is_some();
                     let address = match redirect.take() {
                         Some(address) => address,
-                        None => self.topology.find(self, &call.key).await?,
+                        None => self.topology.find(self, call.key()).await.map_err(unsent)?,
                     };
                     may_reconnect &= lane.open_link(&address, Purpose::Requests).is_some();
-                    let link = lane.link(&address, Purpose::Requests).await.inspect_err(|_| self.topology.forget())?;
+                    let link = lane.link(&address, Purpose::Requests).await;
+                    let link = link.inspect_err(|_| self.topology.forget()).map_err(unsent)?;
                     if queues {
-                        lane.at_home(&link).await?;
+                        lane.at_home(&link).await.map_err(unsent)?;
                     }
+                    sent = true;
                     let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
                     match answer {
                         Ok(value) => return Ok((link, value, reconnected)),
@@ -271,7 +276,7 @@ impl Shared {
         let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
         let mut servers: HashMap<Address, Vec<(usize, Call)>> = HashMap::new();
         for (place, call) in calls.into_iter().enumerate() {
-            match self.topology.find(self, &call.key).await {
+            match self.topology.find(self, call.key()).await {
                 Ok(address) => servers.entry(address).or_default().push((place, call)),
                 Err(error) => put(&mut answers, place, Err(error)),
             }
@@ -329,7 +334,7 @@ impl Shared {
     pub(super) fn pushes_need_replicas(&self) -> bool {
         match self.settings.replicas {
             Some(count) => count > 0,
-            None => self.all_lanes().iter().flat_map(|lane| lane.links()).any(|link| link.replicas() > 0),
+            None => locked(&self.lanes).iter().any(|(_, lane)| lane.has_replicas()),
         }
     }
 
@@ -348,9 +353,9 @@ impl Shared {
 
     // Who waits.
 
-    /// Opens an empty mailbox for a claim that may queue.
+    /// From now on a claim that may queue is heard of.
     pub(super) fn wait_for(&self, claim: ClaimId, lane: &Arc<Lane>) {
-        locked(&self.waiting).insert(claim, Waiting { mailbox: Arc::default(), lane: Arc::clone(lane) });
+        locked(&self.waiting).insert(claim, Waiting { mailbox: None, lane: Arc::clone(lane) });
     }
 
     pub(super) fn stop_waiting(&self, claim: ClaimId) {
@@ -358,7 +363,7 @@ impl Shared {
     }
 
     pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
-        locked(&self.waiting).get(&claim).map(|waiting| Arc::clone(&waiting.mailbox))
+        locked(&self.waiting).get_mut(&claim).map(|waiting| Arc::clone(waiting.mailbox.get_or_insert_default()))
     }
 
     /// The inbox by which a claim is told, if it waits and its lane still hears; and its lane.

@@ -42,6 +42,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: false,
     once_per: false,
     once: false,
+    proclaim: false,
+    observe: false,
     detach: Detach::Anywhere,
     list: false,
     waiters_known: false,
@@ -76,16 +78,16 @@ impl SimpleStore {
     fn call(&self, script: &'static Script, name: &Name) -> Call {
         let key = self.0.settings.key(name);
         let mark = mark(&key);
-        Call::new(script, key).beside(mark)
+        Call::new(script, &key).beside(&mark)
     }
 
     fn release_call(&self, claim: &Claim, fence: Option<Fence>) -> Call {
-        self.call(&RELEASE, &claim.name).text(claim.id.reveal()).text(digits(fence))
+        self.call(&RELEASE, &claim.name).text(&claim.id.reveal()).text(&digits(fence))
     }
 
     fn renew_call(&self, claim: &ClaimRef) -> Call {
         let ClaimRef { claim, fence } = claim;
-        self.call(&RENEW, &claim.name).text(claim.id.reveal()).text(digits(*fence)).number(millis(claim.lease))
+        self.call(&RENEW, &claim.name).text(&claim.id.reveal()).text(&digits(*fence)).number(millis(claim.lease))
     }
 }
 
@@ -120,8 +122,8 @@ impl Store for SimpleStore {
             owner.push('.');
             owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
         }
-        let call = self.call(&CLAIM, &claim.name).text(claim.id.reveal()).number(millis(claim.lease)).text(owner);
-        let channel = shared.settings.keyspace(&call.key);
+        let call = self.call(&CLAIM, &claim.name).text(&claim.id.reveal()).number(millis(claim.lease)).text(&owner);
+        let channel = shared.settings.keyspace(call.key());
         let changes = shared.keyspace.changes(&channel);
         let (link, value) = shared.call(&lane, &call, false).await?;
         let (token, left) = match &value {
@@ -198,7 +200,7 @@ impl Store for SimpleStore {
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         let lane = self.0.lane()?;
-        let call = self.call(&REVOKE, name).text(if fence.is_none() { String::new() } else { fence.get().to_string() });
+        let call = self.call(&REVOKE, name).text(&if fence.is_none() { String::new() } else { fence.get().to_string() });
         match self.0.call(&lane, &call, false).await?.1 {
             Value::Int(1) => Ok(Revoked::Done),
             Value::Int(0) => Ok(Revoked::NotHeld),

@@ -68,6 +68,8 @@ pub const CAPABILITY: Capability = Capability {
     min_hold: true,
     once_per: true,
     once: true,
+    proclaim: true,
+    observe: false,
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,
@@ -382,6 +384,13 @@ impl Store for SqliteStore {
         let Some(fence) = fence else { return Ok(Standing::Gone(Gone::Expired)) };
         let id = claim.id;
         self.event(&claim.name, move |line, now, told| line.downgrade(now, id, fence, told)).await
+    }
+
+    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
+        let ClaimRef { claim, fence } = claim.clone();
+        let Some(fence) = fence else { return Ok(Standing::Gone(Gone::Expired)) };
+        let (id, value) = (claim.id, value.to_owned());
+        self.event(&claim.name, move |line, now, told| line.proclaim(now, id, fence, &value, told)).await
     }
 
     async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {

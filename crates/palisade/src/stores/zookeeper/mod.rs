@@ -96,6 +96,8 @@ pub const CURATOR: Capability = Capability {
     min_hold: false,
     once_per: false,
     once: false,
+    proclaim: false,
+    observe: false,
     detach: Detach::Anywhere,
     list: true,
     waiters_known: true,

@@ -21,7 +21,7 @@ local function answer()
   -- A mutex is the write side of a rwlock: once a rwlock claim has joined, that is what the name serves as.
   if kind ~= 'r' then kind = asked end
   tombstones = keep_if(tombstones, function(tombstone) return tombstone[BY] ~= claim end)
-  local entry = { now, tonumber(lease_text), claim, mode, permits, meta, now, min_hold, once_per, head + holes + count }
+  local entry = { now, lease, claim, mode, permits, meta, now, min_hold, once_per, head + holes + count }
   if free then
     grant(now, entry, once_per)
     return last
@@ -32,7 +32,7 @@ local function answer()
   -- First what was left of an earlier life under this id.
   sweep()
   write_waiter(entry)
-  call('HSET', key, 'c' .. claim, format('%012.0f', entry[SEQ]))
+  call('HSET', key, 'c' .. claim, write('<d', entry[SEQ]))
   return place(entry, false)
 end
 local said = answer()

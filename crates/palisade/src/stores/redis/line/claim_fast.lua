@@ -1,82 +1,66 @@
 -- ARGV: claim, lease, how (q or n, kind, mode), meta, and only where one is asked for: min_hold, once_per.
-local claim, lease_text, how, meta = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local claim, lease, how, meta = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 -- The fast paths: a plain exclusive claim that finds the name free, or held by one exclusive holder.
 -- 49 is 1, 105 i, 119 w, 120 x: bytes are cheaper to compare than texts. A name without a key is idle.
-local version, letter = 49, 105
+local version, letter, kept, last, since, began, span = 49, 105, 0, 0, 0, 0, 0
 if state then
-  if state.err then version = 0 else version, letter = string.byte(state, 1, 2) end
-end
-local one = letter == 120 or letter == 119
-if version == 49 and (one or letter == 105) and #time[1] == 10 and not ARGV[5]
-  and (how == 'qmx' or how == 'qrx' or how == 'nmx' or how == 'nrx') then
-  local kept_text, last, since, ends = '', 0, 0, 0
-  if one then
-    local lease = tonumber(sub(state, 93, 108))
-    last, since = tonumber(sub(state, 45, 60)), tonumber(sub(state, 61, 76))
-    if since and lease then ends = since + lease else last = nil end
-  elseif state then
-    last = tonumber(sub(state, 13))
+  if #state == 18 then
+    version, letter, kept, last = read('<BBdd', state)
+    if letter ~= 105 then version = 0 end
+  elseif #state > 75 then
+    version, letter, kept, last, since, began, span = read('<BBddddd', state)
+    if letter ~= 120 and (letter ~= 119 or #state < 108) then version = 0 end
+  else
+    version = 0
   end
-  if state then kept_text = sub(state, 3, 12) end
-  local kept = (tonumber(kept_text) or 0) * 1000000
-  if last and last < 9007199254740991 and since <= now and (kept > 0 or not state) then
-    if ends <= now and letter ~= 119 then
-      local fence, fence_text = now, now_text
-      if last >= now then
-        fence = last + 1
-        fence_text = string.format('%016.0f', fence)
+end
+-- What is no number of ours compares as false.
+if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and since <= now and (kept > 0 or not state)
+  and (how == 'qmx' or how == 'qrx' or how == 'nmx' or how == 'nrx') and not ARGV[5] then
+  local ends = since + span
+  if ends <= now and letter ~= 119 then
+    local fence = now
+    if last >= now then fence = last + 1 end
+    local spare = kept * 1000000 - now - lease - 600000000
+    local stays = spare >= 0 and spare <= 1200000000
+    if not stays then kept = math.ceil((now + lease) / 1000000) + 1200 end
+    call('HSET', key, 's', write('<BBdddddc32c1c0', 49, 120, kept, fence, now, now, lease, claim, sub(how, 2, 2), meta))
+    if not stays then call('EXPIREAT', key, kept) end
+    return fence
+  end
+  local holder = ends > now and sub(state, 43, 74)
+  if holder and holder ~= claim then
+    -- Whether all waiters are alive, or at least the first, so that this claim is not the first itself.
+    local all_alive, first_alive = true, true
+    local meta_at, sure, head, holes, count = 76, now, 0, 0, 0
+    if letter == 119 then
+      meta_at, sure, head, holes, count = 108, read('<dddd', state, 76)
+      all_alive = now < sure and sure <= now + 5000000
+      if not all_alive then
+        local first = call('HGET', key, 'q' .. sub(state, 84, 91))
+        local queued, wait = 0, 0
+        if first and #first > 60 then queued, wait = read('<dxxxxxxxxd', first) end
+        first_alive = queued <= now and now < queued + (wait < 5000000 and wait or 5000000)
       end
-      local spare = kept - now - lease_text - 600000000
-      local stays = spare >= 0 and spare <= 1200000000
-      if not stays then kept_text = string.format('%010.0f', math.ceil((now + lease_text) / 1000000) + 1200) end
-      call('HSET', key, 's', '1x' .. kept_text .. claim .. fence_text .. now_text .. now_text .. lease_text .. sub(how, 2, 2) .. meta)
-      if not stays then call('EXPIREAT', key, kept_text) end
-      return fence
-    elseif ends > now and sub(state, 13, 44) ~= claim then
-      -- Whether all waiters are alive, or at least the first, so that this claim is not the first itself.
-      local all_alive, first_alive = true, true
-      if letter == 119 then
-        local sure = tonumber(sub(state, 110, 125)) or 0
-        all_alive = now < sure and sure <= now + 5000000
-        if not all_alive then
-          local first = call('HGET', key, 'q' .. sub(state, 126, 137))
-          local wait = first and tonumber(sub(first, 65, 80)) or 0
-          local queued = first and tonumber(sub(first, 33, 48)) or 0
-          first_alive = queued <= now and now < queued + (wait < 5000000 and wait or 5000000)
-        end
-      end
-      if first_alive then
-        local answer = { 'B', 0, letter == 120 and ends - now or -1, last, 'x', now - (tonumber(sub(state, 77, 92)) or 0), ends - now }
-        if sub(how, 1, 1) == 'n' then
-          answer[8] = sub(state, letter == 120 and 110 or 162)
-          return answer
-        end
-        local wait = lease_text + 0
-        if wait > 5000000 then wait = 5000000 end
-        if kept >= ends + 600000000 and kept >= now + 605000000 then
-          local record = claim .. now_text .. now_text .. lease_text .. 'x   ' .. meta
-          local kind = sub(how, 2, 2) == 'r' and 'r' or sub(state, 109, 109)
-          answer[1] = 'Q'
-          if letter == 120 then
-            answer[8] = sub(state, 110)
-            call('HSET', key, 's', '1w' .. sub(state, 3, 108) .. kind .. string.format('%016.0f', now + wait)
-              .. '000000000000000000000000000000000001' .. answer[8], 'q000000000000', record, 'c' .. claim, '000000000000')
-            return answer
-          end
-          local count = tonumber(sub(state, 150, 161))
-          local seq = count and (tonumber(sub(state, 126, 137)) or 0) + (tonumber(sub(state, 138, 149)) or 0) + count
-          if seq and not call('HGET', key, 'c' .. claim) then
-            local sure_text = sub(state, 110, 125)
-            if (tonumber(sure_text) or 0) > now + wait then sure_text = string.format('%016.0f', now + wait) end
-            seq = string.format('%012.0f', seq)
-            answer[2] = all_alive and count or -1
-            answer[8] = sub(state, 162)
-            call('HSET', key, 's', sub(state, 1, 108) .. kind .. sure_text .. sub(state, 126, 149)
-              .. string.format('%012.0f', count + 1) .. answer[8], 'q' .. seq, record, 'c' .. claim, seq)
-            return answer
-          end
-        end
+    end
+    if first_alive then
+      local answer = { 'B', 0, letter == 120 and ends - now or -1, last, 'x', now - began, ends - now, sub(state, meta_at) }
+      if sub(how, 1, 1) == 'n' then return answer end
+      local wait = lease
+      if wait > 5000000 then wait = 5000000 end
+      local lives = kept * 1000000
+      local seq = head + holes + count
+      if lives >= ends + 600000000 and lives >= now + 605000000 and seq % 1 == 0
+        and (letter == 120 or not call('HGET', key, 'c' .. claim)) then
+        if letter == 120 or sure > now + wait then sure = now + wait end
+        local kind = sub(how, 2, 2) == 'r' and 'r' or sub(state, 75, 75)
+        answer[1], answer[2] = 'Q', all_alive and count or -1
+        seq = write('<d', seq)
+        call('HSET', key, 's', write('<BBdddddc32c1ddddc0', 49, 119, kept, last, since, began, span, holder, kind,
+          sure, head, holes, count + 1, answer[8]),
+          'q' .. seq, write('<dddc32c4c0', now, now, lease, claim, 'x   ', meta), 'c' .. claim, seq)
+        return answer
       end
     end
   end

@@ -14,7 +14,7 @@ local BY, WHY, MARK_FENCE = 3, 4, 3
 local MAX_FENCE, LONGEST_WAIT = 9007199254740991, 5000000
 local KEEP_FENCE, KEEP_SPARE = 600000000, 600000000
 
-local match, format = string.match, string.format
+local match = string.match
 local ttl, last, kind = 0, 0, ''
 local holders, mark, seal, tombstones = {}, false, false, {}
 -- The waiters stand in the fields q<seq> from head on; `holes` of those are empty. None has expired before `sure`.
@@ -26,29 +26,32 @@ if state then
     return state
   end
   local form = sub(state, 1, 2)
-  ttl = tonumber(sub(state, 3, 12))
+  local garbage = { '?', 'garbage' }
   if form == '1i' then
-    last = tonumber(sub(state, 13))
+    if #state ~= 18 then return garbage end
+    ttl, last = read('<dd', state, 3)
   elseif form == '1x' or form == '1w' then
-    local meta_at = 110
-    if form == '1w' then
-      meta_at = 162
-      sure, head = tonumber(sub(state, 110, 125)), tonumber(sub(state, 126, 137))
-      holes, count = tonumber(sub(state, 138, 149)), tonumber(sub(state, 150, 161))
-    end
-    last, kind = tonumber(sub(state, 45, 60)), sub(state, 109, 109)
-    holders[1] = { tonumber(sub(state, 61, 76)) or false, tonumber(sub(state, 93, 108)), sub(state, 13, 44), 'x', 0,
-      sub(state, meta_at), tonumber(sub(state, 77, 92)), 0, last, false, false }
-    if not (holders[1][SINCE] and holders[1][SPAN] and holders[1][BEGAN]) then ttl = nil end
+    local meta_at = form == '1x' and 76 or 108
+    if #state < meta_at then return garbage end
+    local since, began, span, holder
+    ttl, last, since, began, span, holder, kind = read('<dddddc32c1', state, 3)
+    if form == '1w' then sure, head, holes, count = read('<dddd', state, 76) end
+    -- What is no number of ours has parts of one, or none.
+    if (since + began + span) % 1 ~= 0 then return garbage end
+    holders[1] = { since, span, holder, 'x', 0, sub(state, meta_at), began, 0, last, false, false }
   elseif form == '1g' then
-    local ok, general = pcall(cmsgpack.unpack, sub(state, 13))
-    if not ok or type(general) ~= 'table' or #general ~= 10 then return { '?', 'garbage' } end
+    if #state < 11 then return garbage end
+    ttl = read('<d', state, 3)
+    local ok, general = pcall(cmsgpack.unpack, sub(state, 11))
+    if not ok or type(general) ~= 'table' or #general ~= 10 then return garbage end
     last, kind, sure, head, holes, count = general[1], general[2], general[3], general[4], general[5], general[6]
     holders, mark, seal, tombstones = general[7], general[8], general[9], general[10]
   else
     return { '?', match(form, '^[2-9]') and 'version' or 'garbage' }
   end
-  if not (ttl and last and sure and head and holes and count) then return { '?', 'garbage' } end
+  if not (ttl and last and sure and head and holes and count) then return garbage end
+  local sum = ttl + last + sure + head + holes + count
+  if sum % 1 ~= 0 or sum > 4 * MAX_FENCE or math.min(ttl, last, sure, head, holes, count) < 0 then return garbage end
 end
 
 -- The fields of waiters that leave the line, until they are deleted at once.
@@ -61,6 +64,7 @@ local function sweep()
   left_behind = {}
 end
 
+-- The text behind its own length at the beginning, and where it ends: the inbox of a meta.
 local function inbox_of(meta)
   local length, at = match(meta, '^(%d+):()')
   return sub(meta, at, at + length - 1), at + length
@@ -98,7 +102,7 @@ local function clear_the_way()
 end
 
 local function slot(seq)
-  return format('q%012.0f', seq)
+  return 'q' .. write('<d', seq)
 end
 
 local function wait_lease(waiter)
@@ -106,16 +110,16 @@ local function wait_lease(waiter)
 end
 
 local function write_waiter(waiter)
-  local digits = function(number) return number > 0 and format('%.0f', number) or '' end
-  call('HSET', key, slot(waiter[SEQ]), waiter[CLAIM] .. format('%016.0f%016.0f%016.0f', waiter[SINCE], waiter[BEGAN], waiter[SPAN])
+  local digits = function(number) return number > 0 and string.format('%.0f', number) or '' end
+  call('HSET', key, slot(waiter[SEQ]), write('<dddc32', waiter[SINCE], waiter[BEGAN], waiter[SPAN], waiter[CLAIM])
     .. waiter[MODE] .. digits(waiter[PERMITS]) .. ' ' .. digits(waiter[MIN_HOLD]) .. ' ' .. digits(waiter[ONCE_PER]) .. ' '
     .. waiter[META])
 end
 
 local function read_waiter(record, seq)
-  local mode, permits, min_hold, once_per, meta_at = match(record, '^(%a)(%d*) (%d*) (%d*) ()', 81)
-  local waiter = { tonumber(sub(record, 33, 48)), tonumber(sub(record, 65, 80)), sub(record, 1, 32), mode,
-    tonumber(permits) or 0, sub(record, meta_at), tonumber(sub(record, 49, 64)), tonumber(min_hold) or 0,
+  local mode, permits, min_hold, once_per, meta_at = match(record, '^(%a)(%d*) (%d*) (%d*) ()', 57)
+  local since, began, span, id = read('<dddc32', record)
+  local waiter = { since, span, id, mode, tonumber(permits) or 0, sub(record, meta_at), began, tonumber(min_hold) or 0,
     tonumber(once_per) or 0, seq }
   local lies_ahead = waiter[SINCE] > now
   if lies_ahead then waiter[SINCE] = now end
@@ -214,7 +218,7 @@ local function hand_off()
       bury(waiter, wait_lease(waiter), 'o')
     else
       grant(waiter[SINCE] + wait_lease(waiter) - waiter[SPAN], waiter, waiter[ONCE_PER])
-      tell(waiter[CLAIM], waiter[META], 'g' .. waiter[CLAIM] .. format('%.0f', last))
+      tell(waiter[CLAIM], waiter[META], 'g' .. waiter[CLAIM] .. write('<d', last))
     end
   end
   if #holders == 0 and count == 0 then kind = '' end
@@ -247,7 +251,8 @@ end
 
 -- The claim that made the event, if it waits. Who comes with a fence does not wait.
 local function own_place(fence)
-  local seq = not fence and count > 0 and tonumber(call('HGET', key, 'c' .. claim) or nil)
+  local seq = not fence and count > 0 and call('HGET', key, 'c' .. claim)
+  seq = seq and #seq == 8 and read('<d', seq)
   -- One before the head left the line in this very event.
   if not seq or seq < head then return end
   local record = call('HGET', key, slot(seq))
@@ -356,15 +361,15 @@ local function save()
   local text
   local holder, plain = holders[1], not mark and not seal and #tombstones == 0
   if plain and not holder and count == 0 then
-    text = format('1i%010.0f%016.0f', ttl, last)
+    text = '1i' .. write('<dd', ttl, last)
   elseif plain and #holders == 1 and holder[MODE] == 'x' and not holder[GHOST] and holder[FENCE] == last
     and holder[MIN_HOLD] == 0 and not holder[MARK_BEFORE] then
-    text = (count > 0 and '1w' or '1x') .. format('%010.0f', ttl) .. holder[CLAIM]
-      .. format('%016.0f%016.0f%016.0f%016.0f', last, holder[SINCE], holder[BEGAN], holder[SPAN]) .. kind
-      .. (count > 0 and format('%016.0f%012.0f%012.0f%012.0f', sure, head, holes, count) or '') .. holder[META]
+    text = (count > 0 and '1w' or '1x')
+      .. write('<dddddc32c1', ttl, last, holder[SINCE], holder[BEGAN], holder[SPAN], holder[CLAIM], kind)
+      .. (count > 0 and write('<dddd', sure, head, holes, count) or '') .. holder[META]
   else
     if count == 0 then head, holes, sure = 0, 0, 0 end
-    text = format('1g%010.0f', ttl)
+    text = '1g' .. write('<d', ttl)
       .. cmsgpack.pack({ last, kind, sure, head, holes, count, holders, mark, seal, tombstones })
   end
   if text ~= state then call('HSET', key, 's', text) end

@@ -2,17 +2,18 @@
 //!
 //! # The hash
 //!
-//! - `s` is the state: `1`, a letter for the form, and ten digits that say until which second the key was told to live.
+//! - `s` is the state: `1`, a letter for the form, and a number that says until which second the key was told to live.
 //!   - `1i` idle: the last fence.
-//!   - `1x` one exclusive holder: claim (32), fence, since, began, lease (16 digits each), kind (1), meta.
-//!   - `1w` the same with waiters: before the meta `sure` (16 digits), head, holes, count (12 digits each).
+//!   - `1x` one exclusive holder: fence, since, began, lease, claim (32 bytes), kind (1 byte), meta.
+//!   - `1w` the same with waiters: before the meta `sure`, head, holes, count.
 //!   - `1g` everything else: a MessagePack list of last fence, kind, sure, head, holes, count, holders, mark, seal, tombstones.
-//! - `q<seq>` is a waiter: claim, since, began, lease, then `<mode> <min_hold> <once_per> <meta>`.
+//! - `q<seq>` is a waiter: since, began, lease, claim, then `<mode> <min_hold> <once_per> <meta>`.
 //! - `c<claim>` is the `seq` of that waiter.
 //!
-//! Times and spans are microseconds of the server's clock, 16 digits with leading zeros: fast paths cut them out without parsing the
-//! rest. An end is never written down, but since when and for how long: see `line.lua`. Kinds are `m`, `r`, `s<limit>`, modes `x`, `s`,
-//! `p<count>`; meta is `<length>:<inbox><length>:<owner>`, and `+<reason>` if there is one.
+//! A number is a little-endian double of 8 bytes, which has every digit of a whole number below 2^53: a script reads and writes
+//! all of a state in one step each, where decimal digits had to be cut out, parsed and printed one by one. Times and spans are
+//! microseconds of the server's clock. An end is never written down, but since when and for how long: see `line.lua`. Kinds are `m`,
+//! `r`, `s<limit>`, modes `x`, `s`, `p<count>`; meta is `<length>:<inbox><length>:<owner>`, and `+<reason>` if there is one.
 //!
 //! Each script begins with `open.lua`. A `…_fast.lua` is what nearly all calls need and returns before `line.lua` makes its functions,
 //! which would cost as much again. What a fast path does must be what the general path would have done: the tests compare
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 pub(super) use reply::{Push, claim_answer, push, released, revoked, standing, view};
 
-use super::script::{Call, Script};
+use super::script::{Call, Script, push_number};
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimRef, Ending, Kind, Mode};
 
@@ -38,6 +39,7 @@ static CLAIM: Script = script!("open.lua", "claim_fast.lua", "line.lua", "claim.
 static RENEW: Script = script!("open.lua", "renew_fast.lua", "line.lua", "renew.lua");
 static RELEASE: Script = script!("open.lua", "release_fast.lua", "line.lua", "release.lua");
 static DOWNGRADE: Script = script!("open.lua", "claimant.lua", "line.lua", "downgrade.lua");
+static PROCLAIM: Script = script!("open.lua", "claimant.lua", "line.lua", "proclaim.lua");
 static REVOKE: Script = script!("open.lua", "nobody.lua", "line.lua", "revoke.lua");
 static SHOW: Script = script!("open.lua", "nobody.lua", "line.lua", "show.lua");
 
@@ -48,19 +50,21 @@ pub(super) const HOLDS: &str = include_str!("holds.lua");
 
 /// Asks for the name. Whoever must hear of the claim later hears it in this inbox.
 pub(super) fn claim(key: &str, claim: &Claim, inbox: &str) -> Call {
-    let call = Call::new(&CLAIM, key).text(claim.id.reveal()).text(digits(claim.lease)).text(how(claim)).text(meta(claim, inbox));
+    let call = Call::new(&CLAIM, key).written(|words| claim.id.write(words)).number(micros(claim.lease));
+    let call = call.written(|words| write_how(words, claim)).written(|words| write_meta(words, claim, inbox));
     // No span asks for the same as a span of nothing.
-    let [min_hold, once_per] = [claim.min_hold, claim.once_per].map(|span| span.filter(|span| !span.is_zero()).map(digits));
+    let [min_hold, once_per] = [claim.min_hold, claim.once_per].map(|span| span.filter(|span| !span.is_zero()).map(micros));
     match (min_hold, once_per) {
         (None, None) => call,
-        (Some(min_hold), None) => call.text(min_hold),
-        (min_hold, Some(once_per)) => call.text(min_hold.unwrap_or_default()).text(once_per),
+        (Some(min_hold), None) => call.number(min_hold),
+        (None, Some(once_per)) => call.text("").number(once_per),
+        (Some(min_hold), Some(once_per)) => call.number(min_hold).number(once_per),
     }
 }
 
 /// Extends the lease of a claim that waits or holds. From now on it is told in this inbox.
 pub(super) fn renew(key: &str, claim: &ClaimRef, inbox: &str) -> Call {
-    by(Call::new(&RENEW, key), claim).text(counted(inbox))
+    by(Call::new(&RENEW, key), claim).written(|words| write_counted(words, inbox))
 }
 
 /// Ends a claim in whatever state it is.
@@ -69,13 +73,18 @@ pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending) -> Call {
     match ending {
         Ending::Release => call.text("r"),
         Ending::Undo => call.text("u"),
-        Ending::Seal(keep) => call.text("s").text(digits(keep)),
+        Ending::Seal(keep) => call.text("s").number(micros(keep)),
     }
 }
 
 /// Turns a writer into a reader.
 pub(super) fn downgrade(key: &str, claim: &ClaimRef) -> Call {
     by(Call::new(&DOWNGRADE, key), claim)
+}
+
+/// Gives a holder another owner: what it proclaims.
+pub(super) fn proclaim(key: &str, claim: &ClaimRef, value: &str) -> Call {
+    by(Call::new(&PROCLAIM, key), claim).written(|words| write_counted(words, value))
 }
 
 /// Ends somebody else's grant.
@@ -89,37 +98,48 @@ pub(super) fn show(key: &str) -> Call {
 }
 
 fn by(call: Call, claim: &ClaimRef) -> Call {
-    call.text(claim.claim.id.reveal()).text(claim.fence.map(|fence| format!("{:016}", fence.get())).unwrap_or_default())
+    let call = call.written(|words| claim.claim.id.write(words));
+    match claim.fence {
+        Some(fence) => call.number(fence.get()),
+        None => call.text(""),
+    }
 }
 
-/// A span as the scripts write it: never shorter than it is, and so short that no sum with a time loses digits.
-fn digits(span: Duration) -> String {
-    const LONGEST: u128 = 10_u128.pow(15);
-    format!("{:016}", span.as_nanos().div_ceil(1000).min(LONGEST))
+/// A span as the scripts take it: never shorter than it is, and so short that no sum with a time loses digits.
+fn micros(span: Duration) -> u64 {
+    const LONGEST: u64 = 10_u64.pow(15);
+    span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_nanos().div_ceil(1000).into()).min(LONGEST)
 }
 
 /// Whether it may stand in line, its kind and its mode. Not what [`Line`](crate::line::Line) calls a misfit: that is a `!`.
-fn how(claim: &Claim) -> String {
+fn write_how(words: &mut String, claim: &Claim) {
     let queue = if claim.queue { 'q' } else { 'n' };
     match (claim.kind, claim.mode) {
-        (Kind::Mutex, Mode::Exclusive) => format!("{queue}mx"),
-        (Kind::RwLock, Mode::Exclusive) => format!("{queue}rx"),
-        (Kind::RwLock, Mode::Shared) => format!("{queue}rs"),
-        (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => format!("{queue}s{limit} p{count}"),
-        _ => "!".to_owned(),
+        (Kind::Mutex, Mode::Exclusive) => words.extend([queue, 'm', 'x']),
+        (Kind::RwLock, Mode::Exclusive) => words.extend([queue, 'r', 'x']),
+        (Kind::RwLock, Mode::Shared) => words.extend([queue, 'r', 's']),
+        (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => {
+            words.extend([queue, 's']);
+            push_number(words, limit.into());
+            words.push_str(" p");
+            push_number(words, count.into());
+        }
+        _ => words.push('!'),
     }
 }
 
-fn meta(claim: &Claim, inbox: &str) -> String {
-    let mut meta = counted(inbox) + &counted(&claim.owner);
+fn write_meta(words: &mut String, claim: &Claim, inbox: &str) {
+    write_counted(words, inbox);
+    write_counted(words, &claim.owner);
     if let Some(reason) = &claim.reason {
-        meta.push('+');
-        meta.push_str(reason);
+        words.push('+');
+        words.push_str(reason);
     }
-    meta
 }
 
 /// A text behind its own length, so that it may contain anything.
-fn counted(text: &str) -> String {
-    format!("{}:{text}", text.len())
+fn write_counted(words: &mut String, text: &str) {
+    push_number(words, text.len() as u64);
+    words.push(':');
+    words.push_str(text);
 }

@@ -2,9 +2,8 @@
 --
 -- Nothing here asks for effects replication: it is the default since Redis 5, so a script may write after TIME.
 local call, sub, key = redis.call, string.sub, KEYS[1]
+local read, write = struct.unpack, struct.pack
 -- Not `call`: a key of another type must become an answer that says so.
 local state = redis.pcall('HGET', key, 's')
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
--- The time as 16 digits, cheaper than string.format; exact while the seconds have ten digits, which the fast paths check.
-local now_text = time[1] .. sub('00000' .. time[2], -6)

@@ -12,6 +12,9 @@ use crate::store::{
     Answer, Busy, Claim, ClaimId, Gone, Grant, Holder, Kind, Lease, LineView, Mode, Place, Released, Revoked, Standing, Waiter,
 };
 
+/// The highest fence that the scripts give.
+const MAX_FENCE: f64 = 9_007_199_254_740_991.0;
+
 /// What a script published to the inbox of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stores::redis) enum Push {
@@ -44,7 +47,7 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
     }
 }
 
-/// Reads the answer to a renewal or a downgrade.
+/// Reads the answer to a renewal, a downgrade or a proclamation.
 pub(in crate::stores::redis) fn standing(reply: &Value, claim: &Claim) -> Result<Standing> {
     if let Some(fence) = number(reply) {
         return Ok(Standing::Held(grant(fence, claim)?));
@@ -95,11 +98,19 @@ pub(in crate::stores::redis) fn push(payload: &[u8]) -> Option<(ClaimId, Push)> 
     let (claim, fence) = rest.split_at_checked(32)?;
     let claim = ClaimId::parse(str::from_utf8(claim).ok()?)?;
     let push = match what {
-        b"g" => Push::Granted(str::from_utf8(fence).ok()?.parse().ok()?),
+        b"g" => Push::Granted(fence_of(fence)?),
         why if fence.is_empty() => Push::Gone(gone(why)?),
         _ => return None,
     };
     Some((claim, push))
+}
+
+/// A fence as the scripts write numbers.
+fn fence_of(bytes: &[u8]) -> Option<Fence> {
+    let number = f64::from_le_bytes(bytes.try_into().ok()?);
+    // Past this the scripts count no further, and a double loses digits.
+    let counted = number.fract() == 0.0 && (1.0..=MAX_FENCE).contains(&number);
+    counted.then_some(number as u64).and_then(Fence::new)
 }
 
 fn grant(number: i64, claim: &Claim) -> Result<Grant> {

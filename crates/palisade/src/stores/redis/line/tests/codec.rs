@@ -70,7 +70,13 @@ fn replies_that_make_no_sense_are_protocol_errors() {
 #[test]
 fn what_others_publish_is_not_taken_for_ours() {
     let id = id(1).reveal();
-    assert_eq!(push(format!("g{id}0000000000000042").as_bytes()), Some((super::id(1), Push::Granted(Fence::new(42).unwrap()))));
+    let granted = |fence: f64| push(&[b"g", id.as_bytes(), &fence.to_le_bytes()].concat());
+    assert_eq!(granted(42.0), Some((super::id(1), Push::Granted(Fence::new(42).unwrap()))));
+    let highest = 9_007_199_254_740_991;
+    assert_eq!(granted(highest as f64), Some((super::id(1), Push::Granted(Fence::new(highest).unwrap()))));
+    for fence in [0.0, -1.0, 1.5, f64::NAN, f64::INFINITY, f64::from_le_bytes(*b"17000000"), highest as f64 + 1.0] {
+        assert_eq!(granted(fence), None, "{fence}");
+    }
     for payload in ["", "g", "ping", &id, &format!("g{id}"), &format!("g{id}x"), &format!("z{id}"), &format!("r{id}7"), "gß"] {
         assert_eq!(push(payload.as_bytes()), None, "{payload}");
     }
@@ -114,7 +120,8 @@ fn strange_owners_and_reasons_come_back_as_they_were() {
 fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
     let server = Redis::start();
     let mut client = Client::of(&server);
-    let contents: [(&[&str], &str); 8] = [
+    let digits = format!("1x1794869022{}{}m3:abc5:owner", id(1).reveal(), "1700000000000000".repeat(4));
+    let contents: [(&[&str], &str); 11] = [
         (&["SET", KEY, "theirs"], "no lock of ours"),
         (&["RPUSH", KEY, "theirs"], "no lock of ours"),
         (&["HSET", KEY, "s", "2x1794869022"], "newer version"),
@@ -123,6 +130,9 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
         (&["HSET", KEY, "s", "1x1794869022nonsense"], "cannot be read"),
         (&["HSET", KEY, "s", "1g1794869022nonsense"], "cannot be read"),
         (&["HSET", KEY, "s", "1iabcdefghijnonsense"], "cannot be read"),
+        (&["HSET", KEY, "s", "1iabcdefghnonsense"], "cannot be read"),
+        (&["HSET", KEY, "s", "1xabcdefghnonsense"], "cannot be read"),
+        (&["HSET", KEY, "s", &digits], "cannot be read"),
     ];
     let name = Name::new("orders").unwrap();
     let claim = mutex(1);
@@ -134,6 +144,7 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
             claim_answer(&client.run(&super::claim(KEY, &claim, INBOX)), &claim).err(),
             standing(&client.run(&renew(KEY, &known, INBOX)), &claim).err(),
             standing(&client.run(&downgrade(KEY, &known)), &claim).err(),
+            standing(&client.run(&proclaim(KEY, &known, "value")), &claim).err(),
             released(&client.run(&release(KEY, &known, Ending::Release))).err(),
             revoked(&client.run(&revoke(KEY, Fence::new(7).unwrap()))).err(),
             view(&client.run(&show(KEY)), &name).err(),

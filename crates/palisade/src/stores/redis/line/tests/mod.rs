@@ -36,6 +36,7 @@ fn mutex(number: u128) -> Claim {
         mode: Mode::Exclusive,
         owner: Arc::from(format!("owner {number}")),
         reason: None,
+        value: None,
         lease: secs(30),
         queue: true,
         min_hold: None,

@@ -38,6 +38,7 @@ enum Op {
     Renew(usize, By),
     Release(usize, By, Ending),
     Downgrade(usize, By),
+    Proclaim(usize, By),
     Revoke(usize, By),
 }
 
@@ -145,6 +146,14 @@ impl World<'_> {
                     let reply = self.client.run(&downgrade(&history.key, &known(&claim, its)));
                     history.same_standing(&claim, expected, standing(&reply, &claim).unwrap(), &context);
                 }
+                Op::Proclaim(slot, by) => {
+                    let Some(claim) = history.slots[slot].clone() else { continue };
+                    let (Some(fence), its) = history.fence(claim.id, by) else { continue };
+                    let value = "x".repeat(rng.usize(..12));
+                    let expected = history.line.proclaim(now, claim.id, fence, &value, &mut told);
+                    let reply = self.client.run(&proclaim(&history.key, &known(&claim, its), &value));
+                    history.same_standing(&claim, expected, standing(&reply, &claim).unwrap(), &context);
+                }
                 Op::Revoke(slot, by) => {
                     let Some(claim) = history.slots[slot].clone() else { continue };
                     let (Some(fence), Some(its)) = history.fence(claim.id, by) else { continue };
@@ -170,7 +179,7 @@ impl World<'_> {
     fn op(&mut self, rng: &mut Rng, history: &mut History, flavour: usize) -> Option<Op> {
         let slot = rng.usize(..SLOTS);
         let by = *rng.choice(&[By::Nothing, By::Nothing, By::Nothing, By::Its, By::Its, By::Its, By::Its, By::Wrong]).unwrap();
-        Some(match rng.u8(..20) {
+        Some(match rng.u8(..21) {
             0..=8 => {
                 let alive = |claim: &Claim| history.line.knows(claim.id);
                 let again = |claim: &Claim| alive(claim) || claim.id.bits().is_multiple_of(7);
@@ -191,6 +200,7 @@ impl World<'_> {
                 Op::Release(slot, by, ending)
             }
             18 => Op::Downgrade(slot, by),
+            19 => Op::Proclaim(slot, by),
             _ => Op::Revoke(slot, by),
         })
     }

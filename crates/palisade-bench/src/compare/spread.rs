@@ -4,15 +4,15 @@ use crate::figure;
 
 /// The median, the least and the greatest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) least: f64,
-    pub(super) greatest: f64,
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) greatest: f64,
 }
 
 impl Spread {
     /// Of at least one value.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Spread {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Spread {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
@@ -20,7 +20,7 @@ impl Spread {
     }
 
     /// Prints it as one figure.
-    pub(super) fn print(self, what: &str, unit: &str) {
+    pub(crate) fn print(self, what: &str, unit: &str) {
         figure(what, self.median, format!("{unit} {self}").trim_start());
     }
 }

@@ -1,4 +1,8 @@
-//! One contest: the processes are started, let go together, and asked what they did.
+//! Many processes on one name with nothing to do under it: how fast the lock changes hands.
+//!
+//! The processes are started, let go together, and asked what they did. Each notes when it got the lock, each time, on the clock
+//! that they share; put in order, these notes say who had it after whom. A process that takes the lock twice in a row changes no
+//! owner, however fast it is.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -6,48 +10,52 @@ use std::time::Duration;
 
 use palisade::lease::{BootClock, Clock};
 
-use super::super::Result;
-use super::super::round::Round;
-use super::super::server::Server;
-use super::PROCESSES;
 use super::order::{self, Turn};
+use super::round::{Round, spread};
+use super::{Result, Server};
+
+/// Of one side.
+pub(crate) const PROCESSES: usize = 16;
 
 /// From the word to the start: enough for all to hear it.
 const GET_READY: Duration = Duration::from_millis(200);
 
 /// What all processes of one side did in one round.
-pub(super) struct Contest {
+pub(crate) struct Contest {
     /// Waits, and CPU per acquisition.
-    pub(super) round: Round,
-    pub(super) changes_per_second: f64,
+    pub(crate) round: Round,
+    pub(crate) changes_per_second: f64,
     /// The most acquisitions of a process by the least.
-    pub(super) unfairness: f64,
+    pub(crate) unfairness: f64,
     /// CPU of all processes for each change, in microseconds.
-    pub(super) client_per_change: f64,
+    pub(crate) client_per_change: f64,
     /// CPU of the server for each change, in microseconds.
-    pub(super) server_per_change: f64,
+    pub(crate) server_per_change: f64,
+    /// What the server counted, for each change.
+    pub(crate) counted_per_change: Vec<f64>,
 }
 
 impl Contest {
-    pub(super) fn hold(server: &Server, side: &str, url: &str, length: Duration) -> Result<Contest> {
-        server.clear()?;
-        let mut workers = (0..PROCESSES).map(|_| Worker::start(side, url)).collect::<Result<Vec<_>>>()?;
+    /// Between processes that are started by this command.
+    pub(crate) fn hold(server: &impl Server, mut command: Command, length: Duration) -> Result<Contest> {
+        let mut workers = (0..PROCESSES).map(|_| Worker::start(&mut command)).collect::<Result<Vec<_>>>()?;
         workers.iter_mut().try_for_each(Worker::is_ready)?;
         let start = BootClock.now().since_zero() + GET_READY;
         // The first one brings the token, if this side has one.
         workers.iter_mut().enumerate().try_for_each(|(process, worker)| worker.go(start, length, process == 0))?;
         sleep_until(start);
-        let before = server.cpu()?;
+        let (counted_before, before) = (server.counted()?, server.cpu()?);
         sleep_until(start + length);
         let served = server.cpu()?.saturating_sub(before);
+        let counted = server.counted()?.into_iter().zip(counted_before).map(|(after, before)| after - before).collect();
         let (mut turns, mut client) = (Vec::new(), Duration::ZERO);
         for (process, worker) in workers.into_iter().enumerate() {
             client += worker.report(process, &mut turns)?;
         }
-        Ok(Contest::new(turns, length, client, served))
+        Ok(Contest::new(turns, length, (client, served), counted))
     }
 
-    fn new(mut turns: Vec<Turn>, length: Duration, client: Duration, server: Duration) -> Contest {
+    fn new(mut turns: Vec<Turn>, length: Duration, (client, server): (Duration, Duration), counted: Vec<f64>) -> Contest {
         let changes = order::owner_changes(&mut turns) as f64;
         let waits = turns.iter().map(|turn| turn.waited).collect();
         Contest {
@@ -56,27 +64,36 @@ impl Contest {
             unfairness: order::unfairness(&turns, PROCESSES),
             client_per_change: client.as_secs_f64() * 1e6 / changes,
             server_per_change: server.as_secs_f64() * 1e6 / changes,
+            counted_per_change: counted.into_iter().map(|counted| counted / changes).collect(),
         }
     }
+}
+
+/// Prints all figures of a side.
+pub(crate) fn print(who: &str, contests: &[Contest]) {
+    let who = format!("{PROCESSES} processes: {who}");
+    spread(contests, |contest| contest.changes_per_second).print(&who, "owner changes/s");
+    spread(contests, |contest| contest.round.per_second).print(&who, "acquisitions/s");
+    spread(contests, |contest| contest.unfairness).print(&format!("{who}, most / least"), "");
+    spread(contests, |contest| contest.round.p50).print(&format!("{who}, wait p50"), "µs");
+    spread(contests, |contest| contest.round.p99).print(&format!("{who}, wait p99"), "µs");
+    spread(contests, |contest| contest.client_per_change).print(&format!("{who}, clients' CPU"), "µs/change");
+    spread(contests, |contest| contest.server_per_change).print(&format!("{who}, server CPU"), "µs/change");
 }
 
 fn sleep_until(time: Duration) {
     std::thread::sleep(time.saturating_sub(BootClock.now().since_zero()));
 }
 
-/// This program again, driven over its pipes.
+/// One process, driven over its pipes.
 struct Worker {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    fn start(side: &str, url: &str) -> Result<Worker> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["redis-worker", side, url])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+    fn start(command: &mut Command) -> Result<Worker> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = child.stdout.take().ok_or("a worker without a pipe")?;
         Ok(Worker { child, said: BufReader::new(said) })
     }

@@ -1,39 +1,13 @@
-//! Writes in etcd that the lock itself admits.
-//!
-//! Where lock and data are in the same etcd, no maximum has to be kept: a transaction that compares the create revision of the
-//! lock's own key passes only while this very grant holds, by the word of the server and in the same step. It is refused from the
-//! moment the grant ends, though nobody came after it.
-//!
-//! [`Held`] has the key and the revision, for whatever client of etcd you write with. With `etcdctl txn` it is
-//!
-//! ```text
-//! c("locks/stock/00000000000000000000000000000001") = "7"
-//!
-//! put stock/bolt 6
-//! ```
-//!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use palisade::fence::etcd::Held;
-//!
-//! # let grant = r#"{"name": "stock", "store": "etcd", "claim": "00000000000000000000000000000001",
-//! #     "kind": "mutex", "mode": "exclusive", "fence": "7", "lease_ms": 30000, "owner": "me"}"#;
-//! # let grant = serde_json::from_str(grant)?;
-//! let held = Held::by_grant(&grant)?.prefix("locks"); // or Held::by(&guard); the URL is etcd://host/locks
-//! assert_eq!(held.lock_key(), b"locks/stock/00000000000000000000000000000001");
-//! assert_eq!(held.create_revision(), 7);
-//! # Ok(())
-//! # }
-//! ```
+//! Grants that a transaction can compare.
 
 use std::fmt;
 
-use super::Fence;
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Exclusive, Guard};
 use crate::name::Name;
 use crate::store::{ClaimId, Mode};
-use crate::stores::etcd::CAPABILITY;
+use crate::stores::etcd::{CAPABILITY, Link};
 
 /// An exclusive grant of a lock in etcd, as a transaction can compare it.
 ///
@@ -41,7 +15,8 @@ use crate::stores::etcd::CAPABILITY;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Held {
     name: Name,
-    prefix: String,
+    /// As it was said; else a URL says it.
+    prefix: Option<String>,
     claim: ClaimId,
     fence: Fence,
     exact_name: bool,
@@ -73,16 +48,16 @@ impl Held {
     }
 
     fn new(name: Name, claim: ClaimId, fence: Fence) -> Held {
-        Held { name, prefix: String::new(), claim, fence, exact_name: false }
+        Held { name, prefix: None, claim, fence, exact_name: false }
     }
 
-    /// The path of the lock's URL, if it has one.
+    /// The path of the lock's URL, if it has one, for a client of your own. [`FencedKeys`](super::FencedKeys) know it by their URL.
     #[must_use]
     pub fn prefix(self, path: &str) -> Held {
-        Held { prefix: path.trim_matches('/').to_owned(), ..self }
+        Held { prefix: Some(path.trim_matches('/').to_owned()), ..self }
     }
 
-    /// For a lock whose URL says `names=exact`.
+    /// For a lock whose URL says `names=exact`, and a client of your own.
     #[must_use]
     pub fn exact_name(self) -> Held {
         Held { exact_name: true, ..self }
@@ -91,8 +66,21 @@ impl Held {
     /// The key of the lock that this grant holds by. A secret: who knows it, and may write it, can end the grant.
     pub fn lock_key(&self) -> Vec<u8> {
         let name = if self.exact_name { self.name.as_str().to_owned() } else { self.name.mapped(CAPABILITY.name_limit) };
-        let slash = if self.prefix.is_empty() { "" } else { "/" };
-        format!("{}{slash}{name}/{}", self.prefix, self.claim.reveal()).into_bytes()
+        let prefix = self.prefix.as_deref().unwrap_or_default();
+        let slash = if prefix.is_empty() { "" } else { "/" };
+        format!("{prefix}{slash}{name}/{}", self.claim.reveal()).into_bytes()
+    }
+
+    /// The same, where the URL of the locks says what is not said here.
+    pub(super) fn lock_key_of(&self, link: &Link) -> Vec<u8> {
+        match (&self.prefix, self.exact_name) {
+            (None, false) => link.lock_key(&self.name, self.claim),
+            _ => self.lock_key(),
+        }
+    }
+
+    pub(super) fn fence(&self) -> Fence {
+        self.fence
     }
 
     /// The create revision that the key has while this grant holds: the same number as the fence.

@@ -5,7 +5,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::Result;
 
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// In the body of `#[tokio::main]`, which is on no worker.
     Body,
     /// In a spawned task of a runtime with two workers.
@@ -15,9 +15,9 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 3] = [Way::Body, Way::Spawned, Way::CurrentThread];
+    pub(crate) const ALL: [Way; 3] = [Way::Body, Way::Spawned, Way::CurrentThread];
 
-    pub(super) fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Way::Body => "main body",
             Way::Spawned => "spawned",
@@ -27,13 +27,13 @@ impl Way {
 }
 
 /// A runtime that is called in one way.
-pub(super) struct Caller {
+pub(crate) struct Caller {
     way: Way,
     runtime: Runtime,
 }
 
 impl Caller {
-    pub(super) fn new(way: Way) -> Result<Caller> {
+    pub(crate) fn new(way: Way) -> Result<Caller> {
         let mut builder = match way {
             Way::Body | Way::Spawned => Builder::new_multi_thread(),
             Way::CurrentThread => Builder::new_current_thread(),
@@ -41,7 +41,7 @@ impl Caller {
         Ok(Caller { way, runtime: builder.worker_threads(2).enable_all().build()? })
     }
 
-    pub(super) fn call<T: Send + 'static>(&self, future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(crate) fn call<T: Send + 'static>(&self, future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         match self.way {
             Way::Body | Way::CurrentThread => self.runtime.block_on(future),
             Way::Spawned => self.runtime.block_on(self.runtime.spawn(future))?,

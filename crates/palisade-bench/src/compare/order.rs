@@ -4,23 +4,23 @@ use std::time::Duration;
 
 /// One acquisition.
 #[derive(Clone, Copy)]
-pub(super) struct Turn {
-    pub(super) process: usize,
+pub(crate) struct Turn {
+    pub(crate) process: usize,
     /// On the clock that all processes share.
-    pub(super) at: Duration,
-    pub(super) waited: Duration,
+    pub(crate) at: Duration,
+    pub(crate) waited: Duration,
 }
 
 /// How often another process got it than before.
 ///
 /// Whoever gets the lock notes the time before it gives it back, so the order of the notes is the order of the turns.
-pub(super) fn owner_changes(turns: &mut [Turn]) -> usize {
+pub(crate) fn owner_changes(turns: &mut [Turn]) -> usize {
     turns.sort_by_key(|turn| turn.at);
     turns.windows(2).filter(|pair| pair[0].process != pair[1].process).count()
 }
 
 /// The most turns of a process by the least.
-pub(super) fn unfairness(turns: &[Turn], processes: usize) -> f64 {
+pub(crate) fn unfairness(turns: &[Turn], processes: usize) -> f64 {
     let mut shares = vec![0_u32; processes];
     for turn in turns {
         shares[turn.process] += 1;

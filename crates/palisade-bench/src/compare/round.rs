@@ -2,25 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use super::server::Server;
 use super::spread::Spread;
-use super::{ROUNDS, Result};
+use super::{ROUNDS, Result, Server};
 use crate::usage;
 
 /// What one side did in one round. Times are in microseconds.
-pub(super) struct Round {
-    pub(super) per_second: f64,
-    pub(super) p50: f64,
-    pub(super) p99: f64,
+pub(crate) struct Round {
+    pub(crate) per_second: f64,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
     /// CPU of the client for each cycle.
-    pub(super) client: f64,
+    pub(crate) client: f64,
     /// CPU of the server for each cycle.
-    pub(super) server: f64,
+    pub(crate) server: f64,
 }
 
 impl Round {
     /// Of cycles that took so long each, and all together.
-    pub(super) fn new(mut times: Vec<Duration>, elapsed: Duration, client: Duration, server: Duration) -> Round {
+    pub(crate) fn new(mut times: Vec<Duration>, elapsed: Duration, client: Duration, server: Duration) -> Round {
         times.sort();
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let at = |share: usize| times.get(times.len() * share / 100).copied().map_or(f64::NAN, micros);
@@ -35,7 +34,7 @@ impl Round {
     }
 
     /// Runs cycles in this process, which must be all that it does meanwhile.
-    pub(super) fn measure(server: &Server, cycles: impl FnOnce() -> Result<Vec<Duration>>) -> Result<Round> {
+    pub(crate) fn measure(server: &impl Server, cycles: impl FnOnce() -> Result<Vec<Duration>>) -> Result<Round> {
         let server_before = server.cpu()?;
         let (client_before, begun) = (usage::cpu(), Instant::now());
         let times = cycles()?;
@@ -45,7 +44,7 @@ impl Round {
 }
 
 /// Lets every side have its turn, again and again: the rounds of each side.
-pub(super) fn take_turns<S, R, const N: usize>(sides: &[S; N], mut round: impl FnMut(&S) -> Result<R>) -> Result<[Vec<R>; N]> {
+pub(crate) fn take_turns<S, R, const N: usize>(sides: &[S; N], mut round: impl FnMut(&S) -> Result<R>) -> Result<[Vec<R>; N]> {
     let mut rounds = std::array::from_fn(|_| Vec::with_capacity(ROUNDS));
     for _ in 0..ROUNDS {
         for (side, rounds) in sides.iter().zip(&mut rounds) {
@@ -56,17 +55,17 @@ pub(super) fn take_turns<S, R, const N: usize>(sides: &[S; N], mut round: impl F
 }
 
 /// One figure of all rounds.
-pub(super) fn spread<R>(rounds: &[R], figure: impl Fn(&R) -> f64) -> Spread {
+pub(crate) fn spread<R>(rounds: &[R], figure: impl Fn(&R) -> f64) -> Spread {
     Spread::of(rounds.iter().map(figure))
 }
 
 /// One figure of a side by that of another, round by round.
-pub(super) fn ratio<R>(of: &[R], to: &[R], figure: impl Fn(&R) -> f64) -> Spread {
+pub(crate) fn ratio<R>(of: &[R], to: &[R], figure: impl Fn(&R) -> f64) -> Spread {
     Spread::of(of.iter().zip(to).map(|(of, to)| figure(of) / figure(to)))
 }
 
 /// Prints all figures of a side.
-pub(super) fn print(who: &str, rounds: &[Round], cycle: &str) {
+pub(crate) fn print(who: &str, rounds: &[Round], cycle: &str) {
     spread(rounds, |round| round.per_second).print(who, &format!("{cycle}s/s"));
     spread(rounds, |round| round.p50).print(&format!("{who}, p50"), "µs");
     spread(rounds, |round| round.p99).print(&format!("{who}, p99"), "µs");

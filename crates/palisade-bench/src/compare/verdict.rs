@@ -7,7 +7,7 @@ use crate::figure;
 
 /// How good it should be.
 #[derive(Clone, Copy)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     AtLeast(f64),
     AtMost(f64),
 }
@@ -44,31 +44,31 @@ impl Verdict {
 
 /// All that was wanted of a run.
 #[derive(Default)]
-pub(super) struct Verdicts {
+pub(crate) struct Verdicts {
     all: Vec<Verdict>,
     unsound: bool,
 }
 
 impl Verdicts {
     /// Prints a figure with what was wanted of its median, and keeps it for the table at the end.
-    pub(super) fn judge(&mut self, what: impl Into<String>, spread: Spread, wanted: Wanted) {
+    pub(crate) fn judge(&mut self, what: impl Into<String>, spread: Spread, wanted: Wanted) {
         let verdict = Verdict { what: what.into(), value: spread.median, wanted };
         figure(&verdict.what, verdict.value, &format!("{spread} wanted {wanted} {}", verdict.word()));
         self.all.push(verdict);
     }
 
     /// Notes that a lock did not do what it is for, however fast.
-    pub(super) fn unsound(&mut self) {
+    pub(crate) fn unsound(&mut self) {
         self.unsound = true;
     }
 
     /// Nothing but speed was missed.
-    pub(super) fn are_sound(&self) -> bool {
+    pub(crate) fn are_sound(&self) -> bool {
         !self.unsound
     }
 
     /// The table.
-    pub(super) fn print(&self) {
+    pub(crate) fn print(&self) {
         println!("== summary");
         for verdict in &self.all {
             let Verdict { what, value, wanted } = verdict;

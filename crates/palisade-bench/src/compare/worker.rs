@@ -1,0 +1,96 @@
+//! The other side of a contest's pipes: one process that wants the lock again and again.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use palisade::lease::{BootClock, Clock};
+use tokio::runtime::Builder;
+
+use super::Result;
+use crate::usage;
+
+/// Somebody who wants a lock.
+pub(crate) trait Contender {
+    /// What it has while it holds.
+    type Held;
+
+    /// What the first of all processes does before they start.
+    async fn begin(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn take(&mut self) -> Result<Self::Held>;
+
+    async fn give_back(&mut self, held: Self::Held) -> Result<()>;
+}
+
+/// Runs as one process of a contest.
+pub(crate) fn contend<C: Contender>(connect: impl AsyncFnOnce() -> Result<C>) -> ExitCode {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(take_part(connect)),
+        Err(error) => Err(error.into()),
+    };
+    match ended {
+        Ok(report) => {
+            print!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // To the contest, which says it once for all processes.
+            println!("{error}");
+            ExitCode::from(69)
+        }
+    }
+}
+
+async fn take_part<C: Contender>(connect: impl AsyncFnOnce() -> Result<C>) -> Result<String> {
+    let mut lock = connect().await?;
+    println!("ready");
+    let (start, length, first) = word()?;
+    if first {
+        lock.begin().await?;
+    }
+    std::thread::sleep(start.saturating_sub(now()));
+    let cpu = usage::cpu();
+    let turns = run(&mut lock, start + length).await?;
+    let mut report = format!("{}\n", usage::cpu().saturating_sub(cpu).as_nanos());
+    for (at, waited) in turns {
+        writeln!(report, "{} {}", at.as_nanos(), waited.as_nanos())?;
+    }
+    Ok(report)
+}
+
+fn now() -> Duration {
+    BootClock.now().since_zero()
+}
+
+/// When to start, for how long, and whether this is the first process.
+fn word() -> Result<(Duration, Duration, bool)> {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    let mut numbers = line.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Ok(start)), Some(Ok(length)), Some(Ok(first))) => {
+            Ok((Duration::from_nanos(start), Duration::from_nanos(length), first == 1))
+        }
+        _ => Err("a worker was not told when to start".into()),
+    }
+}
+
+/// When it got the lock, and how long it had waited, each time until the end. The last turn, which is after it, lets the others
+/// have theirs.
+async fn run(lock: &mut impl Contender, end: Duration) -> Result<Vec<(Duration, Duration)>> {
+    let mut turns = Vec::new();
+    loop {
+        let asked = now();
+        let held = lock.take().await?;
+        let at = now();
+        lock.give_back(held).await?;
+        if at >= end {
+            return Ok(turns);
+        }
+        turns.push((at, at.saturating_sub(asked)));
+    }
+}

@@ -1,0 +1,64 @@
+//! One lock of either side, so that the same loop measures both.
+
+use std::time::{Duration, Instant};
+
+use palisade::{Client, Mutex, Released};
+
+use super::raw::{Raw, RawLock};
+use crate::compare::Result;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Somebody who makes locks.
+#[derive(Clone)]
+pub(super) enum Side {
+    Ours(Client),
+    Raw(Raw),
+}
+
+impl Side {
+    pub(super) fn lock(&self, name: &str) -> Lock {
+        match self {
+            Side::Ours(locks) => Lock::Ours(Box::new(locks.mutex(name).lease(LEASE))),
+            Side::Raw(raw) => Lock::Raw(Box::new(RawLock::new(raw.clone(), name))),
+        }
+    }
+}
+
+pub(super) enum Lock {
+    Ours(Box<Mutex>),
+    Raw(Box<RawLock>),
+}
+
+impl Lock {
+    /// Takes it and gives it back until then; says how long each turn took.
+    pub(super) async fn cycle_until(self, end: Instant) -> Result<Vec<Duration>> {
+        let mut times = Vec::new();
+        let mut last = Instant::now();
+        while last < end {
+            self.cycle().await?;
+            let now = Instant::now();
+            times.push(now - last);
+            last = now;
+        }
+        Ok(times)
+    }
+
+    async fn cycle(&self) -> Result<()> {
+        match self {
+            Lock::Ours(lock) => released(lock.acquire().await?.release().await?),
+            Lock::Raw(lock) => {
+                lock.take().await?;
+                lock.give_back().await
+            }
+        }
+    }
+}
+
+/// Anything but done means that the lock was not ours any more.
+pub(super) fn released(released: Released) -> Result<()> {
+    match released {
+        Released::Done => Ok(()),
+        other => Err(format!("ours: not released: {other:?}").into()),
+    }
+}

@@ -1,0 +1,62 @@
+//! The etcd store beside what the server can do at the most, and beside its own locks, in one run on one private server.
+//!
+//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw` is a client without any lock
+//! logic, which creates a key on a lease if it is absent, and deletes it. The server is compacted before each round.
+
+mod cycle;
+mod handoff;
+mod hold;
+mod lock;
+mod proto;
+mod raw;
+mod server;
+mod tasks;
+
+pub(crate) use handoff::worker;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use server::Server;
+
+use crate::compare::verdict::Verdicts;
+use crate::compare::{Result, chosen, report};
+
+/// Of a round. Every write waits for the disk, so that a second has only hundreds of hand-offs.
+const SECONDS: f64 = 2.0;
+
+const PARTS: [(&str, Part); 4] = [("cycle", cycle::run), ("tasks", tasks::run), ("handoff", handoff::run), ("hold", hold::run)];
+
+type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
+
+/// What all parts share.
+struct Setting {
+    server: Server,
+    /// Where ours connects to.
+    ours: String,
+    /// How long a round lasts.
+    round: Duration,
+}
+
+/// Runs one part, or all of them, with rounds of so many seconds; what is held is held for ten times as long.
+pub(crate) fn run(words: &[&str]) -> ExitCode {
+    match chosen(words, &PARTS, SECONDS) {
+        Some((parts, round)) => report(measure(&parts, round)),
+        None => {
+            eprintln!("usage: palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn measure(parts: &[(&str, Part)], round: Duration) -> Result<Verdicts> {
+    let server = Server::start()?;
+    let ours = std::env::var("PALISADE_BENCH_URL").unwrap_or_else(|_| server.ours());
+    let setting = Setting { server, ours, round };
+    let mut verdicts = Verdicts::default();
+    for (name, part) in parts {
+        println!("== {name}");
+        part(&setting, &mut verdicts).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(verdicts)
+}

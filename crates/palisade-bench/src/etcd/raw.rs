@@ -1,0 +1,119 @@
+//! What the server can do at the most: the requests of a lock without its logic; and the lock that is in the server itself.
+
+use std::thread::JoinHandle;
+
+use prost::Message;
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tonic::Request;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+use super::proto::{
+    Compare, DELETE, DeleteRangeRequest, DeleteRangeResponse, LEASE_GRANT, LOCK, LeaseGrantRequest, LeaseGrantResponse,
+    LockRequest, LockResponse, Operand, PutRequest, RequestOp, TXN, TxnRequest, TxnResponse, UNLOCK, UnlockRequest,
+    UnlockResponse,
+};
+use crate::compare::Result;
+
+/// In seconds. Longer than any run, so that nothing has to be kept alive.
+const LEASE: i64 = 3600;
+
+/// A connection and one lease, on which all its keys hang.
+#[derive(Clone)]
+pub(super) struct Raw {
+    channel: Channel,
+    lease: i64,
+}
+
+impl Raw {
+    /// Connects; whatever drives the connection lives on the runtime that this is called on.
+    pub(super) async fn connect(url: &str) -> Result<Raw> {
+        let channel = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true).connect().await?;
+        let mut raw = Raw { channel, lease: 0 };
+        let granted: LeaseGrantResponse = raw.ask(LEASE_GRANT, LeaseGrantRequest { ttl: LEASE }).await?;
+        raw.lease = granted.id;
+        Ok(raw)
+    }
+
+    async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await?;
+        let answer = grpc.unary(Request::new(question), PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// The server's own lock: returns when it is ours, with its key.
+    pub(super) async fn lock(&self, name: &str) -> Result<Vec<u8>> {
+        let question = LockRequest { name: name.as_bytes().to_vec(), lease: self.lease };
+        let answer: LockResponse = self.ask(LOCK, question).await?;
+        Ok(answer.key)
+    }
+
+    pub(super) async fn unlock(&self, key: Vec<u8>) -> Result<()> {
+        self.ask::<_, UnlockResponse>(UNLOCK, UnlockRequest { key }).await.map(drop)
+    }
+}
+
+/// The requests of one lock, written once.
+pub(super) struct RawLock {
+    raw: Raw,
+    take: TxnRequest,
+    give_back: DeleteRangeRequest,
+}
+
+impl RawLock {
+    pub(super) fn new(raw: Raw, name: &str) -> RawLock {
+        let key = format!("raw/{name}").into_bytes();
+        let absent = Compare { result: 0, target: 1, key: key.clone(), operand: Some(Operand::CreateRevision(0)) };
+        let put = PutRequest { key: key.clone(), value: b"raw".to_vec(), lease: raw.lease };
+        let take = TxnRequest { compare: vec![absent], success: vec![RequestOp { put: Some(put) }] };
+        RawLock { raw, take, give_back: DeleteRangeRequest { key } }
+    }
+
+    pub(super) async fn take(&self) -> Result<()> {
+        let taken: TxnResponse = self.raw.ask(TXN, self.take.clone()).await?;
+        if taken.succeeded { Ok(()) } else { Err("raw: not taken".into()) }
+    }
+
+    pub(super) async fn give_back(&self) -> Result<()> {
+        let answer: DeleteRangeResponse = self.raw.ask(DELETE, self.give_back.clone()).await?;
+        if answer.deleted == 1 { Ok(()) } else { Err("raw: lost before it was given back".into()) }
+    }
+}
+
+/// A connection whose driver has a thread of its own, as the connections of a library that needs no runtime of its caller's.
+pub(super) struct Elsewhere {
+    pub(super) raw: Raw,
+    /// The thread ends when this is dropped.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Elsewhere {
+    pub(super) fn connect(url: &str) -> Result<Elsewhere> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let raw = runtime.block_on(Raw::connect(url))?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("raw-driver".into()).spawn(move || {
+            // An error means that the sender is gone, which is how it stops.
+            runtime.block_on(stopped).unwrap_or_default();
+        })?;
+        Ok(Elsewhere { raw, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

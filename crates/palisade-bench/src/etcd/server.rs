@@ -1,0 +1,90 @@
+//! The private server that all sides use, and what it has used itself.
+
+use std::fs;
+use std::time::Duration;
+
+use palisade_testkit::etcd::Etcd;
+
+use crate::compare::{self, Result, start_quietly};
+
+pub(super) struct Server {
+    etcd: Etcd,
+    url: String,
+}
+
+/// The messages that the server has received, by their kind.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Received {
+    /// Requests of one message each.
+    pub(super) unary: f64,
+    /// Messages on streams: watches opened and closed, and keep-alives.
+    pub(super) streamed: f64,
+    /// The keep-alives among them.
+    pub(super) keep_alives: f64,
+}
+
+impl Server {
+    pub(super) fn start() -> Result<Server> {
+        let etcd = start_quietly(Etcd::start)?;
+        let url = etcd.url();
+        Ok(Server { etcd, url })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The same, as ours has it.
+    pub(super) fn ours(&self) -> String {
+        format!("etcd://{}", self.etcd.address())
+    }
+
+    /// Forgets the past, as every cluster does from time to time: until then the index keeps a place for each key that ever was,
+    /// and whoever looks at a line passes those of all its earlier claims.
+    pub(super) fn compact(&self) -> Result<()> {
+        let said = self.etcd.try_etcdctl(&["get", "revision", "-w", "json"])?;
+        let revision = said.split("\"revision\":").nth(1).unwrap_or_default();
+        let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+        match self.etcd.try_etcdctl(&["compact", &revision, "--physical"]) {
+            // Nothing was written since.
+            Err(said) if !said.contains("has been compacted") => Err(said.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Every message of every client is in it; the health checks of its own are not, and whoever reads this page neither.
+    pub(super) fn received(&self) -> Result<Received> {
+        let page = self.etcd.metrics()?;
+        let mut received = Received::default();
+        for line in page.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{")) {
+            let count: f64 = line.rsplit(' ').next().unwrap_or_default().parse()?;
+            if line.contains("grpc_type=\"unary\"") {
+                received.unary += count;
+            } else {
+                received.streamed += count;
+            }
+            if line.contains("grpc_method=\"LeaseKeepAlive\"") {
+                received.keep_alives += count;
+            }
+        }
+        Ok(received)
+    }
+}
+
+impl compare::Server for Server {
+    /// By the kernel's count of every thread, to the nanosecond. A Go program's threads stay.
+    fn cpu(&self) -> Result<Duration> {
+        let mut nanos = 0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.etcd.pid()))? {
+            let counts = fs::read_to_string(thread?.path().join("schedstat"))?;
+            nanos += counts.split(' ').next().unwrap_or_default().parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Unary requests, and messages on streams.
+    fn counted(&self) -> Result<Vec<f64>> {
+        let received = self.received()?;
+        Ok(vec![received.unary, received.streamed])
+    }
+}

@@ -1,0 +1,157 @@
+//! Elections: one leader at a time, whom everybody can ask for.
+
+use std::time::Duration;
+
+use palisade::store::{Order, Revoked};
+use palisade::{Client, ErrorKind, Leader, Leadership, Released};
+
+use super::mutex::{free, waiters};
+use crate::{Subject, Verdict, eventually, needs, patience};
+
+fn leader(leadership: &Leadership, value: &str) -> Leader {
+    Leader { value: value.to_owned(), fence: leadership.fence() }
+}
+
+async fn asked(client: &Client, name: &str) -> Option<Leader> {
+    client.election(name).leader().await.expect("an answer")
+}
+
+/// Who campaigns leads in turn; everybody can ask who it is; whoever resigns or is dropped hands over.
+pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "elections as anything but a mutex");
+    let name = subject.name("turns");
+    let (ours, theirs) = (subject.client(), subject.client());
+    assert_eq!(asked(&ours, &name).await, None, "somebody leads before the first campaign");
+    let first = ours.election(&name).campaign("first, by name").await.expect("elected");
+    assert!(first.is_held());
+    for client in [&ours, &theirs] {
+        assert_eq!(asked(client, &name).await, Some(leader(&first, "first, by name")));
+    }
+    assert!(theirs.election(&name).try_campaign("second").await.expect("an answer").is_none(), "two leaders");
+    let refused = theirs.election(&name).campaign_timeout("second", Duration::from_millis(50)).await;
+    assert!(matches!(refused.map(drop).expect_err("two leaders").kind(), ErrorKind::Timeout { .. }));
+    assert!(theirs.mutex(&name).try_acquire().await.expect("an answer").is_none(), "the mutex is the same line");
+    let election = theirs.election(&name);
+    let campaign = tokio::spawn(async move { election.campaign("second").await });
+    if subject.capability().waiters_known {
+        waiters(&ours, &name, 1).await;
+    }
+    assert_eq!(asked(&theirs, &name).await, Some(leader(&first, "first, by name")), "who waits does not lead");
+    let fence = first.fence();
+    assert_eq!(first.resign().await.expect("resigned"), Released::Done);
+    let second = tokio::time::timeout(patience(), campaign).await.expect("handed over").expect("no panic").expect("elected");
+    assert!(second.fence() > fence || fence.is_none(), "{} after {fence}", second.fence());
+    assert_eq!(asked(&ours, &name).await, Some(leader(&second, "second")));
+    drop(second);
+    free(&ours, &name).await;
+    assert_eq!(asked(&ours, &name).await, None, "nobody leads any more");
+    if subject.capability().min_hold {
+        let brief = ours.election(&name).min_hold(Duration::from_secs(60)).campaign("brief").await.expect("elected");
+        assert_eq!(brief.resign().await.expect("resigned"), Released::Done);
+        assert_eq!(asked(&ours, &name).await, None, "a name that is only kept closed has no leader");
+    }
+    Verdict::Kept
+}
+
+/// A leader that is deposed is told, leads no more, and the next leads.
+pub async fn a_deposed_leader_is_told(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "elections as anything but a mutex");
+    needs!(subject.capability().revoke, "revocation");
+    let name = subject.name("deposed");
+    let (ours, theirs) = (subject.client(), subject.client());
+    let lease = subject.capability().min_lease.max(Duration::from_secs(2));
+    let first = ours.election(&name).lease(lease).campaign("first").await.expect("elected");
+    let stop = first.on_lost();
+    assert_eq!(theirs.revoke(&name, first.fence()).await.expect("an answer"), Revoked::Done);
+    let next = tokio::time::timeout(patience(), theirs.election(&name).campaign("next")).await.expect("free").expect("elected");
+    tokio::time::timeout(patience(), first.lost()).await.expect("told");
+    tokio::time::timeout(patience(), stop.cancelled()).await.expect("told to stop");
+    assert!(!first.is_held());
+    assert!(first.proclaim("still me").await.is_err(), "a deposed leader proclaims");
+    assert_eq!(first.resign().await.expect("an answer"), Released::AlreadyLost);
+    assert_eq!(asked(&ours, &name).await, Some(leader(&next, "next")));
+    Verdict::Kept
+}
+
+/// Where the value can be changed, everybody sees it, and the lead goes on; elsewhere it is refused, and nothing changes.
+pub async fn a_leader_proclaims(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "elections as anything but a mutex");
+    let name = subject.name("proclaims");
+    let (ours, theirs) = (subject.client(), subject.client());
+    let leadership = ours.election(&name).reason("why").campaign("before").await.expect("elected");
+    let election = theirs.election(&name);
+    let next = tokio::spawn(async move { election.campaign("next").await });
+    if subject.capability().waiters_known {
+        waiters(&ours, &name, 1).await;
+    }
+    let reason = shown_reason(&ours, &name).await;
+    let proclaimed = leadership.proclaim("after, and longer").await;
+    if subject.capability().proclaim {
+        proclaimed.expect("proclaimed");
+        assert_eq!(asked(&theirs, &name).await, Some(leader(&leadership, "after, and longer")));
+        leadership.proclaim("").await.expect("proclaimed");
+        assert_eq!(asked(&theirs, &name).await, Some(leader(&leadership, "")));
+        assert_eq!(shown_reason(&ours, &name).await, reason, "the reason is the same");
+    } else {
+        assert_eq!(*proclaimed.expect_err("not promised").kind(), ErrorKind::Unsupported);
+        assert_eq!(asked(&theirs, &name).await, Some(leader(&leadership, "before")));
+    }
+    assert!(leadership.is_held());
+    assert_eq!(leadership.resign().await.expect("resigned"), Released::Done);
+    let next = tokio::time::timeout(patience(), next).await.expect("handed over").expect("no panic").expect("elected");
+    assert_eq!(asked(&ours, &name).await, Some(leader(&next, "next")));
+    assert_eq!(next.resign().await.expect("resigned"), Released::Done);
+    free(&ours, &name).await;
+    Verdict::Kept
+}
+
+async fn shown_reason(client: &Client, name: &str) -> Option<String> {
+    let line = client.show(name).await.expect("an answer").expect("somebody holds it");
+    line.holders.into_iter().next().and_then(|holder| holder.reason)
+}
+
+/// Where leaders are pushed, an observer hears of each in turn; elsewhere it is refused at once.
+pub async fn observers_hear_each_leader(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "elections as anything but a mutex");
+    const LEADERS: usize = 5;
+    let capability = subject.capability();
+    let name = subject.name("observed");
+    let (ours, outside) = (subject.client(), subject.client());
+    let observed = outside.election(&name).observe().await;
+    if !capability.observe {
+        assert_eq!(*observed.map(drop).expect_err("not promised").kind(), ErrorKind::Unsupported);
+        return Verdict::NotPromised("observers");
+    }
+    let mut observer = observed.expect("observed");
+    let first = ours.election(&name).campaign("0").await.expect("elected");
+    let heard = tokio::time::timeout(patience(), observer.next()).await.expect("told").expect("a leader");
+    assert_eq!(heard, leader(&first, "0"));
+    let mut campaigns = Vec::new();
+    for number in 1..LEADERS {
+        let election = ours.election(&name);
+        campaigns.push(tokio::spawn(async move {
+            let leadership = election.campaign(number.to_string()).await.expect("elected");
+            let told = leader(&leadership, &number.to_string());
+            assert_eq!(leadership.resign().await.expect("resigned"), Released::Done);
+            told
+        }));
+        if capability.waiters_known {
+            waiters(&outside, &name, number).await;
+        }
+    }
+    // They follow each other without a pause, and none is missed.
+    assert_eq!(first.resign().await.expect("resigned"), Released::Done);
+    let mut led = Vec::new();
+    for campaign in campaigns {
+        led.push(tokio::time::timeout(patience(), campaign).await.expect("handed over").expect("no panic"));
+    }
+    if capability.order != Order::Fifo {
+        led.sort_by_key(|leader| leader.fence);
+    }
+    for leader in led {
+        let heard = tokio::time::timeout(patience(), observer.next()).await.expect("told").expect("a leader");
+        assert_eq!(heard, leader);
+    }
+    eventually("nobody leads", async || asked(&ours, &name).await.is_none()).await;
+    Verdict::Kept
+}

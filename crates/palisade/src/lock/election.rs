@@ -1,0 +1,273 @@
+//! One leader, whom others can ask for and watch.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::options::{Options, option_methods};
+use crate::engine::acquire::Wait;
+use crate::engine::{Core, broken_off};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::guard::Guard;
+use crate::lease::{LossReason, Status};
+use crate::name::Name;
+use crate::store::{Leader, Mode, Observation, Released, Standing};
+
+/// An election: a mutex whose holder says who it is. Made by [`Client::election`](crate::Client::election).
+///
+/// ```
+/// # use palisade::blocking::Wait;
+/// # fn main() -> palisade::Result<()> {
+/// let election = palisade::connect("memory:").wait()?.election("scheduler");
+/// let leadership = election.campaign("http://node-1:8080").wait()?; // waits in line
+/// let leader = election.leader().wait()?.expect("somebody leads");
+/// assert_eq!((leader.value.as_str(), leader.fence), ("http://node-1:8080", leadership.fence()));
+/// leadership.resign().wait()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The value takes the place of the owner: it is what lists show. The election and the mutex of one name are one line, so
+/// whoever holds the mutex leads. On etcd it is the election of Go's `concurrency.Election` and of `etcdctl elect`; the
+/// value is written as it is there, and a [`reason`](Election::reason) has no place.
+#[derive(Clone)]
+pub struct Election {
+    options: Options,
+}
+
+impl Election {
+    pub(crate) fn new(options: Options) -> Election {
+        Election { options }
+    }
+
+    option_methods!();
+
+    /// Checks name and options without asking the store.
+    ///
+    /// # Errors
+    ///
+    /// What `campaign` would refuse before it asks.
+    pub fn check(&self) -> Result<()> {
+        self.options.plan(Mode::Exclusive).map(drop)
+    }
+
+    /// Waits in line to lead, for ever if need be, and proclaims this value from then on.
+    ///
+    /// # Errors
+    ///
+    /// Never because somebody else leads. See [`ErrorKind`](crate::ErrorKind).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the candidacy is withdrawn, and with it the place in line.
+    pub async fn campaign(&self, value: impl AsRef<str>) -> Result<Leadership> {
+        self.campaign_within(value.as_ref(), Wait::Forever).await
+    }
+
+    /// Leads if nobody does and nobody waits to.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind); that somebody else leads is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the candidacy is withdrawn.
+    pub async fn try_campaign(&self, value: impl AsRef<str>) -> Result<Option<Leadership>> {
+        let grip = self.with(value.as_ref()).try_acquire(Mode::Exclusive).await?;
+        Ok(grip.map(|grip| Leadership::new(Guard::new(Arc::new(grip)))))
+    }
+
+    /// Waits in line to lead for at most so long; zero is one attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the leader when the wait ran out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the candidacy is withdrawn.
+    pub async fn campaign_timeout(&self, value: impl AsRef<str>, longest: Duration) -> Result<Leadership> {
+        self.campaign_within(value.as_ref(), Wait::For(longest)).await
+    }
+
+    async fn campaign_within(&self, value: &str, wait: Wait) -> Result<Leadership> {
+        let grip = self.with(value).acquire_or_fail(Mode::Exclusive, wait).await?;
+        Ok(Leadership::new(Guard::new(Arc::new(grip))))
+    }
+
+    fn with(&self, value: &str) -> Options {
+        Options { owner: value.into(), candidate: true, ..self.options.clone() }
+    }
+
+    /// Who leads now; `None` when nobody does. It may be another by the time you read it: a write that only the leader may make
+    /// goes by the [fence](Leadership::fence).
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind).
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point.
+    pub async fn leader(&self) -> Result<Option<Leader>> {
+        let (store, name) = (Arc::clone(&self.options.core.store), self.name()?);
+        self.options.core.call(async move { store.leader(&name).await }).await
+    }
+
+    /// Watches who leads: first the present leader, then each change, as the store pushes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot push it: see
+    /// [`Capability::observe`](crate::store::Capability::observe).
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point.
+    pub async fn observe(&self) -> Result<Observer> {
+        let core = Arc::clone(&self.options.core);
+        let (store, name) = (Arc::clone(&core.store), self.name()?);
+        let observation = core.call(async move { store.observe(&name).await }).await?;
+        Ok(Observer { observation, _core: core })
+    }
+
+    fn name(&self) -> Result<Name> {
+        Name::new(&*self.options.name)
+    }
+}
+
+/// The lead, as long as it lasts. Dropping it resigns; [`resign`](Leadership::resign) does so and says what became of it.
+#[must_use = "a leadership that is dropped at once leads nobody"]
+pub struct Leadership {
+    guard: Guard,
+    /// One proclamation at a time: an earlier one that is sent again must not undo a later one.
+    proclaiming: tokio::sync::Mutex<()>,
+}
+
+impl Leadership {
+    fn new(guard: Guard) -> Leadership {
+        Leadership { guard, proclaiming: tokio::sync::Mutex::new(()) }
+    }
+
+    /// The number of this leadership: higher than that of every leader before. A resource that has seen a higher one refuses it.
+    pub fn fence(&self) -> Fence {
+        self.guard.fence()
+    }
+
+    /// Whether it leads now. Reads the clock; asks nobody.
+    pub fn is_held(&self) -> bool {
+        self.guard.is_held()
+    }
+
+    /// Completes when the lead is lost, with the reason; see [`Guard::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again; a loss is never missed.
+    pub async fn lost(&self) -> LossReason {
+        self.guard.lost().await
+    }
+
+    /// A token that is cancelled shortly before the lead would be lost; see [`Guard::on_lost`].
+    pub fn on_lost(&self) -> CancellationToken {
+        self.guard.on_lost()
+    }
+
+    /// The guard of the lead, with all that a guard knows.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// The guard alone, for code that goes by guards. Dropping it resigns.
+    pub fn into_guard(self) -> Guard {
+        self.guard
+    }
+
+    /// Changes the value while leading.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](crate::ErrorKind::Lost) once it leads no more: nothing was changed then, unless the store was out of reach
+    /// meanwhile. [`Unsupported`](crate::ErrorKind::Unsupported) where the value stays as it was: see
+    /// [`Capability::proclaim`](crate::store::Capability::proclaim).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, the value may have been changed or not.
+    pub async fn proclaim(&self, value: impl AsRef<str>) -> Result<()> {
+        let _one_at_a_time = self.proclaiming.lock().await;
+        let (core, kept) = (&self.guard.grip().core, &self.guard.grip().kept);
+        let value: Arc<str> = value.as_ref().into();
+        loop {
+            if let Status::Lost(reason) = self.guard.status() {
+                return Err(Error::lost(reason));
+            }
+            let (store, claim, value) = (Arc::clone(&core.store), kept.to_ref(), Arc::clone(&value));
+            match core.call(async move { store.proclaim(&claim, &value).await }).await {
+                Ok(Standing::Held(_)) => return Ok(()),
+                Ok(Standing::Gone(why)) => kept.ended(why),
+                Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
+                Err(error) => return Err(error),
+                Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a leader waits to lead")),
+            }
+        }
+    }
+
+    /// Gives the lead to the next in line, and says whether it was held until now; see [`Guard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, it resigns all the same.
+    pub async fn resign(self) -> Result<Released> {
+        self.guard.release().await
+    }
+}
+
+/// Between two attempts to proclaim.
+const RETRY: Duration = Duration::from_millis(50);
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Leadership").field(&self.guard).finish()
+    }
+}
+
+/// Hears who leads. Made by [`Election::observe`].
+///
+/// While the store is in reach it hears of every leader and every value, in order. After an outage it hears who leads now, if that
+/// is not whom it heard of last. That nobody leads is not told. What it is not asked for is kept.
+pub struct Observer {
+    observation: Observation,
+    /// Keeps the client's thread, which listens.
+    _core: Arc<Core>,
+}
+
+impl Observer {
+    /// The next leader, or the next value of the same one. Waits while nothing changes, through whatever happens to the
+    /// connection.
+    ///
+    /// # Errors
+    ///
+    /// What waiting cannot mend: rights that were taken away, or an answer that we do not understand.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point; nothing is missed by it.
+    pub async fn next(&mut self) -> Result<Leader> {
+        self.observation.next().await.unwrap_or_else(|| Err(broken_off()))
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").finish_non_exhaustive()
+    }
+}

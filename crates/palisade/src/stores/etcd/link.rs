@@ -1,0 +1,95 @@
+//! A connection for data: the keys of the user's own, beside the locks. The same URL, members and login as the locks have.
+
+use super::members::{Again, Members};
+use super::proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
+use super::settings::Settings;
+use super::txn;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+use crate::store::ClaimId;
+use crate::url::StoreUrl;
+
+/// Members, as the URL of the locks names them.
+pub(crate) struct Link {
+    settings: Settings,
+    members: Members,
+}
+
+/// A value, and when it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) value: Vec<u8>,
+    pub(crate) revision: i64,
+}
+
+/// What is to be written: a key and its new value, or none to delete it.
+pub(crate) type Writing<'a> = (&'a [u8], Option<&'a [u8]>);
+
+impl Link {
+    /// Reads the URL. Nothing is connected.
+    pub(crate) fn open(url: &str) -> Result<Link> {
+        let url: StoreUrl = url.parse()?;
+        if !matches!(url.scheme(), "etcd" | "etcds") {
+            return Err(Error::bad_url(format!("{}: is not etcd; write etcd://host or etcds://host", url.scheme())));
+        }
+        let settings = Settings::read(&url)?;
+        let members = Members::new(&settings)?;
+        Ok(Link { settings, members })
+    }
+
+    /// The key that a claim holds by, in locks of this URL.
+    pub(crate) fn lock_key(&self, name: &Name, claim: ClaimId) -> Vec<u8> {
+        format!("{}{}", self.settings.line(name), claim.reveal()).into_bytes()
+    }
+
+    /// Reads a key, as it was at a revision or as it is now.
+    pub(crate) async fn get(&self, key: &[u8], at: Option<i64>) -> Result<Option<Kept>> {
+        let reading = RangeRequest { key: key.to_vec(), revision: at.unwrap_or(0), ..RangeRequest::default() };
+        let read: RangeResponse = self.members.ask(RANGE, reading, Again::Freely).await?;
+        Ok(read.kvs.into_iter().next().map(|kv| Kept { value: kv.value, revision: kv.mod_revision }))
+    }
+
+    /// Writes all of these, if the key of the lock was made at this revision and is still there. The answer says of each whether it
+    /// deleted something; none when the lock is gone.
+    pub(crate) async fn write_if_held(&self, lock: &[u8], made: i64, writes: &[Writing<'_>]) -> Result<Option<Vec<bool>>> {
+        let writing = TxnRequest {
+            compare: vec![txn::made_at(lock, made)],
+            success: writes.iter().map(|(key, value)| write(key, *value)).collect(),
+            failure: Vec::new(),
+        };
+        let response = self.txn(writing).await?;
+        Ok(response.succeeded.then(|| txn::replaced(response)))
+    }
+
+    /// Writes a key if it was last written at this revision; 0: if it is not there. Otherwise the answer is what is there.
+    pub(crate) async fn swap(&self, (key, value): Writing<'_>, expected: i64) -> Result<Result<i64, Option<Kept>>> {
+        let swapping = TxnRequest {
+            compare: vec![txn::written_at(key, expected)],
+            success: vec![write(key, value)],
+            failure: vec![txn::read(key)],
+        };
+        let response = self.txn(swapping).await?;
+        if response.succeeded {
+            return Ok(Ok(txn::revision_of(&response)));
+        }
+        let found = txn::keys_of(response).into_iter().next();
+        Ok(Err(found.map(|kv| Kept { value: kv.value, revision: kv.mod_revision })))
+    }
+
+    /// Never sent again when nobody knows whether it arrived: the second answer would not be the first.
+    async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse> {
+        Ok(self.members.ask(TXN, txn, Again::Never).await?)
+    }
+}
+
+fn write(key: &[u8], value: Option<&[u8]>) -> super::proto::RequestOp {
+    match value {
+        Some(value) => txn::put(key, value.to_vec(), 0),
+        None => txn::delete(key),
+    }
+}
+
+/// Whether a request may have been done though it failed.
+pub(crate) fn may_be_done(error: &Error) -> bool {
+    *error.kind() == ErrorKind::Unavailable
+}

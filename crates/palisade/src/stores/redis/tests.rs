@@ -1,0 +1,112 @@
+//! What no user can see from outside: who waits for whom inside of a client, and what it forgets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_testkit::redis::Redis;
+
+use super::address::Address;
+use super::lane::Purpose;
+use super::line;
+use super::link::Link;
+use super::settings::Settings;
+use super::shared::Shared;
+use crate::name::Name;
+use crate::store::{Claim, ClaimId, Kind, Mode, Standing};
+use crate::url::StoreUrl;
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn client_of(url: &str) -> Arc<Shared> {
+    Shared::new(Settings::read(StoreUrl::parse(url).unwrap()).unwrap())
+}
+
+fn address(server: &Redis) -> Address {
+    Address::new("127.0.0.1", server.address().port())
+}
+
+async fn link(shared: &Arc<Shared>, server: &Redis) -> Arc<Link> {
+    shared.lane().unwrap().link(&address(server), Purpose::Requests).await.unwrap()
+}
+
+fn mutex(name: &str) -> Arc<Claim> {
+    Arc::new(Claim {
+        id: ClaimId::random().unwrap(),
+        name: Name::new(name).unwrap(),
+        kind: Kind::Mutex,
+        mode: Mode::Exclusive,
+        owner: Arc::from("me"),
+        reason: None,
+        value: None,
+        lease: LONG,
+        exact_lease: false,
+        queue: true,
+        min_hold: None,
+        once_per: None,
+        detachable: false,
+    })
+}
+
+#[tokio::test]
+async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
+    let (good, hangs) = (Redis::start(), Redis::start());
+    // Nobody gives up on the one that hangs before this is over.
+    let shared = client_of(&format!("{}?request_timeout=600s", good.url()));
+    let (lane, claim) = (shared.lane().unwrap(), mutex("elsewhere"));
+    let key = shared.settings.key(&claim.name);
+    let on_good = link(&shared, &good).await;
+    on_good.call(&line::claim(&key, &claim, &lane.inbox)).await.unwrap();
+    let on_hanging = link(&shared, &hangs).await;
+    hangs.pause();
+    let home = lane.begin_home(&on_hanging);
+    assert!(home.is_some(), "the inbox is being opened where nobody answers");
+    let renewal = line::renew(&key, &claim.to_ref(None), &lane.inbox);
+    let renewed = tokio::time::timeout(LONG, shared.call_all(vec![renewal], Purpose::Renewals, true)).await;
+    hangs.resume();
+    let answer = renewed.expect("the renewal waits for a server that it does not need").pop().unwrap().unwrap();
+    assert!(matches!(line::standing(&answer, &claim), Ok(Standing::Held(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_kept_of_keyspace_waiters_that_left() {
+    let server = Redis::start();
+    let shared = client_of(&server.url());
+    let (keyspace, link) = (&shared.keyspace, link(&shared, &server).await);
+    let channel = shared.settings.keyspace("theirs");
+    let subscribed = || server.call(&["PUBSUB", "CHANNELS"]).text().contains("theirs");
+    let first = ClaimId::random().unwrap();
+    keyspace.freed(&channel, &link, first).await.expect("subscribed, so it may have changed");
+    assert!(subscribed());
+    for _ in 0..100 {
+        let claim = ClaimId::random().unwrap();
+        keyspace.busy(&channel, claim, keyspace.changes(&channel).expect("it is watched"));
+        let waiting = tokio::time::timeout(Duration::from_millis(1), keyspace.freed(&channel, &link, claim)).await;
+        assert!(waiting.is_err(), "nobody has let go");
+    }
+    assert_eq!(keyspace.kept(&channel), Some(0), "each took what was known of it along");
+    keyspace.sweep(&link).await;
+    keyspace.sweep(&link).await;
+    assert_eq!(keyspace.kept(&channel), None);
+    assert!(!subscribed());
+}
+
+#[tokio::test]
+async fn the_mark_of_a_simple_lock_outlives_it_however_long_it_is_held() {
+    let server = Redis::start();
+    let locks = crate::connect(format!("{}?format=simple", server.url())).await.unwrap();
+    let guard = locks.mutex("held").lease(Duration::from_secs(3)).acquire().await.unwrap();
+    let fence = guard.fence().to_string();
+    let mark = "palisade:1:fence:{held}";
+    let left = |key: &str| server.call(&["PTTL", key]).text().trim().parse::<i64>().unwrap();
+    assert!(left(mark) > left("held"));
+    // As if it had been held for nearly as long as its mark lives.
+    server.call(&["PEXPIRE", mark, "60000"]);
+    let renewed = async {
+        while left(mark) <= 60_000 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LONG, renewed).await.expect("a renewal keeps the mark");
+    assert_eq!(server.call(&["GET", mark]).text().trim(), fence);
+    assert!(guard.is_held());
+}

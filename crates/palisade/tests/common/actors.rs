@@ -1,0 +1,139 @@
+//! Holders and waiters that live through a fault, and what must be true of them afterwards.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use palisade::{Client, Fence, Guard, LossReason, Mutex, Released, Result};
+use tokio::task::JoinHandle;
+
+/// Within this a waiter gets in once the fault is over, on a machine with much else to do; usually in two seconds.
+pub const SOON: Duration = Duration::from_secs(12);
+
+pub fn connect(url: impl AsRef<str>) -> Client {
+    Client::connect(url).expect("a good URL")
+}
+
+/// Waits for what must come soon.
+#[track_caller]
+pub fn soon<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
+    let (what, place) = (what.to_owned(), std::panic::Location::caller());
+    async move {
+        match tokio::time::timeout(SOON, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("{place}: not within {SOON:?}: {what}"),
+        }
+    }
+}
+
+/// Waits in the background.
+pub fn wait_for(mutex: &Mutex) -> JoinHandle<Result<Guard>> {
+    let mutex = mutex.clone();
+    tokio::spawn(async move { mutex.acquire().await })
+}
+
+/// The waiter gets in soon.
+#[track_caller]
+pub fn gets_in(waiter: JoinHandle<Result<Guard>>) -> impl Future<Output = Guard> {
+    let brought = soon("the waiter gets in", waiter);
+    async move { brought.await.expect("no panic").expect("a grant") }
+}
+
+/// One of these gets in soon, and leaves the rest.
+#[track_caller]
+pub fn some_gets_in(waiters: &mut Vec<JoinHandle<Result<Guard>>>) -> impl Future<Output = Guard> {
+    soon("some waiter gets in", async {
+        loop {
+            if let Some(at) = waiters.iter().position(JoinHandle::is_finished) {
+                return waiters.swap_remove(at).await.expect("no panic").expect("a grant");
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+}
+
+/// The holder is told, for whatever reason the store has: it is gone, and perhaps somebody else's already.
+#[track_caller]
+pub fn is_told(guard: &Guard) -> impl Future<Output = LossReason> {
+    let told = soon("the holder is told", guard.lost());
+    async move {
+        let reason = told.await;
+        assert!(!guard.is_held());
+        reason
+    }
+}
+
+/// Whoever comes later has the higher fence.
+#[track_caller]
+pub fn rise(fences: &[Fence]) {
+    assert!(fences.is_sorted_by(|one, next| one < next), "fences do not rise: {fences:?}");
+}
+
+/// Waits until so many stand in line, by the word of somebody who cannot be cut off.
+pub async fn in_line(outside: &Client, name: &str, waiters: usize) {
+    super::in_line(outside, name, waiters).await;
+}
+
+/// How long a lease had to run at some time.
+pub struct Confirmed(Instant, Duration);
+
+impl Confirmed {
+    pub fn of(guard: &Guard) -> Confirmed {
+        // In this order here and in the other below: whatever comes between makes the sum smaller.
+        let left = guard.remaining();
+        Confirmed(Instant::now(), left)
+    }
+
+    /// Waits until the store has confirmed the lease again.
+    pub async fn again(self, guard: &Guard) {
+        let Confirmed(at, left) = self;
+        let renewed = async || {
+            let passed = at.elapsed();
+            guard.remaining() + passed > left + Duration::from_millis(1)
+        };
+        palisade_conformance::eventually("renewed", renewed).await;
+    }
+}
+
+/// The store confirms the lease again after now.
+pub async fn is_renewed(guard: &Guard) {
+    Confirmed::of(guard).again(guard).await;
+}
+
+/// Gives back, and nothing is left in line.
+pub async fn give_back(guard: Guard) {
+    let released = soon("released", guard.release()).await.expect("an answer");
+    assert!(matches!(released, Released::Done | Released::Unknown), "{released:?}");
+}
+
+/// Looks at a guard all the time, from a thread of its own, and says when it was last believed to be held.
+pub struct Believer {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Option<Instant>>,
+}
+
+impl Believer {
+    pub fn watch(guard: Arc<Guard>) -> Believer {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut last = None;
+            while !stopped.load(Ordering::Acquire) {
+                // Before the question: what is believed after it is not known.
+                let now = Instant::now();
+                if guard.is_held() {
+                    last = Some(now);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            last
+        });
+        Believer { stop, thread }
+    }
+
+    pub fn last_belief(self) -> Option<Instant> {
+        self.stop.store(true, Ordering::Release);
+        self.thread.join().expect("no panic")
+    }
+}

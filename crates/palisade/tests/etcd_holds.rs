@@ -1,0 +1,174 @@
+//! What a grant in etcd hangs on, from its first moment to its end: sessions that are moved to, closed names, and keys that are
+//! not taken for somebody else's.
+
+#![cfg(feature = "etcd")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::actors::{connect, in_line};
+use common::etcd::{LIMIT, LONG, Metrics, SHORT, client, keys, line_is, proxy};
+use palisade::store::Revoked;
+use palisade::{Client, ErrorKind, Guard, LossReason, Released};
+use palisade_conformance::eventually;
+use palisade_testkit::etcd::Etcd;
+
+/// The seconds that the lease of the only key has left, by the server's word.
+fn seconds_left(server: &Etcd) -> u64 {
+    let key = server.etcdctl(&["get", "lock/", "--prefix", "-w", "fields"]);
+    let lease = key.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).expect("a lease");
+    let lease = format!("{:x}", lease.trim().parse::<i64>().expect("a number"));
+    let told = server.etcdctl(&["lease", "timetolive", &lease]);
+    let left = told.split("remaining(").nth(1).and_then(|rest| rest.split('s').next());
+    left.and_then(|left| left.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+}
+
+async fn held_for(guard: &Guard, span: Duration) {
+    if let Ok(reason) = tokio::time::timeout(span, guard.lost()).await {
+        panic!("it was lost: {reason:?}");
+    }
+    assert!(guard.is_held());
+}
+
+/// The lease is renewed many times before the minimum hold is over, and that does not make it longer.
+#[tokio::test]
+async fn a_minimum_hold_much_longer_than_the_lease_is_held_and_ends_in_time() {
+    let server = Etcd::start();
+    let client = client(&server);
+    let guard = client.mutex("long").lease(SHORT).min_hold(LONG).acquire().await.expect("a grant");
+    let before = Metrics::of(&server);
+    held_for(&guard, SHORT * 3).await;
+    let after = Metrics::of(&server);
+    let asked = ["Txn", "LeaseKeepAlive"].map(|method| after.received(method) - before.received(method));
+    assert!(asked.iter().sum::<u64>() <= 30, "a renewal every third of a lease, and no more: {asked:?}");
+    assert!(seconds_left(&server) <= (LONG - SHORT * 2).as_secs(), "counted from the grant: {} s", seconds_left(&server));
+    assert_eq!(guard.release().await.expect("an answer"), Released::Done);
+    assert!(seconds_left(&server) <= (LONG - SHORT * 2).as_secs(), "and through the release");
+    assert!(client.mutex("long").try_acquire().await.expect("an answer").is_none(), "it is closed");
+}
+
+/// Once less than the lease is left of it, the lease takes over.
+#[tokio::test]
+async fn a_minimum_hold_that_is_over_leaves_an_ordinary_grant() {
+    let server = Etcd::start();
+    let client = client(&server);
+    let guard = client.mutex("over").lease(SHORT).min_hold(SHORT * 2).acquire().await.expect("a grant");
+    held_for(&guard, SHORT * 4).await;
+    assert!(seconds_left(&server) <= SHORT.as_secs());
+    assert_eq!(guard.release().await.expect("an answer"), Released::Done);
+    assert_eq!(keys(&server), [""; 0]);
+}
+
+/// A minimum hold that the lease covers has a session of its own only from the release on.
+#[tokio::test]
+async fn a_short_minimum_hold_is_kept_through_the_release() {
+    let server = Etcd::start();
+    let client = client(&server);
+    let guard = client.mutex("short").lease(LONG).min_hold(Duration::from_secs(20)).acquire().await.expect("a grant");
+    assert_eq!(guard.release().await.expect("an answer"), Released::Done);
+    let left = seconds_left(&server);
+    assert!((10..=20).contains(&left), "{left} s");
+    assert!(client.mutex("short").try_acquire().await.expect("an answer").is_none());
+}
+
+/// The first release is not answered. The second one must not open the name.
+#[tokio::test]
+async fn a_release_that_is_asked_for_twice_keeps_the_name_closed() {
+    let server = Etcd::start();
+    let proxy = proxy(&server);
+    let (inside, outside) = (connect(format!("etcd://{}/lock?request_timeout=500ms", proxy.address())), client(&server));
+    let guard = inside.mutex("twice").lease(LONG).min_hold(LONG * 2).acquire().await.expect("a grant");
+    proxy.freeze();
+    assert_eq!(guard.release().await.expect("an answer"), Released::Unknown);
+    proxy.reset();
+    // It is tried again in the background. What is closed is held by nobody.
+    eventually("it is closed", async || server.etcdctl(&["get", "lock/", "--prefix"]).contains("purpose=closed")).await;
+    assert!(outside.mutex("twice").try_acquire().await.expect("an answer").is_none());
+}
+
+/// Both need a session of their own.
+#[tokio::test]
+async fn a_minimum_hold_cannot_be_detached() {
+    let server = Etcd::start();
+    let lock = client(&server).mutex("both").min_hold(LONG).detachable();
+    let error = lock.acquire().await.expect_err("refused");
+    assert_eq!(*error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// The session that a detachable claim is to hold by was opened when it began to wait, and is nearly over when it is granted.
+#[tokio::test]
+async fn a_key_is_not_moved_to_a_session_that_is_nearly_over() {
+    let server = Etcd::start();
+    let (holder, waiter) = (client(&server), client(&server));
+    let lease = Duration::from_secs(6);
+    let held = holder.mutex("moved").lease(LONG).acquire().await.expect("a grant");
+    let lock = waiter.mutex("moved").lease(lease).detachable();
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    in_line(&holder, "moved", 1).await;
+    // This is what it is about: the time of the waiter's first session runs out.
+    tokio::time::sleep(lease - Duration::from_millis(600)).await;
+    assert_eq!(held.release().await.expect("an answer"), Released::Done);
+    let guard = tokio::time::timeout(LIMIT, waiting).await.expect("in time").expect("no panic").expect("a grant");
+    held_for(&guard, lease).await;
+}
+
+/// A claim was not answered, then turned away, and then granted. Its key is deleted by nobody.
+#[tokio::test]
+async fn a_plain_claim_that_asks_again_is_not_withdrawn() {
+    let server = Etcd::start();
+    let proxy = proxy(&server);
+    let holder = connect(format!("etcd://{}/lock?format=plain", server.address()));
+    let asking = connect(format!("etcd://{}/lock?format=plain&request_timeout=1s", proxy.address()));
+    let held = holder.mutex("again").lease(LONG).acquire().await.expect("a grant");
+    let warm = asking.mutex("warm").lease(LONG).acquire().await.expect("a grant");
+    proxy.freeze();
+    let lock = asking.mutex("again").lease(LONG).store_wait(LONG);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    // No answer comes: it does not know whether its claim has arrived.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    proxy.reset();
+    // It is turned away now, and asks again when the name is free.
+    eventually("it is turned away", async || Metrics::of(&server).watches() >= 2).await;
+    assert_eq!(held.release().await.expect("an answer"), Released::Done);
+    let guard = tokio::time::timeout(LIMIT, waiting).await.expect("in time").expect("no panic").expect("a grant");
+    // By now a withdrawal would have come.
+    held_for(&guard, Duration::from_secs(4)).await;
+    assert_eq!(keys(&server).len(), 2);
+    drop(warm);
+}
+
+/// It does not renew, and so nothing but its watch tells it anything.
+#[tokio::test]
+async fn a_holder_that_does_not_renew_is_told_though_its_watch_was_broken() {
+    let server = Etcd::start();
+    let proxy = proxy(&server);
+    let (inside, outside) = (connect(format!("etcd://{}/lock", proxy.address())), client(&server));
+    let guard = inside.mutex("still").lease(LONG).auto_renew(false).acquire().await.expect("a grant");
+    eventually("its key is watched", async || Metrics::of(&server).watches() >= 1).await;
+    proxy.freeze();
+    assert_eq!(outside.revoke("still", guard.fence()).await.expect("an answer"), Revoked::Done);
+    proxy.reset();
+    assert_eq!(tokio::time::timeout(LIMIT, guard.lost()).await.expect("it is told"), LossReason::Revoked);
+    line_is(&outside, "still", (0, 0)).await;
+}
+
+/// Whoever gives up while its heartbeat is on its way stays forgotten, with its watches.
+#[tokio::test]
+async fn waiters_that_leave_are_forgotten() {
+    let server = Etcd::start();
+    let (holder, waiter) = (client(&server), client(&server));
+    let held = holder.mutex("left").lease(LONG).acquire().await.expect("a grant");
+    let waits = |waiter: &Client| {
+        let lock = waiter.mutex("left").lease(SHORT);
+        tokio::spawn(async move { lock.acquire_timeout(SHORT).await })
+    };
+    let all: Vec<_> = (0..40).map(|_| waits(&waiter)).collect();
+    for one in all {
+        let error = one.await.expect("no panic").expect_err("somebody holds it");
+        assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error}");
+    }
+    eventually("no watch of theirs is left", async || Metrics::of(&server).watches() <= 1).await;
+    line_is(&holder, "left", (1, 0)).await;
+    drop(held);
+}
