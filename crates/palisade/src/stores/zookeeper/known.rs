@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::recipe::Recipe;
-use super::session::Session;
+use super::session::{Debt, Session};
 use super::settings::Format;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
@@ -63,6 +63,8 @@ pub(super) struct Known {
     pub(super) until: Moment,
     /// One looks at a time: of two that find permits for the same claim, the second would find its place gone.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    /// Kept by whoever ends it, until its nodes are gone.
+    pub(super) debt: Debt,
 }
 
 pub(super) enum Stage {
@@ -77,6 +79,8 @@ pub(super) struct Waiting {
     /// The transaction that made its node.
     pub(super) made: i64,
     pub(super) mailbox: Arc<Mailbox>,
+    /// The node whose end it is told of, and by which connection.
+    pub(super) watches: Option<(String, u64)>,
     /// Of a semaphore: whether it is the one that waits for permits to be given back.
     pub(super) is_first: bool,
 }
@@ -164,7 +168,8 @@ impl Book {
     /// Notes whom a watch is for. Before it is asked for, so that it cannot fire unheard.
     pub(super) fn watch(&mut self, session: i64, path: &str, claim: ClaimId) {
         let watchers = self.watches.entry((session, path.to_owned())).or_default();
-        if watchers.len() >= 32 {
+        // Not each time: it would be a look at all of them for each of them.
+        if watchers.len() >= 32 && watchers.len().is_power_of_two() {
             // Those who gave up: their watch fires once more, for nobody.
             watchers.retain(|watcher| self.known.contains_key(watcher));
         }
@@ -176,6 +181,16 @@ impl Book {
     /// Whether a watch for this claim is set.
     pub(super) fn is_watched(&self, session: i64, path: &str, claim: ClaimId) -> bool {
         self.watches.get(&(session, path.to_owned())).is_some_and(|watchers| watchers.contains(&claim))
+    }
+
+    /// No watch was set for this claim after all.
+    pub(super) fn is_not_watched(&mut self, session: i64, path: &str, claim: ClaimId) {
+        let at = (session, path.to_owned());
+        let Some(watchers) = self.watches.get_mut(&at) else { return };
+        watchers.retain(|watcher| *watcher != claim);
+        if watchers.is_empty() {
+            self.watches.remove(&at);
+        }
     }
 
     /// A watch has fired, which it does once.

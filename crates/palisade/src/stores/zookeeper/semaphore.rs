@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::claiming::{LOOKS, Stood, gone, holder_of, unsure};
+use super::claiming::{LOOKS, Stood, gone, holder_of};
 use super::failure::Failed;
 use super::known::{LOCKS, Seat, Stage};
 use super::proto::{self, ANY, Code, Make, Multi, Outcome, Request, Step};
@@ -104,7 +104,7 @@ impl Shared {
         [base, leases, data]: [Body; 3],
     ) -> Result<Vec<String>, Failed> {
         let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
-        for child in proto::children(&base.map_err(unsure)?)? {
+        for child in proto::children(&base?)? {
             if let Some((_, other)) = kinds.iter().find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child)) {
                 return Err(Failed::Never(Error::config(format!(
                     "the name serves as a {other} now, and cannot serve as a semaphore of {limit} at the same time"

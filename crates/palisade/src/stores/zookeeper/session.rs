@@ -43,7 +43,12 @@ pub(super) struct Session {
     settings: Arc<Settings>,
     state: Mutex<State>,
     commands: mpsc::UnboundedSender<Command>,
+    debts: Debt,
 }
+
+/// Something of ours may be on a session, or on its way there: as long as this is kept, the session is not given up with its
+/// connection.
+pub(super) type Debt = Arc<()>;
 
 struct State {
     id: i64,
@@ -140,7 +145,8 @@ impl Session {
                 gone: false,
                 connection: 1,
             };
-            let session = Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands });
+            let session =
+                Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands, debts: Debt::default() });
             let actor =
                 Actor { session: Arc::downgrade(&session), settings: Arc::clone(settings), hears, received, place: place + 1 };
             tokio::spawn(actor.run(wire));
@@ -182,6 +188,15 @@ impl Session {
 
     pub(super) fn counted_from(&self) -> Moment {
         self.state().dating.counted_from()
+    }
+
+    /// To be taken before anything is made or ended on it, and kept until it is known what became of that.
+    pub(super) fn debt(&self) -> Debt {
+        Debt::clone(&self.debts)
+    }
+
+    fn has_debts(&self) -> bool {
+        Debt::strong_count(&self.debts) > 1
     }
 
     /// Which of its connections is the current one.
@@ -228,6 +243,10 @@ impl Session {
     /// Ends it, and everything that hangs on it.
     pub(super) async fn close(self: &Arc<Self>) -> Result<(), Failed> {
         let closed = self.ask(Request::close()).await.map(drop);
+        if let Err(Failed::Unsure(_)) = &closed {
+            // It may live on: what is still to be deleted on it must be.
+            return closed;
+        }
         self.state().gone = true;
         match closed {
             Err(Failed::Ended) => Ok(()),
@@ -272,10 +291,10 @@ impl Actor {
             };
             tracing::debug!(%error, "the connection of a session is lost");
             let Some(session) = self.session.upgrade() else { return };
-            let Some(hears) = self.hears.upgrade().filter(|hears| hears.in_use(&session)) else {
+            let is_missed = |hears: &Arc<dyn Hears>| session.has_debts() || hears.in_use(&session);
+            let Some(hears) = self.hears.upgrade().filter(is_missed) else {
                 // Nobody would miss it; the server ends it by itself.
-                session.state().gone = true;
-                return;
+                return self.end();
             };
             hears.cut_off(&session);
             drop((session, hears));
@@ -322,6 +341,11 @@ impl Actor {
                     let session = self.session.upgrade()?;
                     let mut state = session.state();
                     let granted = Duration::from_millis(u64::try_from(connected.timeout_ms).unwrap_or(0));
+                    if granted < length {
+                        // Its holders count on more. They are told now, and the server ends it in its new time: that is time to stop.
+                        tracing::warn!(?length, ?granted, "ZooKeeper has shortened a session, which is given up");
+                        return None;
+                    }
                     state.dating.connected(sent, granted);
                     state.heard = sent;
                     state.proven = sent;
@@ -446,8 +470,9 @@ impl Actor {
                 {
                     let mut state = session.state();
                     state.seen = state.seen.max(header.zxid);
-                    state.heard = BootClock.now();
-                    state.dating.answered(flight.sent, flight.by_leader);
+                    let now = BootClock.now();
+                    state.heard = now;
+                    state.dating.answered(flight.sent, now, flight.by_leader);
                     if flight.by_leader {
                         state.proven = state.proven.max(flight.sent);
                     }
@@ -460,12 +485,13 @@ impl Actor {
     }
 }
 
-/// Tells everybody who waits for an answer that none will come.
+/// Tells everybody who waits for an answer that none will come. What was sent may have been done, except behind a login that was
+/// refused.
 fn lost(flights: VecDeque<Flight>, error: Error) -> Over {
     for flight in flights {
         let unsure = match error.kind() {
-            ErrorKind::Unavailable => Failed::Unsure(error.clone()),
-            _ => Failed::Never(error.clone()),
+            ErrorKind::Denied => Failed::Never(error.clone()),
+            _ => Failed::Unsure(error.clone()),
         };
         let _ = flight.reply.send(Err(unsure));
     }

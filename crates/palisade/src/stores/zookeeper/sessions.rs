@@ -62,7 +62,7 @@ impl Sessions {
         let (least, most) = (limits.first().copied().unwrap_or_default(), limits.last().copied().unwrap_or_default());
         Err(Error::config(format!(
             "a lease of {asked:?} does not work on this ZooKeeper, whose sessions last {least:?} to {most:?}; give one of that \
-             length, or change minSessionTimeout and maxSessionTimeout of the servers"
+             length, or raise maxSessionTimeout of the servers"
         )))
     }
 }

@@ -9,10 +9,11 @@ use tokio::sync::Notify;
 use super::ending::wipe_in_the_end;
 use super::failure::Failed;
 use super::known::{Claims, Holding, Known, Seat, Stage, Waiting};
+use super::plain::delete_own_in_the_end;
 use super::proto::{self, ANY, Code, Make, Request};
 use super::session::{Hears, Sent, Session};
 use super::sessions::Sessions;
-use super::settings::Settings;
+use super::settings::{Format, Settings};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
@@ -172,7 +173,11 @@ impl Shared {
             }
         }
         if !left.is_empty() {
-            tokio::spawn(delete_in_the_end(Arc::downgrade(session), left));
+            let (debt, session) = (session.debt(), Arc::downgrade(session));
+            tokio::spawn(async move {
+                delete_in_the_end(session, left).await;
+                drop(debt);
+            });
         }
         failure.map_or(Ok(all), Err)
     }
@@ -249,7 +254,7 @@ impl Shared {
         sent: Moment,
     ) {
         let mailbox = self.mailbox(claim.id).unwrap_or_default();
-        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, is_first: false }), sent);
+        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, watches: None, is_first: false }), sent);
     }
 
     fn note(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>, stage: Stage, sent: Moment) {
@@ -261,6 +266,7 @@ impl Shared {
             wait_lease: claim.wait_lease(),
             until: sent,
             turn: Arc::default(),
+            debt: session.debt(),
         };
         known.renewed(sent);
         let over_at = known.until + GRACE;
@@ -404,6 +410,7 @@ impl Hears for Shared {
 
 /// Deletes nodes, however long it takes: until they are gone, or their session is.
 pub(super) async fn delete_in_the_end(session: Weak<Session>, paths: Vec<String>) {
+    let _debt = session.upgrade().map(|session| session.debt());
     for path in paths {
         loop {
             let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return };
@@ -472,8 +479,13 @@ impl Shared {
         }
         for claim in over {
             let Some(known) = self.ended_alone(claim, Gone::Expired) else { continue };
-            let this = Arc::downgrade(self);
+            let (this, is_plain) = (Arc::downgrade(self), self.settings.format == Format::Plain);
             tokio::spawn(async move {
+                if is_plain {
+                    // In its place there may be another's by now.
+                    let seat = &known.seat;
+                    return delete_own_in_the_end(Arc::downgrade(&known.session), seat.base.clone(), seat.guid.clone()).await;
+                }
                 // Whoever takes permits for it just now is waited for.
                 let turn = known.turn.lock().await;
                 delete_in_the_end(Arc::downgrade(&known.session), known.nodes()).await;
