@@ -1,9 +1,11 @@
 //! The ZooKeeper store where it once went wrong: on real servers, with the fault that showed it.
 #![cfg(feature = "zookeeper")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use palisade::{Client, LossReason, Released};
+use palisade::{Client, ErrorKind, LossReason, Released};
 use palisade_conformance::{PATIENCE, eventually};
 use palisade_testkit::proxy::Proxy;
 use palisade_testkit::zookeeper::ZooKeeper;
@@ -139,4 +141,91 @@ async fn a_session_that_becomes_shorter_is_lost() {
     std::fs::write(&config, words.replace("=86400000", "=60000")).expect("written");
     server.restart();
     assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::SessionEnded);
+}
+
+/// Everybody in a long line lives by heartbeats, and nobody reads the line for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiters_heartbeat_does_not_read_the_line() {
+    const WAITERS: usize = 10;
+    let server = ZooKeeper::start();
+    let proxy = proxy_before(&server).await;
+    let (ours, other) = (client(proxy.address(), "").await, client(server.address(), "").await);
+    let guard = other.mutex("long-line").acquire().await.expect("acquired");
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let lock = ours.mutex("long-line");
+            // In whatever order they came, each lets go at once.
+            tokio::spawn(async move { lock.acquire().await.map(drop) })
+        })
+        .collect();
+    line_is(&other, "long-line", (1, WAITERS)).await;
+    let read = Arc::new(AtomicUsize::new(0));
+    let spy = Arc::clone(&read);
+    proxy.lose_if(move |bytes| {
+        spy.fetch_add(bytes.windows(6).filter(|six| *six == b"-lock-").count(), Ordering::SeqCst);
+        false
+    });
+    // Three heartbeats of each.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let read = read.load(Ordering::SeqCst);
+    assert!(read < 5 * WAITERS, "{read} nodes were listed for the heartbeats of {WAITERS}");
+    line_is(&other, "long-line", (1, WAITERS)).await;
+    // And they are told all the same.
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    for waiter in waiting {
+        tokio::time::timeout(PATIENCE, waiter).await.expect("served").expect("no panic").expect("acquired");
+    }
+}
+
+/// A leader that was replaced, and does not know it yet, can answer a `sync`. It cannot make a transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_is_a_transaction() {
+    let server = ZooKeeper::start();
+    let newest = || {
+        let said = server.ask("srvr");
+        let zxid = said.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).expect("a transaction");
+        u64::from_str_radix(zxid.trim(), 16).expect("a number")
+    };
+    let ours = client(server.address(), "").await;
+    let guard = ours.mutex("beating").lease(SHORT).acquire().await.expect("acquired");
+    let before = newest();
+    eventually("three heartbeats", async || newest() >= before + 3).await;
+    assert!(guard.is_held());
+    assert_eq!(newest() >> 32, before >> 32, "the same leader");
+}
+
+/// Whoever loses one of its permits has lost its grant, and keeps none of the others from those who wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_permit_of_a_holder_is_watched() {
+    let server = ZooKeeper::start();
+    let ours = client(server.address(), "").await;
+    let kept = ours.mutex("kept").acquire().await.expect("acquired");
+    let guard = ours.semaphore("pool", 3).acquire_many(3).await.expect("acquired");
+    let said = server.cli(&["ls", "/pool/leases"]);
+    let list = said.lines().find_map(|line| line.trim().strip_prefix('[')?.strip_suffix(']')).expect("a list");
+    let mut leases: Vec<&str> = list.split(", ").collect();
+    leases.sort_unstable();
+    assert_eq!(leases.len(), 3, "{said}");
+    server.cli(&["delete", &format!("/pool/leases/{}", leases[2])]);
+    assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::Revoked);
+    let pool = ours.semaphore("pool", 3);
+    let next = tokio::time::timeout(PATIENCE, pool.acquire_many(3)).await.expect("the others are free").expect("acquired");
+    assert!(kept.is_held() && next.is_held());
+}
+
+/// A server hangs up on a request of more than a megabyte, and so on everybody who shares the session.
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_permits_for_one_request_are_refused() {
+    let server = ZooKeeper::start();
+    let proxy = proxy_before(&server).await;
+    let ours = client(proxy.address(), "").await;
+    let kept = ours.mutex("kept").acquire().await.expect("acquired");
+    let pool = ours.semaphore("huge", 100_000);
+    let asked = tokio::time::timeout(PATIENCE, pool.acquire_many(50_000)).await.expect("in time");
+    let error = asked.expect_err("too much");
+    assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("1 MB"), "{error}");
+    assert!(kept.is_held());
+    let fewer = ours.semaphore("huge", 100_000).acquire_many(1_000).await.expect("acquired");
+    assert_eq!(fewer.release().await.expect("released"), Released::Done);
 }

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use super::ending::wipe_in_the_end;
-use super::failure::Failed;
-use super::known::{LEASES, Seat, Stage, recipe_of};
+use super::failure::{self, Failed};
+use super::known::{Known, LEASES, Seat, Stage, recipe_of};
 use super::proto::{self, Code, Make, Request, Stat};
 use super::recipe::{self, Verdict};
 use super::session::{Sent, Session};
@@ -106,7 +106,8 @@ impl Shared {
                 Some(Answer::Busy(Busy { holder, ..Busy::default() }))
             }
             Stood::Gone => {
-                self.claims.lock().known.remove(&claim.id);
+                let known = self.claims.lock().known.remove(&claim.id);
+                known.into_iter().for_each(Known::give_up_the_rest);
                 None
             }
         })
@@ -140,6 +141,7 @@ impl Shared {
     ) -> Result<(String, Stat, Vec<String>, Vec<Sent>), Failed> {
         let line = seat.line();
         let wanted = format!("{line}/{}", seat.recipe.prefix(&seat.guid));
+        failure::fits(wanted.len() + value.len())?;
         let mut made_again = 0;
         loop {
             let making = self.make_parents(session, parents, made_again > 0);
@@ -257,7 +259,7 @@ impl Shared {
         let holder = (by != first).then(|| session.send(Request::get_data(&format!("{}/{first}", seat.line()), false)));
         let mut watched = watch.answer().await;
         if let Err(Failed::Refused(Code::NoAuth)) = &watched {
-            // Not ours to read. Whether it is there may be asked by anybody, and watched.
+            // Not ours to read. Whether it is there may be asked by anybody; newer servers tell only those who may read of its end.
             watched = match session.ask(Request::exists(&path, true)).await {
                 Ok(_) => Err(Failed::Refused(Code::NoAuth)),
                 failed => failed,
@@ -271,7 +273,7 @@ impl Shared {
             }
         }
         if let Some(Stage::Waiting(waiting)) = self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage) {
-            waiting.watches = Some((path, connection));
+            waiting.watches = watched.is_ok().then_some((path, connection));
         }
         Ok(Some(match holder {
             Some(holder) => holder_of(holder.answer().await, seat, first)?,

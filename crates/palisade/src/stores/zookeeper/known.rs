@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::recipe::Recipe;
 use super::session::{Debt, Session};
 use super::settings::Format;
+use super::shared::delete_in_the_end;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ClaimId, Gone, Kind, Mode};
@@ -90,7 +91,7 @@ pub(super) struct Holding {
     /// The nodes that it holds by, with their paths: one, or one for each permit.
     pub(super) nodes: Vec<String>,
     pub(super) fence: Fence,
-    /// The connection on which its first node is watched; 0 when it is not.
+    /// The connection on which its nodes are watched; 0 when they are not.
     pub(super) watched_on: u64,
 }
 
@@ -108,6 +109,13 @@ impl Known {
         match &self.stage {
             Stage::Waiting(waiting) => vec![format!("{}/{}", self.seat.line(), waiting.child)],
             Stage::Holding(holding) => holding.nodes.clone(),
+        }
+    }
+
+    /// One of its permits was taken away, and so it is lost: the others are given back.
+    pub(super) fn give_up_the_rest(self) {
+        if self.nodes().len() > 1 {
+            tokio::spawn(async move { delete_in_the_end(Arc::downgrade(&self.session), self.nodes()).await });
         }
     }
 
@@ -201,5 +209,21 @@ impl Book {
     /// The watches of a session are gone with its connection.
     pub(super) fn unwatch(&mut self, session: i64) {
         self.watches.retain(|(of, _), _| *of != session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_was_not_set_is_forgotten() {
+        let (mut book, claims) = (Book::default(), [ClaimId::from_bits(1), ClaimId::from_bits(2)]);
+        claims.iter().for_each(|claim| book.watch(7, "/a", *claim));
+        book.is_not_watched(7, "/a", claims[0]);
+        assert!(!book.is_watched(7, "/a", claims[0]) && book.is_watched(7, "/a", claims[1]));
+        book.is_not_watched(7, "/a", claims[1]);
+        book.is_not_watched(7, "/a", claims[1]);
+        assert!(book.watches.is_empty(), "nothing is left behind");
     }
 }

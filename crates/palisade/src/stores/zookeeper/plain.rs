@@ -2,7 +2,8 @@
 //!
 //! Whoever is turned away watches the node and asks again when it is gone, all at once: where many wait for one name, `curator` is the
 //! better format. A node is deleted by its path, and cannot be told from one that another client has made there since. So nobody
-//! ever deletes somebody else's: there is no force-release in this format.
+//! ever deletes somebody else's: there is no force-release in this format, and we look whose it is before we delete, unless a watch
+//! would have told us that ours is gone. Whoever deletes nodes by hand can still be faster than the `delete` behind that look.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::CURATOR;
 use super::claiming::{LOOKS, gone, holder_of};
-use super::failure::Failed;
+use super::failure::{self, Failed};
 use super::known::{Seat, Stage};
 use super::proto::{self, ANY, Code, Make, Request};
 use super::session::Session;
@@ -49,6 +50,7 @@ pub(super) struct PlainStore(pub(super) Arc<Shared>);
 impl PlainStore {
     async fn enter(&self, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
         let value = value::of(claim, None, Some(&seat.guid));
+        failure::fits(seat.base.len() + value.len())?;
         let mut has_parents = self.0.settings.chroot.is_empty();
         for _ in 0..LOOKS {
             match session.ask(Request::create(&seat.base, &value, self.0.settings.acl(), Make::Ephemeral)).await {
@@ -104,8 +106,11 @@ impl PlainStore {
         self.0.look_on(session.id(), &path, &told);
         match session.ask(Request::get_data(&path, true)).await {
             Ok(_) => told.notified().await,
-            Err(failed) if failed.is(Code::NoNode) => {}
-            Err(failed) => return Err(failed),
+            Err(failed) => {
+                drop(told);
+                self.0.look_away(session.id(), &path);
+                return if failed.is(Code::NoNode) { Ok(()) } else { Err(failed) };
+            }
         }
         Ok(())
     }

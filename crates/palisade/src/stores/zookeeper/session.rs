@@ -35,6 +35,8 @@ pub(super) trait Hears: Send + Sync + 'static {
     fn restored(&self, session: &Arc<Session>);
     /// It has ended, and everything that hung on it.
     fn ended(&self, session: &Arc<Session>);
+    /// Nobody has it any more.
+    fn left(&self, session: i64);
     /// Whether anything hangs on it.
     fn in_use(&self, session: &Session) -> bool;
 }
@@ -147,8 +149,14 @@ impl Session {
             };
             let session =
                 Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands, debts: Debt::default() });
-            let actor =
-                Actor { session: Arc::downgrade(&session), settings: Arc::clone(settings), hears, received, place: place + 1 };
+            let actor = Actor {
+                id: session.id(),
+                session: Arc::downgrade(&session),
+                settings: Arc::clone(settings),
+                hears,
+                received,
+                place: place + 1,
+            };
             tokio::spawn(actor.run(wire));
             return Ok(Some(session));
         }
@@ -215,6 +223,12 @@ impl Session {
         !state.gone && (state.dating.counted_from() + length).since(now) > length.mul_f64(0.4)
     }
 
+    /// Whether so much of it is over that a grant on it should be proven first.
+    pub(super) fn is_worn(&self, now: Moment) -> bool {
+        let state = self.state();
+        now.since(state.dating.counted_from()) > state.dating.length() / 2
+    }
+
     /// Whether the leader has answered so recently that asking again would bring nothing.
     pub(super) fn is_fresh(&self, now: Moment) -> bool {
         let state = self.state();
@@ -268,11 +282,13 @@ enum Over {
 struct Flight {
     xid: i32,
     sent: Moment,
+    op: i32,
     by_leader: bool,
     reply: oneshot::Sender<Result<Vec<u8>, Failed>>,
 }
 
 struct Actor {
+    id: i64,
     session: Weak<Session>,
     settings: Arc<Settings>,
     hears: Weak<dyn Hears>,
@@ -285,7 +301,12 @@ impl Actor {
     async fn run(mut self, mut wire: Wire) {
         loop {
             let error = match self.serve(wire).await {
-                Over::Done => return,
+                Over::Done => {
+                    if let Some(hears) = self.hears.upgrade() {
+                        hears.left(self.id);
+                    }
+                    return;
+                }
                 Over::Ended => return self.end(),
                 Over::Lost(error) => error,
             };
@@ -412,7 +433,7 @@ impl Actor {
                             Command::Ask(request, reply) => {
                                 xid = xid.checked_add(1).unwrap_or(1);
                                 out.extend(request.framed(xid));
-                                flights.push_back(Flight { xid, sent, by_leader: request.by_leader, reply });
+                                flights.push_back(Flight { xid, sent, op: request.op, by_leader: request.by_leader, reply });
                             }
                         }
                         next = self.received.try_recv().ok();
@@ -461,7 +482,7 @@ impl Actor {
                 let flight = flights.pop_front().filter(|flight| flight.xid == xid);
                 let flight = flight.ok_or_else(|| Over::Lost(Error::protocol("ZooKeeper answered out of order")))?;
                 let code = Code::of(header.error);
-                if code == Code::SessionExpired {
+                if proto::is_of_ended_session(flight.op, &header, body) {
                     return Err(Over::Ended);
                 }
                 if code == Code::SessionMoved {

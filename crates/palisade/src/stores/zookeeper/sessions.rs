@@ -75,6 +75,7 @@ impl Hears for Nobody {
     fn cut_off(&self, _: &Arc<Session>) {}
     fn restored(&self, _: &Arc<Session>) {}
     fn ended(&self, _: &Arc<Session>) {}
+    fn left(&self, _: i64) {}
     fn in_use(&self, _: &Session) -> bool {
         false
     }

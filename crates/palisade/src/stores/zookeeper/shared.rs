@@ -190,6 +190,16 @@ impl Shared {
         there.push(Arc::downgrade(told));
     }
 
+    /// No watch was set after all.
+    pub(super) fn look_away(&self, session: i64, path: &str) {
+        let (at, mut onlookers) = ((session, path.to_owned()), locked(&self.onlookers));
+        let Some(there) = onlookers.get_mut(&at) else { return };
+        there.retain(|onlooker| onlooker.strong_count() > 0);
+        if there.is_empty() {
+            onlookers.remove(&at);
+        }
+    }
+
     fn tell_onlookers(&self, session: i64, path: Option<&str>) {
         let told = locked(&self.onlookers)
             .extract_if(|(of, at), _| *of == session && path.is_none_or(|path| path == at))
@@ -304,45 +314,67 @@ impl Shared {
         }
     }
 
-    /// Looks whether a holder's node is there, and watches it; `None` when that cannot be said.
-    pub(super) async fn watch_own(self: &Arc<Self>, claim: ClaimId) -> Option<bool> {
-        let (session, path) = {
+    /// Looks whether a holder's nodes are there, and watches them; `None` when that cannot be said.
+    pub(super) async fn watch_own(&self, claim: ClaimId) -> Option<bool> {
+        self.own_answered(self.ask_own(claim)?).await
+    }
+
+    /// Not with `exists`, which would watch for ever what is gone already.
+    fn ask_own(&self, claim: ClaimId) -> Option<OwnAsked> {
+        let (session, nodes) = {
             let mut book = self.claims.lock();
             let known = book.known.get(&claim)?;
             let (session, Stage::Holding(holding)) = (Arc::clone(&known.session), &known.stage) else { return None };
-            let path = holding.nodes.first()?.clone();
-            book.watch(session.id(), &path, claim);
-            (session, path)
+            let nodes = holding.nodes.clone();
+            nodes.iter().for_each(|node| book.watch(session.id(), node, claim));
+            (session, nodes)
         };
         let connection = session.connection();
-        let looked = session.ask(Request::exists(&path, true)).await;
-        // In a node's place there may be another's by now.
-        let there = match looked {
-            Ok(body) => proto::stat(&body).ok()?.owner == session.id(),
-            Err(failed) if failed.is(Code::NoNode) => false,
-            Err(_) => return None,
-        };
-        match there {
-            true => {
-                let mut book = self.claims.lock();
-                if let Some(Stage::Holding(holding)) = book.known.get_mut(&claim).map(|known| &mut known.stage)
-                    && holding.nodes.first() == Some(&path)
-                    && session.connection() == connection
-                {
-                    holding.watched_on = connection;
-                }
-                Some(true)
+        let sent = nodes.iter().map(|node| session.send(Request::get_data(node, true))).collect();
+        Some(OwnAsked { claim, session, connection, nodes, sent })
+    }
+
+    async fn own_answered(&self, asked: OwnAsked) -> Option<bool> {
+        let OwnAsked { claim, session, connection, nodes, sent } = asked;
+        let (mut gone, mut unsaid) = (false, false);
+        for (sent, node) in sent.into_iter().zip(&nodes) {
+            let answer = sent.answer().await;
+            if answer.is_err() {
+                self.claims.lock().is_not_watched(session.id(), node, claim);
             }
-            false => {
-                // The same claim may have been made again meanwhile, and that one is not gone.
-                let is_same = match self.claims.lock().known.get(&claim).map(|known| &known.stage) {
-                    Some(Stage::Holding(holding)) => holding.nodes.first() == Some(&path),
-                    _ => false,
-                };
-                is_same.then_some(false)
+            match answer {
+                // In a node's place there may be another's by now.
+                Ok(body) => gone |= proto::data(&body).ok()?.1.owner != session.id(),
+                Err(failed) if failed.is(Code::NoNode) => gone = true,
+                Err(_) => unsaid = true,
             }
         }
+        if unsaid && !gone {
+            return None;
+        }
+        let mut book = self.claims.lock();
+        // The same claim may have been made again meanwhile, and that one is not gone.
+        let Some(Stage::Holding(holding)) = book.known.get_mut(&claim).map(|known| &mut known.stage) else {
+            return (!gone).then_some(true);
+        };
+        let is_same = holding.nodes == nodes;
+        if gone {
+            return is_same.then_some(false);
+        }
+        if is_same && session.connection() == connection {
+            holding.watched_on = connection;
+        }
+        Some(true)
     }
+}
+
+/// A look at the nodes of a holder, on its way.
+struct OwnAsked {
+    claim: ClaimId,
+    session: Arc<Session>,
+    connection: u64,
+    nodes: Vec<String>,
+    sent: Vec<Sent>,
 }
 
 impl Hears for Shared {
@@ -367,7 +399,7 @@ impl Hears for Shared {
                 let Some(shared) = this.upgrade() else { return };
                 if shared.watch_own(claim).await == Some(false) {
                     // Its session lives: so somebody ended just this claim.
-                    shared.ended_alone(claim, Gone::Revoked);
+                    shared.ended_alone(claim, Gone::Revoked).into_iter().for_each(Known::give_up_the_rest);
                 }
             });
         }
@@ -396,11 +428,20 @@ impl Hears for Shared {
 
     fn ended(&self, session: &Arc<Session>) {
         self.tell_onlookers(session.id(), None);
-        let claims = self.claims.lock().of_session(session);
+        let claims = {
+            let mut book = self.claims.lock();
+            book.unwatch(session.id());
+            book.of_session(session)
+        };
         for claim in claims {
             self.ended_alone(claim, Gone::SessionEnded);
         }
         locked(&self.owned).retain(|_, owned| !Arc::ptr_eq(owned, session));
+    }
+
+    fn left(&self, session: i64) {
+        self.tell_onlookers(session, None);
+        self.claims.lock().unwatch(session);
     }
 
     fn in_use(&self, session: &Session) -> bool {
@@ -437,9 +478,12 @@ async fn look_after(shared: Weak<Shared>) {
         if claims.is_empty() {
             return;
         }
-        for claim in claims {
-            if shared.watch_own(claim).await == Some(false) {
-                shared.ended_alone(claim, Gone::Revoked);
+        // All in one go.
+        let asked: Vec<_> = claims.into_iter().filter_map(|claim| shared.ask_own(claim)).collect();
+        for asked in asked {
+            let claim = asked.claim;
+            if shared.own_answered(asked).await == Some(false) {
+                shared.ended_alone(claim, Gone::Revoked).into_iter().for_each(Known::give_up_the_rest);
             }
         }
     }
