@@ -9,8 +9,9 @@
 
 use std::sync::Arc;
 
-use super::failure::Failed;
-use super::known::{LEASES, Seat, Stage, recipe_of};
+use super::ending::wipe_in_the_end;
+use super::failure::{self, Failed};
+use super::known::{Known, LEASES, Seat, Stage, recipe_of};
 use super::proto::{self, Code, Make, Request, Stat};
 use super::recipe::{self, Verdict};
 use super::session::{Sent, Session};
@@ -42,6 +43,7 @@ impl Shared {
         }
         let seat = Arc::new(self.seat(claim)?);
         let session = self.session_of(claim).await?;
+        let _debt = session.debt();
         let answer = match seat.permits {
             None => self.enter(claim, &seat, &session).await,
             Some(permits) => self.enter_semaphore(claim, &seat, &session, permits).await,
@@ -50,7 +52,9 @@ impl Shared {
             Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
             Err(Failed::Unsure(_)) => self.is_unsure(claim.id, &session),
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
-                self.claims.lock().known.remove(&claim.id);
+                if answer.is_err() {
+                    self.leave_the_line(claim, &seat, &session).await;
+                }
                 self.is_sure(claim.id);
                 if let Some(session) = self.disown(claim.id) {
                     tokio::spawn(async move { drop(session.close().await) });
@@ -90,7 +94,11 @@ impl Shared {
             }
             self.is_sure(claim.id);
         }
-        Ok(match self.look(claim).await? {
+        let stood = self.look(claim).await;
+        if let Err(Failed::Refused(_) | Failed::Never(_)) = &stood {
+            let _ = self.withdraw(claim.id).await;
+        }
+        Ok(match stood? {
             Stood::Granted(grant) => Some(Answer::Granted(grant)),
             Stood::Queued(holder) if claim.queue => Some(Answer::Queued(self.place(claim.id, claim, holder))),
             Stood::Queued(holder) => {
@@ -98,10 +106,22 @@ impl Shared {
                 Some(Answer::Busy(Busy { holder, ..Busy::default() }))
             }
             Stood::Gone => {
-                self.claims.lock().known.remove(&claim.id);
+                let known = self.claims.lock().known.remove(&claim.id);
+                known.into_iter().for_each(Known::give_up_the_rest);
                 None
             }
         })
+    }
+
+    /// A claim has failed for good: whoever asked will not ask again, so nothing of it may stay behind.
+    async fn leave_the_line(self: &Arc<Self>, claim: &Claim, seat: &Seat, session: &Arc<Session>) {
+        if self.claims.lock().known.contains_key(&claim.id) {
+            // What cannot be deleted now is tried again in the background.
+            let _ = self.withdraw(claim.id).await;
+        } else if !session.is_gone() {
+            let (this, of) = (Arc::downgrade(self), Arc::downgrade(session));
+            tokio::spawn(wipe_in_the_end(this, of, seat.base.clone(), seat.guid.clone()));
+        }
     }
 
     /// Deletes the node of a claim of ours, and forgets it.
@@ -121,6 +141,7 @@ impl Shared {
     ) -> Result<(String, Stat, Vec<String>, Vec<Sent>), Failed> {
         let line = seat.line();
         let wanted = format!("{line}/{}", seat.recipe.prefix(&seat.guid));
+        failure::fits(wanted.len() + value.len())?;
         let mut made_again = 0;
         loop {
             let making = self.make_parents(session, parents, made_again > 0);
@@ -144,6 +165,11 @@ impl Shared {
                     let child = path.rsplit('/').next().unwrap_or_default().to_owned();
                     let children = match listed {
                         Ok(body) => proto::children(&body)?,
+                        // Ours to make, and not to read.
+                        Err(failed @ Failed::Refused(Code::NoAuth)) => {
+                            let _ = self.delete(session, &[path]).await;
+                            return Err(failed);
+                        }
                         // The parents cannot be gone: our node is in them.
                         Err(failed) => return Err(unsure(failed)),
                     };
@@ -227,19 +253,31 @@ impl Shared {
         (by, first): (&str, &str),
     ) -> Result<Option<Option<Holder>>, Failed> {
         let path = format!("{}/{by}", seat.line());
+        let connection = session.connection();
         self.claims.lock().watch(session.id(), &path, claim.id);
         let watch = session.send(Request::get_data(&path, true));
         let holder = (by != first).then(|| session.send(Request::get_data(&format!("{}/{first}", seat.line()), false)));
-        let watched = match watch.answer().await {
-            Err(failed) if failed.is(Code::NoNode) => return Ok(None),
-            watched => watched?,
-        };
+        let mut watched = watch.answer().await;
+        if let Err(Failed::Refused(Code::NoAuth)) = &watched {
+            // Not ours to read. Whether it is there may be asked by anybody; newer servers tell only those who may read of its end.
+            watched = match session.ask(Request::exists(&path, true)).await {
+                Ok(_) => Err(Failed::Refused(Code::NoAuth)),
+                failed => failed,
+            };
+        }
+        match &watched {
+            Ok(_) | Err(Failed::Refused(Code::NoAuth)) => {}
+            Err(failed) => {
+                self.claims.lock().is_not_watched(session.id(), &path, claim.id);
+                return if failed.is(Code::NoNode) { Ok(None) } else { Err(failed.clone()) };
+            }
+        }
         if let Some(Stage::Waiting(waiting)) = self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage) {
-            waiting.behind = Some(by.to_owned());
+            waiting.watches = watched.is_ok().then_some((path, connection));
         }
         Ok(Some(match holder {
             Some(holder) => holder_of(holder.answer().await, seat, first)?,
-            None => holder_of(Ok(watched), seat, by)?,
+            None => holder_of(watched, seat, by)?,
         }))
     }
 

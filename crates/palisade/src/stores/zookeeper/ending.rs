@@ -70,8 +70,13 @@ impl Shared {
         let wiped = self.wipe(&session, &base, &guid, claim.fence).await;
         if let (Err(Failed::Unsure(_)), Some(session)) = (&wiped, unsure) {
             // The session may live on by other claims, and then nothing else would ever end this one.
+            let debt = session.debt();
             self.is_sure(claim.claim.id);
-            tokio::spawn(wipe_in_the_end(Arc::downgrade(self), Arc::downgrade(&session), base, guid));
+            let wiping = wipe_in_the_end(Arc::downgrade(self), Arc::downgrade(&session), base, guid);
+            tokio::spawn(async move {
+                wiping.await;
+                drop(debt);
+            });
         }
         match wiped {
             Err(Failed::Ended) => Ok(Released::AlreadyLost),

@@ -23,6 +23,19 @@ impl Failed {
     }
 }
 
+/// What one request may have: a server hangs up on more than `jute.maxbuffer`, a megabyte, and with it on all who share the session.
+const LONGEST: usize = 1_000_000;
+
+/// Refuses what no server would take.
+pub(super) fn fits(bytes: usize) -> Result<(), Failed> {
+    if bytes <= LONGEST {
+        return Ok(());
+    }
+    Err(Failed::Never(Error::config(
+        "the claim is too long for ZooKeeper, which takes 1 MB in one request; ask for fewer permits, or give a shorter reason",
+    )))
+}
+
 impl From<Broken> for Failed {
     fn from(_: Broken) -> Failed {
         Failed::Never(Error::protocol("the server answered what this version does not understand"))

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::recipe::Recipe;
-use super::session::Session;
+use super::session::{Debt, Session};
 use super::settings::Format;
+use super::shared::delete_in_the_end;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ClaimId, Gone, Kind, Mode};
@@ -63,6 +64,8 @@ pub(super) struct Known {
     pub(super) until: Moment,
     /// One looks at a time: of two that find permits for the same claim, the second would find its place gone.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    /// Kept by whoever ends it, until its nodes are gone.
+    pub(super) debt: Debt,
 }
 
 pub(super) enum Stage {
@@ -77,8 +80,8 @@ pub(super) struct Waiting {
     /// The transaction that made its node.
     pub(super) made: i64,
     pub(super) mailbox: Arc<Mailbox>,
-    /// The sibling that it was last found to wait for.
-    pub(super) behind: Option<String>,
+    /// The node whose end it is told of, and by which connection.
+    pub(super) watches: Option<(String, u64)>,
     /// Of a semaphore: whether it is the one that waits for permits to be given back.
     pub(super) is_first: bool,
 }
@@ -88,7 +91,7 @@ pub(super) struct Holding {
     /// The nodes that it holds by, with their paths: one, or one for each permit.
     pub(super) nodes: Vec<String>,
     pub(super) fence: Fence,
-    /// The connection on which its first node is watched; 0 when it is not.
+    /// The connection on which its nodes are watched; 0 when they are not.
     pub(super) watched_on: u64,
 }
 
@@ -106,6 +109,13 @@ impl Known {
         match &self.stage {
             Stage::Waiting(waiting) => vec![format!("{}/{}", self.seat.line(), waiting.child)],
             Stage::Holding(holding) => holding.nodes.clone(),
+        }
+    }
+
+    /// One of its permits was taken away, and so it is lost: the others are given back.
+    pub(super) fn give_up_the_rest(self) {
+        if self.nodes().len() > 1 {
+            tokio::spawn(async move { delete_in_the_end(Arc::downgrade(&self.session), self.nodes()).await });
         }
     }
 
@@ -166,7 +176,8 @@ impl Book {
     /// Notes whom a watch is for. Before it is asked for, so that it cannot fire unheard.
     pub(super) fn watch(&mut self, session: i64, path: &str, claim: ClaimId) {
         let watchers = self.watches.entry((session, path.to_owned())).or_default();
-        if watchers.len() >= 32 {
+        // Not each time: it would be a look at all of them for each of them.
+        if watchers.len() >= 32 && watchers.len().is_power_of_two() {
             // Those who gave up: their watch fires once more, for nobody.
             watchers.retain(|watcher| self.known.contains_key(watcher));
         }
@@ -180,6 +191,16 @@ impl Book {
         self.watches.get(&(session, path.to_owned())).is_some_and(|watchers| watchers.contains(&claim))
     }
 
+    /// No watch was set for this claim after all.
+    pub(super) fn is_not_watched(&mut self, session: i64, path: &str, claim: ClaimId) {
+        let at = (session, path.to_owned());
+        let Some(watchers) = self.watches.get_mut(&at) else { return };
+        watchers.retain(|watcher| *watcher != claim);
+        if watchers.is_empty() {
+            self.watches.remove(&at);
+        }
+    }
+
     /// A watch has fired, which it does once.
     pub(super) fn fired(&mut self, session: i64, path: &str) -> Vec<ClaimId> {
         self.watches.remove(&(session, path.to_owned())).unwrap_or_default()
@@ -188,5 +209,21 @@ impl Book {
     /// The watches of a session are gone with its connection.
     pub(super) fn unwatch(&mut self, session: i64) {
         self.watches.retain(|(of, _), _| *of != session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_was_not_set_is_forgotten() {
+        let (mut book, claims) = (Book::default(), [ClaimId::from_bits(1), ClaimId::from_bits(2)]);
+        claims.iter().for_each(|claim| book.watch(7, "/a", *claim));
+        book.is_not_watched(7, "/a", claims[0]);
+        assert!(!book.is_watched(7, "/a", claims[0]) && book.is_watched(7, "/a", claims[1]));
+        book.is_not_watched(7, "/a", claims[1]);
+        book.is_not_watched(7, "/a", claims[1]);
+        assert!(book.watches.is_empty(), "nothing is left behind");
     }
 }

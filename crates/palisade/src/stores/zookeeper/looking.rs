@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::claiming::{LOOKS, Stood, gone};
 use super::failure::Failed;
-use super::known::{LEASES, LOCKS, Seat, Stage, Waiting};
+use super::known::{LEASES, LOCKS, Seat, Stage};
 use super::proto::{self, Code, Request, Stat};
 use super::recipe::{Recipe, Verdict, lease_prefix};
 use super::session::{Sent, Session};
@@ -50,29 +50,48 @@ impl Shared {
                 (Arc::clone(&known.seat), Arc::clone(&known.session), stage)
             });
             let Some((seat, session, stage)) = snapshot else { return Ok(Stood::Gone) };
-            if let Ok(waiting) = &stage
-                && synced
-                && self.is_still_behind(claim.id, &seat, &session, waiting).await?
-            {
-                return Ok(Stood::Queued(None));
-            }
-            let sync = (!synced).then(|| session.send(Request::sync("/")));
-            synced = false;
+            let is_heartbeat = std::mem::replace(&mut synced, false);
+            let proof = || match &stage {
+                // A grant must be worth something.
+                Ok(waiting) if session.is_worn(BootClock.now()) => Request::beat(&format!("{}/{}", seat.line(), waiting.child)),
+                _ => Request::sync("/"),
+            };
+            let sync = (!is_heartbeat).then(|| session.send(proof()));
             let waiting = match stage {
                 Ok(waiting) => waiting,
                 Err(holding) => {
-                    let Some(first) = holding.nodes.first() else { return Ok(Stood::Gone) };
-                    let exists = session.send(Request::exists(first, false));
+                    let all: Vec<Sent> = holding.nodes.iter().map(|node| session.send(Request::exists(node, false))).collect();
                     answered(sync).await?;
-                    return match exists.answer().await {
-                        // In a node's place there may be another's by now.
-                        Ok(body) if proto::stat(&body)?.owner != session.id() => Ok(Stood::Gone),
-                        Ok(_) => Ok(Stood::Granted(Grant { fence: holding.fence, lease: session.lease() })),
-                        Err(failed) if failed.is(Code::NoNode) => Ok(Stood::Gone),
-                        Err(failed) => Err(failed),
-                    };
+                    for exists in all {
+                        match exists.answer().await {
+                            // In a node's place there may be another's by now.
+                            Ok(body) if proto::stat(&body)?.owner != session.id() => return Ok(Stood::Gone),
+                            Ok(_) => {}
+                            Err(failed) if failed.is(Code::NoNode) => return Ok(Stood::Gone),
+                            Err(failed) => return Err(failed),
+                        }
+                    }
+                    return Ok(Stood::Granted(Grant { fence: holding.fence, lease: session.lease() }));
                 }
             };
+            let is_told = |path: &str| {
+                let on_this = (path.to_owned(), session.connection());
+                waiting.watches.as_ref() == Some(&on_this) && self.claims.lock().is_watched(session.id(), path, claim.id)
+            };
+            if is_heartbeat && waiting.watches.as_ref().is_some_and(|(path, _)| is_told(path)) {
+                // Nothing has changed before it. A long line is not read by everybody in it.
+                let sent = BootClock.now();
+                match session.ask(Request::exists(&format!("{}/{}", seat.line(), waiting.child), false)).await {
+                    Ok(_) => {
+                        if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
+                            known.renewed(sent);
+                        }
+                        return Ok(Stood::Queued(None));
+                    }
+                    Err(failed) if failed.is(Code::NoNode) => {}
+                    Err(failed) => return Err(failed),
+                }
+            }
             let sent = BootClock.now();
             let list = session.send(Request::children(&seat.line(), false));
             answered(sync).await?;
@@ -95,7 +114,7 @@ impl Shared {
                 }
                 (Verdict::Blocked { by, first }, _) => {
                     let path = format!("{}/{by}", seat.line());
-                    if self.claims.lock().is_watched(session.id(), &path, claim.id) {
+                    if is_told(&path) {
                         return Ok(Stood::Queued(None));
                     }
                     if let Some(holder) = self.wait_for(claim, &seat, &session, (&by, &first)).await? {
@@ -106,35 +125,6 @@ impl Shared {
             }
         }
         Err(gone())
-    }
-
-    /// Whether a waiter and the node that it watches are both where they were. Then nothing has changed for it, however long the
-    /// line is: to read the whole line at every heartbeat would cost the square of its length.
-    async fn is_still_behind(
-        &self,
-        claim: ClaimId,
-        seat: &Seat,
-        session: &Arc<Session>,
-        waiting: &Waiting,
-    ) -> Result<bool, Failed> {
-        let Some(behind) = &waiting.behind else { return Ok(false) };
-        let (own, other) = (format!("{}/{}", seat.line(), waiting.child), format!("{}/{behind}", seat.line()));
-        if !self.claims.lock().is_watched(session.id(), &other, claim) {
-            return Ok(false);
-        }
-        let sent = BootClock.now();
-        let looks = [own, other].map(|path| session.send(Request::exists(&path, false)));
-        for look in looks {
-            match look.answer().await {
-                Ok(_) => {}
-                Err(failed) if failed.is(Code::NoNode) => return Ok(false),
-                Err(failed) => return Err(failed),
-            }
-        }
-        if let Some(known) = self.claims.lock().known.get_mut(&claim) {
-            known.renewed(sent);
-        }
-        Ok(true)
     }
 
     /// A claim is not in the line of its semaphore any more: with permits, if the answer that said so was lost.

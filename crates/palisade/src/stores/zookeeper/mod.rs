@@ -33,7 +33,8 @@
 //! | acquire, in line | the same, and `getData` with a watch |
 //! | hand-off | the release; `sync` and `getChildren` in one round trip by whoever is next |
 //! | release | `delete` |
-//! | renewal | one `sync` for all claims of one length; two `exists` more for each that waits |
+//! | renewal | one `multi`, which checks a node, for all claims of one length |
+//! | a waiter's heartbeat | the same, and `exists` of its own node |
 
 mod claiming;
 mod dating;

@@ -2,7 +2,8 @@
 //!
 //! Whoever is turned away watches the node and asks again when it is gone, all at once: where many wait for one name, `curator` is the
 //! better format. A node is deleted by its path, and cannot be told from one that another client has made there since. So nobody
-//! ever deletes somebody else's: there is no force-release in this format.
+//! ever deletes somebody else's: there is no force-release in this format, and we look whose it is before we delete, unless a watch
+//! would have told us that ours is gone. Whoever deletes nodes by hand can still be faster than the `delete` behind that look.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use tokio::sync::Notify;
 
 use super::CURATOR;
 use super::claiming::{LOOKS, gone, holder_of};
-use super::failure::Failed;
-use super::known::Seat;
+use super::failure::{self, Failed};
+use super::known::{Seat, Stage};
 use super::proto::{self, ANY, Code, Make, Request};
 use super::session::Session;
 use super::shared::{Shared, fence_of};
@@ -49,6 +50,7 @@ pub(super) struct PlainStore(pub(super) Arc<Shared>);
 impl PlainStore {
     async fn enter(&self, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
         let value = value::of(claim, None, Some(&seat.guid));
+        failure::fits(seat.base.len() + value.len())?;
         let mut has_parents = self.0.settings.chroot.is_empty();
         for _ in 0..LOOKS {
             match session.ask(Request::create(&seat.base, &value, self.0.settings.acl(), Make::Ephemeral)).await {
@@ -104,8 +106,11 @@ impl PlainStore {
         self.0.look_on(session.id(), &path, &told);
         match session.ask(Request::get_data(&path, true)).await {
             Ok(_) => told.notified().await,
-            Err(failed) if failed.is(Code::NoNode) => {}
-            Err(failed) => return Err(failed),
+            Err(failed) => {
+                drop(told);
+                self.0.look_away(session.id(), &path);
+                return if failed.is(Code::NoNode) { Ok(()) } else { Err(failed) };
+            }
         }
         Ok(())
     }
@@ -113,6 +118,8 @@ impl PlainStore {
 
 /// Deletes our node, and only ours. What was sent on a session before has been done or never will be once something is
 /// answered on it, and while the session lives nobody else can have our name. So what is there is ours or nobody's business.
+///
+/// `checked` when a watch would have told that our node was deleted: only then nothing is read first.
 async fn delete_own(session: &Arc<Session>, path: &str, guid: &str, checked: bool) -> Result<bool, Failed> {
     if !checked {
         let body = match session.ask(Request::get_data(path, false)).await {
@@ -132,14 +139,17 @@ async fn delete_own(session: &Arc<Session>, path: &str, guid: &str, checked: boo
     }
 }
 
-async fn delete_own_in_the_end(session: Weak<Session>, path: String, guid: String) {
+/// The same, however long it takes: until it is gone, or its session is.
+pub(super) async fn delete_own_in_the_end(session: Weak<Session>, path: String, guid: String) {
+    let _debt = session.upgrade().map(|session| session.debt());
     loop {
-        tokio::time::sleep(PAUSE).await;
-        let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return };
-        match delete_own(&session, &path, &guid, false).await {
+        let Some(strong) = session.upgrade().filter(|session| !session.is_gone()) else { return };
+        match delete_own(&strong, &path, &guid, false).await {
             Err(Failed::Unsure(_)) => {}
             Ok(_) | Err(_) => return,
         }
+        drop(strong);
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -162,6 +172,7 @@ impl Store for PlainStore {
                 }
             }
         };
+        let _debt = session.debt();
         let answer = self.enter(claim, &seat, &session).await;
         match &answer {
             Err(Failed::Unsure(_)) => self.0.is_unsure(claim.id, &session),
@@ -190,16 +201,24 @@ impl Store for PlainStore {
             return Ok(Released::AlreadyLost);
         }
         let known = self.0.claims.lock().known.remove(&id);
-        let (session, checked) = match (known, self.0.unsure_on(id)) {
-            (Some(known), _) => (known.session, true),
-            (None, Some(session)) => (session, false),
+        let (session, checked, debt) = match (known, self.0.unsure_on(id)) {
+            (Some(known), _) => {
+                let is_watched =
+                    matches!(&known.stage, Stage::Holding(holding) if holding.watched_on == known.session.connection());
+                (known.session, is_watched, known.debt)
+            }
+            (None, Some(session)) => (Arc::clone(&session), false, session.debt()),
             (None, None) => return Ok(Released::AlreadyLost),
         };
         let seat = self.0.seat(&claim.claim)?;
         let deleted = delete_own(&session, &seat.base, &seat.guid, checked).await;
         if let Err(Failed::Unsure(_)) = &deleted {
             // The session may live on by other claims, and then nothing else would ever end this one.
-            tokio::spawn(delete_own_in_the_end(Arc::downgrade(&session), seat.base, seat.guid));
+            let deleting = delete_own_in_the_end(Arc::downgrade(&session), seat.base, seat.guid);
+            tokio::spawn(async move {
+                deleting.await;
+                drop(debt);
+            });
         }
         self.0.is_sure(id);
         match deleted {

@@ -90,7 +90,7 @@ pub(super) enum Acl {
 pub(super) struct Request {
     pub(super) op: i32,
     pub(super) body: Vec<u8>,
-    /// Whether its answer comes from the leader: then it proves that the leader had our session.
+    /// Whether it is a transaction: its answer proves that the leader had our session, and a majority that leader.
     pub(super) by_leader: bool,
 }
 
@@ -120,9 +120,10 @@ impl Request {
         Request::new(op::GET_CHILDREN, false, Out::bare().text(path).bool(watch))
     }
 
-    /// Comes back from the leader, behind everything that it has committed until then.
+    /// Comes back from the leader, behind everything that it has committed until then. It proves nothing about our session: the
+    /// leader asks nobody, and may have been replaced without knowing it yet.
     pub(super) fn sync(path: &str) -> Request {
-        Request::new(op::SYNC, true, Out::bare().text(path))
+        Request::new(op::SYNC, false, Out::bare().text(path))
     }
 
     pub(super) fn multi(steps: &[Step<'_>]) -> Request {
@@ -131,6 +132,11 @@ impl Request {
             body = step.written(body);
         }
         Request::new(op::MULTI, true, body.i32(-1).bool(true).i32(-1))
+    }
+
+    /// A transaction that changes nothing. Whether the node is there does not matter.
+    pub(super) fn beat(node: &str) -> Request {
+        Request::multi(&[Step::Check { path: node, version: ANY }])
     }
 
     pub(super) fn close() -> Request {
@@ -235,6 +241,12 @@ pub(super) fn multi(body: &[u8]) -> Result<Multi, Broken> {
         }
     }
     Ok(if failed.is_empty() { Multi::Done(done) } else { Multi::Failed(failed) })
+}
+
+/// Whether the answer to a request says that the session has ended. A multi says so of its steps only.
+pub(super) fn is_of_ended_session(op: i32, header: &Header, body: &[u8]) -> bool {
+    let in_a_step = || matches!(multi(body), Ok(Multi::Failed(codes)) if codes.contains(&Code::SessionExpired));
+    Code::of(header.error) == Code::SessionExpired || op == op::MULTI && header.error == 0 && in_a_step()
 }
 
 /// What is known of a node beside its data.

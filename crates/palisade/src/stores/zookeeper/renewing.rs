@@ -1,7 +1,7 @@
-//! Renewals: one `sync` for each session, however many claims hang on it, and for those who wait a look at their place.
+//! Renewals: one transaction for each session, however many claims hang on it, and a look at its node for each that waits.
 //!
 //! A ping would prove nothing: a server that is cut off from its leader goes on answering it after the leader has ended the session. A
-//! `sync` comes back from the leader.
+//! `sync` comes back from the leader, but that may have been replaced without knowing it yet. A transaction takes a majority.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::claiming::{Stood, gone};
 use super::failure::Failed;
-use super::known::Stage;
+use super::known::{Known, Stage};
 use super::proto::Request;
 use super::session::Session;
 use super::shared::{Shared, fence_of};
@@ -67,22 +67,25 @@ impl Shared {
 
     /// Asks the leader on each session of these claims. The answer has the claims whose session could not be asked.
     async fn beat(self: &Arc<Self>, claims: &[ClaimRef]) -> HashMap<ClaimId, Error> {
-        let mut sessions: Vec<(Arc<Session>, Vec<ClaimId>)> = Vec::new();
+        let mut sessions: Vec<(Arc<Session>, String, Vec<ClaimId>)> = Vec::new();
         {
             let book = self.claims.lock();
             for claim in claims {
                 let Some(known) = book.known.get(&claim.claim.id) else { continue };
-                match sessions.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &known.session)) {
-                    Some((_, claims)) => claims.push(claim.claim.id),
-                    None => sessions.push((Arc::clone(&known.session), vec![claim.claim.id])),
+                match sessions.iter_mut().find(|(session, ..)| Arc::ptr_eq(session, &known.session)) {
+                    Some((_, _, claims)) => claims.push(claim.claim.id),
+                    None => {
+                        let node = known.nodes().into_iter().next().unwrap_or_else(|| known.seat.base.clone());
+                        sessions.push((Arc::clone(&known.session), node, vec![claim.claim.id]));
+                    }
                 }
             }
         }
         let sent = BootClock.now();
         let beats: Vec<_> = sessions
             .into_iter()
-            .map(|(session, claims)| {
-                let beat = (!session.is_fresh(sent)).then(|| session.send(Request::sync("/")));
+            .map(|(session, node, claims)| {
+                let beat = (!session.is_fresh(sent)).then(|| session.send(Request::beat(&node)));
                 (beat, claims)
             })
             .collect();
@@ -139,7 +142,7 @@ impl Shared {
                 let there = self.watch_own(id).await;
                 if there == Some(false) {
                     // Its session lives: so somebody ended just this claim.
-                    self.bury(id, Gone::Revoked);
+                    self.bury(id, Gone::Revoked).into_iter().for_each(Known::give_up_the_rest);
                 }
                 let book = self.claims.lock();
                 match book.known.get(&id) {
@@ -155,7 +158,7 @@ impl Shared {
                 Ok(Stood::Granted(grant)) => Ok(Standing::Held(grant)),
                 Ok(Stood::Queued(holder)) => Ok(Standing::Waiting(self.place(id, &claim.claim, holder))),
                 Ok(Stood::Gone) => {
-                    self.bury(id, Gone::Revoked);
+                    self.bury(id, Gone::Revoked).into_iter().for_each(Known::give_up_the_rest);
                     Ok(Standing::Gone(self.claims.lock().grave(id).unwrap_or(Gone::Expired)))
                 }
                 Err(Failed::Ended) => Ok(Standing::Gone(Gone::SessionEnded)),
@@ -181,6 +184,9 @@ impl Shared {
         };
         self.own(claim.claim.id, &own);
         if !self.take_up(&claim.claim, seat, &own, &found) {
+            if let Some(session) = self.disown(claim.claim.id) {
+                session.leave();
+            }
             return Ok(Standing::Gone(Gone::Expired));
         }
         match self.look(&claim.claim).await? {

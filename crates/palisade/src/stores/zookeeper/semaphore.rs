@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use super::claiming::{LOOKS, Stood, gone, holder_of, unsure};
-use super::failure::Failed;
+use super::claiming::{LOOKS, Stood, gone, holder_of};
+use super::failure::{self, Failed};
 use super::known::{LOCKS, Seat, Stage};
 use super::proto::{self, ANY, Code, Make, Multi, Outcome, Request, Step};
 use super::recipe::{Recipe, Verdict, lease_prefix};
@@ -49,6 +49,11 @@ impl Shared {
         let sent = BootClock.now();
         let parents = [seat.base.clone(), seat.line(), seat.leases()];
         let value = self.value_of(claim, session);
+        let wanted = format!("{}/{}", seat.leases(), lease_prefix(&seat.guid));
+        let (acl, make) = (self.settings.acl(), Make::EphemeralSequential);
+        let one = Request::multi(&[Step::Create { path: &wanted, data: &value, acl, make }]).body.len();
+        // All are taken in one step.
+        failure::fits(one.saturating_mul(usize::try_from(permits.0).unwrap_or(usize::MAX)))?;
         let look = || {
             vec![
                 session.send(Request::children(&seat.base, false)),
@@ -104,7 +109,7 @@ impl Shared {
         [base, leases, data]: [Body; 3],
     ) -> Result<Vec<String>, Failed> {
         let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
-        for child in proto::children(&base.map_err(unsure)?)? {
+        for child in proto::children(&base?)? {
             if let Some((_, other)) = kinds.iter().find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child)) {
                 return Err(Failed::Never(Error::config(format!(
                     "the name serves as a {other} now, and cannot serve as a semaphore of {limit} at the same time"
@@ -177,13 +182,17 @@ impl Shared {
             let leases = match session.ask(Request::children(&seat.leases(), true)).await {
                 Ok(body) => proto::children(&body)?,
                 Err(failed) if failed.is(Code::NoNode) => {
+                    self.claims.lock().is_not_watched(session.id(), &seat.leases(), claim.id);
                     // Reaped, since it was empty: the step that takes permits needs it.
                     for made in self.make_parents(session, &[seat.leases()], true) {
                         let _ = made.answer().await;
                     }
                     continue;
                 }
-                Err(failed) => return Err(failed),
+                Err(failed) => {
+                    self.claims.lock().is_not_watched(session.id(), &seat.leases(), claim.id);
+                    return Err(failed);
+                }
             };
             match self.take(claim, seat, session, (child, permits), &leases).await? {
                 Taken::Granted(grant) => return Ok(Stood::Granted(grant)),

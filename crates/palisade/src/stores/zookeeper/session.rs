@@ -35,6 +35,8 @@ pub(super) trait Hears: Send + Sync + 'static {
     fn restored(&self, session: &Arc<Session>);
     /// It has ended, and everything that hung on it.
     fn ended(&self, session: &Arc<Session>);
+    /// Nobody has it any more.
+    fn left(&self, session: i64);
     /// Whether anything hangs on it.
     fn in_use(&self, session: &Session) -> bool;
 }
@@ -43,7 +45,12 @@ pub(super) struct Session {
     settings: Arc<Settings>,
     state: Mutex<State>,
     commands: mpsc::UnboundedSender<Command>,
+    debts: Debt,
 }
+
+/// Something of ours may be on a session, or on its way there: as long as this is kept, the session is not given up with its
+/// connection.
+pub(super) type Debt = Arc<()>;
 
 struct State {
     id: i64,
@@ -140,9 +147,16 @@ impl Session {
                 gone: false,
                 connection: 1,
             };
-            let session = Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands });
-            let actor =
-                Actor { session: Arc::downgrade(&session), settings: Arc::clone(settings), hears, received, place: place + 1 };
+            let session =
+                Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands, debts: Debt::default() });
+            let actor = Actor {
+                id: session.id(),
+                session: Arc::downgrade(&session),
+                settings: Arc::clone(settings),
+                hears,
+                received,
+                place: place + 1,
+            };
             tokio::spawn(actor.run(wire));
             return Ok(Some(session));
         }
@@ -184,6 +198,15 @@ impl Session {
         self.state().dating.counted_from()
     }
 
+    /// To be taken before anything is made or ended on it, and kept until it is known what became of that.
+    pub(super) fn debt(&self) -> Debt {
+        Debt::clone(&self.debts)
+    }
+
+    fn has_debts(&self) -> bool {
+        Debt::strong_count(&self.debts) > 1
+    }
+
     /// Which of its connections is the current one.
     pub(super) fn connection(&self) -> u64 {
         self.state().connection
@@ -204,6 +227,12 @@ impl Session {
         let state = self.state();
         let length = state.dating.length();
         !state.gone && (state.dating.counted_from() + length).since(now) > length.mul_f64(0.4)
+    }
+
+    /// Whether so much of it is over that a grant on it should be proven first.
+    pub(super) fn is_worn(&self, now: Moment) -> bool {
+        let state = self.state();
+        now.since(state.dating.counted_from()) > state.dating.length() / 2
     }
 
     /// Whether the leader has answered so recently that asking again would bring nothing.
@@ -234,6 +263,10 @@ impl Session {
     /// Ends it, and everything that hangs on it.
     pub(super) async fn close(self: &Arc<Self>) -> Result<(), Failed> {
         let closed = self.ask(Request::close()).await.map(drop);
+        if let Err(Failed::Unsure(_)) = &closed {
+            // It may live on: what is still to be deleted on it must be.
+            return closed;
+        }
         self.state().gone = true;
         match closed {
             Err(Failed::Ended) => Ok(()),
@@ -255,11 +288,13 @@ enum Over {
 struct Flight {
     xid: i32,
     sent: Moment,
+    op: i32,
     by_leader: bool,
     reply: oneshot::Sender<Result<Vec<u8>, Failed>>,
 }
 
 struct Actor {
+    id: i64,
     session: Weak<Session>,
     settings: Arc<Settings>,
     hears: Weak<dyn Hears>,
@@ -272,16 +307,20 @@ impl Actor {
     async fn run(mut self, mut wire: Wire) {
         loop {
             let error = match self.serve(wire).await {
-                Over::Done => return,
+                Over::Done => {
+                    if let Some(hears) = self.hears.upgrade() {
+                        hears.left(self.id);
+                    }
+                    return;
+                }
                 Over::Ended => return self.end(),
                 Over::Lost(error) => error,
             };
             tracing::debug!(%error, "the connection of a session is lost");
             let Some(session) = self.session.upgrade() else { return };
-            let Some(hears) = self.hears.upgrade().filter(|_| self.is_needed(&session)) else {
+            let Some(hears) = self.hears.upgrade().filter(|_| session.has_debts() || self.is_needed(&session)) else {
                 // Nobody would miss it; the server ends it by itself.
-                session.state().gone = true;
-                return;
+                return self.end();
             };
             hears.cut_off(&session);
             drop((session, hears));
@@ -337,6 +376,11 @@ impl Actor {
                     let session = self.session.upgrade()?;
                     let mut state = session.state();
                     let granted = Duration::from_millis(u64::try_from(connected.timeout_ms).unwrap_or(0));
+                    if granted < length {
+                        // Its holders count on more. They are told now, and the server ends it in its new time: that is time to stop.
+                        tracing::warn!(?length, ?granted, "ZooKeeper has shortened a session, which is given up");
+                        return None;
+                    }
                     state.dating.connected(sent, granted);
                     state.heard = sent;
                     state.proven = sent;
@@ -403,7 +447,7 @@ impl Actor {
                             Command::Ask(request, reply) => {
                                 xid = xid.checked_add(1).unwrap_or(1);
                                 out.extend(request.framed(xid));
-                                flights.push_back(Flight { xid, sent, by_leader: request.by_leader, reply });
+                                flights.push_back(Flight { xid, sent, op: request.op, by_leader: request.by_leader, reply });
                             }
                         }
                         next = self.received.try_recv().ok();
@@ -452,7 +496,7 @@ impl Actor {
                 let flight = flights.pop_front().filter(|flight| flight.xid == xid);
                 let flight = flight.ok_or_else(|| Over::Lost(Error::protocol("ZooKeeper answered out of order")))?;
                 let code = Code::of(header.error);
-                if code == Code::SessionExpired {
+                if proto::is_of_ended_session(flight.op, &header, body) {
                     return Err(Over::Ended);
                 }
                 if code == Code::SessionMoved {
@@ -461,8 +505,9 @@ impl Actor {
                 {
                     let mut state = session.state();
                     state.seen = state.seen.max(header.zxid);
-                    state.heard = BootClock.now();
-                    state.dating.answered(flight.sent, flight.by_leader);
+                    let now = BootClock.now();
+                    state.heard = now;
+                    state.dating.answered(flight.sent, now, flight.by_leader);
                     if flight.by_leader {
                         state.proven = state.proven.max(flight.sent);
                     }
@@ -475,12 +520,13 @@ impl Actor {
     }
 }
 
-/// Tells everybody who waits for an answer that none will come.
+/// Tells everybody who waits for an answer that none will come. What was sent may have been done, except behind a login that was
+/// refused.
 fn lost(flights: VecDeque<Flight>, error: Error) -> Over {
     for flight in flights {
         let unsure = match error.kind() {
-            ErrorKind::Unavailable => Failed::Unsure(error.clone()),
-            _ => Failed::Never(error.clone()),
+            ErrorKind::Denied => Failed::Never(error.clone()),
+            _ => Failed::Unsure(error.clone()),
         };
         let _ = flight.reply.send(Err(unsure));
     }

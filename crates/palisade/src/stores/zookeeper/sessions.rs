@@ -62,7 +62,7 @@ impl Sessions {
         let (least, most) = (limits.first().copied().unwrap_or_default(), limits.last().copied().unwrap_or_default());
         Err(Error::config(format!(
             "a lease of {asked:?} does not work on this ZooKeeper, whose sessions last {least:?} to {most:?}; give one of that \
-             length, or change minSessionTimeout and maxSessionTimeout of the servers"
+             length, or raise maxSessionTimeout of the servers"
         )))
     }
 }
@@ -75,6 +75,7 @@ impl Hears for Nobody {
     fn cut_off(&self, _: &Arc<Session>) {}
     fn restored(&self, _: &Arc<Session>) {}
     fn ended(&self, _: &Arc<Session>) {}
+    fn left(&self, _: i64) {}
     fn in_use(&self, _: &Session) -> bool {
         false
     }

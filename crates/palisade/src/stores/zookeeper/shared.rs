@@ -9,10 +9,11 @@ use tokio::sync::Notify;
 use super::ending::wipe_in_the_end;
 use super::failure::Failed;
 use super::known::{Claims, Holding, Known, Seat, Stage, Waiting};
+use super::plain::delete_own_in_the_end;
 use super::proto::{self, ANY, Code, Make, Request};
 use super::session::{Hears, Sent, Session};
 use super::sessions::Sessions;
-use super::settings::Settings;
+use super::settings::{Format, Settings};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
@@ -172,7 +173,11 @@ impl Shared {
             }
         }
         if !left.is_empty() {
-            tokio::spawn(delete_in_the_end(Arc::downgrade(session), left));
+            let (debt, session) = (session.debt(), Arc::downgrade(session));
+            tokio::spawn(async move {
+                delete_in_the_end(session, left).await;
+                drop(debt);
+            });
         }
         failure.map_or(Ok(all), Err)
     }
@@ -183,6 +188,16 @@ impl Shared {
         let there = onlookers.entry((session, path.to_owned())).or_default();
         there.retain(|onlooker| onlooker.strong_count() > 0);
         there.push(Arc::downgrade(told));
+    }
+
+    /// No watch was set after all.
+    pub(super) fn look_away(&self, session: i64, path: &str) {
+        let (at, mut onlookers) = ((session, path.to_owned()), locked(&self.onlookers));
+        let Some(there) = onlookers.get_mut(&at) else { return };
+        there.retain(|onlooker| onlooker.strong_count() > 0);
+        if there.is_empty() {
+            onlookers.remove(&at);
+        }
     }
 
     fn tell_onlookers(&self, session: i64, path: Option<&str>) {
@@ -249,7 +264,7 @@ impl Shared {
         sent: Moment,
     ) {
         let mailbox = self.mailbox(claim.id).unwrap_or_default();
-        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, behind: None, is_first: false }), sent);
+        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, watches: None, is_first: false }), sent);
     }
 
     fn note(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>, stage: Stage, sent: Moment) {
@@ -261,6 +276,7 @@ impl Shared {
             wait_lease: claim.wait_lease(),
             until: sent,
             turn: Arc::default(),
+            debt: session.debt(),
         };
         known.renewed(sent);
         let over_at = known.until + GRACE;
@@ -298,53 +314,67 @@ impl Shared {
         }
     }
 
-    fn is_own_watched(&self, claim: ClaimId) -> bool {
-        let book = self.claims.lock();
-        book.known.get(&claim).is_some_and(|known| match &known.stage {
-            Stage::Holding(holding) => holding.watched_on == known.session.connection(),
-            Stage::Waiting(_) => false,
-        })
+    /// Looks whether a holder's nodes are there, and watches them; `None` when that cannot be said.
+    pub(super) async fn watch_own(&self, claim: ClaimId) -> Option<bool> {
+        self.own_answered(self.ask_own(claim)?).await
     }
 
-    /// Looks whether a holder's node is there, and watches it; `None` when that cannot be said.
-    pub(super) async fn watch_own(self: &Arc<Self>, claim: ClaimId) -> Option<bool> {
-        let (session, path) = {
+    /// Not with `exists`, which would watch for ever what is gone already.
+    fn ask_own(&self, claim: ClaimId) -> Option<OwnAsked> {
+        let (session, nodes) = {
             let mut book = self.claims.lock();
             let known = book.known.get(&claim)?;
             let (session, Stage::Holding(holding)) = (Arc::clone(&known.session), &known.stage) else { return None };
-            let path = holding.nodes.first()?.clone();
-            book.watch(session.id(), &path, claim);
-            (session, path)
+            let nodes = holding.nodes.clone();
+            nodes.iter().for_each(|node| book.watch(session.id(), node, claim));
+            (session, nodes)
         };
         let connection = session.connection();
-        let looked = session.ask(Request::exists(&path, true)).await;
-        // In a node's place there may be another's by now.
-        let there = match looked {
-            Ok(body) => proto::stat(&body).ok()?.owner == session.id(),
-            Err(failed) if failed.is(Code::NoNode) => false,
-            Err(_) => return None,
-        };
-        match there {
-            true => {
-                let mut book = self.claims.lock();
-                if let Some(Stage::Holding(holding)) = book.known.get_mut(&claim).map(|known| &mut known.stage)
-                    && holding.nodes.first() == Some(&path)
-                    && session.connection() == connection
-                {
-                    holding.watched_on = connection;
-                }
-                Some(true)
+        let sent = nodes.iter().map(|node| session.send(Request::get_data(node, true))).collect();
+        Some(OwnAsked { claim, session, connection, nodes, sent })
+    }
+
+    async fn own_answered(&self, asked: OwnAsked) -> Option<bool> {
+        let OwnAsked { claim, session, connection, nodes, sent } = asked;
+        let (mut gone, mut unsaid) = (false, false);
+        for (sent, node) in sent.into_iter().zip(&nodes) {
+            let answer = sent.answer().await;
+            if answer.is_err() {
+                self.claims.lock().is_not_watched(session.id(), node, claim);
             }
-            false => {
-                // The same claim may have been made again meanwhile, and that one is not gone.
-                let is_same = match self.claims.lock().known.get(&claim).map(|known| &known.stage) {
-                    Some(Stage::Holding(holding)) => holding.nodes.first() == Some(&path),
-                    _ => false,
-                };
-                is_same.then_some(false)
+            match answer {
+                // In a node's place there may be another's by now.
+                Ok(body) => gone |= proto::data(&body).ok()?.1.owner != session.id(),
+                Err(failed) if failed.is(Code::NoNode) => gone = true,
+                Err(_) => unsaid = true,
             }
         }
+        if unsaid && !gone {
+            return None;
+        }
+        let mut book = self.claims.lock();
+        // The same claim may have been made again meanwhile, and that one is not gone.
+        let Some(Stage::Holding(holding)) = book.known.get_mut(&claim).map(|known| &mut known.stage) else {
+            return (!gone).then_some(true);
+        };
+        let is_same = holding.nodes == nodes;
+        if gone {
+            return is_same.then_some(false);
+        }
+        if is_same && session.connection() == connection {
+            holding.watched_on = connection;
+        }
+        Some(true)
     }
+}
+
+/// A look at the nodes of a holder, on its way.
+struct OwnAsked {
+    claim: ClaimId,
+    session: Arc<Session>,
+    connection: u64,
+    nodes: Vec<String>,
+    sent: Vec<Sent>,
 }
 
 impl Hears for Shared {
@@ -369,7 +399,7 @@ impl Hears for Shared {
                 let Some(shared) = this.upgrade() else { return };
                 if shared.watch_own(claim).await == Some(false) {
                     // Its session lives: so somebody ended just this claim.
-                    shared.ended_alone(claim, Gone::Revoked);
+                    shared.ended_alone(claim, Gone::Revoked).into_iter().for_each(Known::give_up_the_rest);
                 }
             });
         }
@@ -398,11 +428,20 @@ impl Hears for Shared {
 
     fn ended(&self, session: &Arc<Session>) {
         self.tell_onlookers(session.id(), None);
-        let claims = self.claims.lock().of_session(session);
+        let claims = {
+            let mut book = self.claims.lock();
+            book.unwatch(session.id());
+            book.of_session(session)
+        };
         for claim in claims {
             self.ended_alone(claim, Gone::SessionEnded);
         }
         locked(&self.owned).retain(|_, owned| !Arc::ptr_eq(owned, session));
+    }
+
+    fn left(&self, session: i64) {
+        self.tell_onlookers(session, None);
+        self.claims.lock().unwatch(session);
     }
 
     fn in_use(&self, session: &Session) -> bool {
@@ -412,6 +451,7 @@ impl Hears for Shared {
 
 /// Deletes nodes, however long it takes: until they are gone, or their session is.
 pub(super) async fn delete_in_the_end(session: Weak<Session>, paths: Vec<String>) {
+    let _debt = session.upgrade().map(|session| session.debt());
     for path in paths {
         loop {
             let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return };
@@ -438,10 +478,12 @@ async fn look_after(shared: Weak<Shared>) {
         if claims.is_empty() {
             return;
         }
-        for claim in claims {
-            // Where there are many, a renewal may have been faster.
-            if !shared.is_own_watched(claim) && shared.watch_own(claim).await == Some(false) {
-                shared.ended_alone(claim, Gone::Revoked);
+        // All in one go.
+        let asked: Vec<_> = claims.into_iter().filter_map(|claim| shared.ask_own(claim)).collect();
+        for asked in asked {
+            let claim = asked.claim;
+            if shared.own_answered(asked).await == Some(false) {
+                shared.ended_alone(claim, Gone::Revoked).into_iter().for_each(Known::give_up_the_rest);
             }
         }
     }
@@ -481,8 +523,13 @@ impl Shared {
         }
         for claim in over {
             let Some(known) = self.ended_alone(claim, Gone::Expired) else { continue };
-            let this = Arc::downgrade(self);
+            let (this, is_plain) = (Arc::downgrade(self), self.settings.format == Format::Plain);
             tokio::spawn(async move {
+                if is_plain {
+                    // In its place there may be another's by now.
+                    let seat = &known.seat;
+                    return delete_own_in_the_end(Arc::downgrade(&known.session), seat.base.clone(), seat.guid.clone()).await;
+                }
                 // Whoever takes permits for it just now is waited for.
                 let turn = known.turn.lock().await;
                 delete_in_the_end(Arc::downgrade(&known.session), known.nodes()).await;
