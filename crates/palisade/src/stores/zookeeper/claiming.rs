@@ -259,7 +259,7 @@ impl Shared {
         let holder = (by != first).then(|| session.send(Request::get_data(&format!("{}/{first}", seat.line()), false)));
         let mut watched = watch.answer().await;
         if let Err(Failed::Refused(Code::NoAuth)) = &watched {
-            // Not ours to read. Whether it is there may be asked by anybody; newer servers tell only those who may read of its end.
+            // Not ours to read. Whether it is there may be asked by anybody. Some servers do not tell us of its end: the heartbeat does.
             watched = match session.ask(Request::exists(&path, true)).await {
                 Ok(_) => Err(Failed::Refused(Code::NoAuth)),
                 failed => failed,
@@ -273,7 +273,7 @@ impl Shared {
             }
         }
         if let Some(Stage::Waiting(waiting)) = self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage) {
-            waiting.watches = watched.is_ok().then_some((path, connection));
+            waiting.watches = Some((path, connection));
         }
         Ok(Some(match holder {
             Some(holder) => holder_of(holder.answer().await, seat, first)?,

@@ -78,10 +78,12 @@ impl Shared {
                 let on_this = (path.to_owned(), session.connection());
                 waiting.watches.as_ref() == Some(&on_this) && self.claims.lock().is_watched(session.id(), path, claim.id)
             };
-            if is_heartbeat && waiting.watches.as_ref().is_some_and(|(path, _)| is_told(path)) {
-                // Nothing has changed before it. A long line is not read by everybody in it.
+            if let Some((before, _)) = waiting.watches.as_ref().filter(|(path, _)| is_heartbeat && is_told(path)) {
+                // A long line is not read by everybody in it, as long as these two are there.
                 let sent = BootClock.now();
-                match session.ask(Request::exists(&format!("{}/{}", seat.line(), waiting.child), false)).await {
+                let own = session.send(Request::exists(&format!("{}/{}", seat.line(), waiting.child), false));
+                let before = session.send(Request::exists(before, false));
+                match own.answer().await.and(before.answer().await) {
                     Ok(_) => {
                         if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
                             known.renewed(sent);

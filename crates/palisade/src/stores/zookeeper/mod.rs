@@ -34,7 +34,7 @@
 //! | hand-off | the release; `sync` and `getChildren` in one round trip by whoever is next |
 //! | release | `delete` |
 //! | renewal | one `multi`, which checks a node, for all claims of one length |
-//! | a waiter's heartbeat | the same, and `exists` of its own node |
+//! | a waiter's heartbeat | the same, and `exists` of its own node and of the one before it |
 
 mod claiming;
 mod dating;
