@@ -137,8 +137,6 @@ async fn a_lost_lead_is_told_and_the_next_leads() {
     })
     .await;
     let stop = first.on_lost();
-    // Long enough for the watch of the leader's own key; its next renewal is seconds away.
-    tokio::time::sleep(Duration::from_millis(300)).await;
     revoke_leases(&server);
     let reason = tokio::time::timeout(PATIENCE, first.lost()).await.expect("told");
     assert_eq!(reason, LossReason::SessionEnded);

@@ -25,9 +25,10 @@
 //! |---|---|
 //! | acquire, free | 1 transaction |
 //! | acquire, in line | 1 transaction, 1 watch, 1 more after a while; 1 read more if something was written meanwhile |
-//! | hand-off | the release, and 1 transaction by whoever is next |
+//! | hand-off | the release, and 1 read by whoever is next |
 //! | release | 1 transaction |
-//! | renewal | 1 keep-alive for all claims of one length |
+//! | a hold longer than 100 ms | 1 watch, and 1 read for a hundred keys |
+//! | renewal | 1 keep-alive for all claims of one length, and 1 message that asks the watches for a sign of life |
 
 mod claiming;
 mod electing;
