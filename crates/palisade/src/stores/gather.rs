@@ -1,0 +1,251 @@
+//! Requests that find others on their way gather, and go together: one request to the server, however many ask.
+//!
+//! Whoever asks alone waits for nobody, and pays nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// Who takes requests to the server.
+pub(super) trait Carries: Send + Sync + 'static {
+    type Request: Send + 'static;
+    type Answer: Send + 'static;
+
+    /// Whether a request may go with these. What one of them does must not depend on what another does.
+    fn fits(&self, group: &[Self::Request], request: &Self::Request) -> bool;
+
+    /// Takes a group to the server: one answer for each, in their order. A group of one is the usual request.
+    fn carry(&self, group: Vec<Self::Request>) -> impl Future<Output = Vec<Self::Answer>> + Send;
+}
+
+pub(super) struct Gather<C: Carries> {
+    carrier: C,
+    /// Where groups are carried. Whoever asks alone carries his request himself.
+    runtime: Handle,
+    /// How many groups may be on their way before others wait for them.
+    at_once: usize,
+    /// How many go together at most.
+    most: usize,
+    state: Mutex<State<C>>,
+}
+
+struct State<C: Carries> {
+    on_their_way: usize,
+    waiting: VecDeque<Waiting<C>>,
+}
+
+struct Waiting<C: Carries> {
+    request: C::Request,
+    reply: oneshot::Sender<C::Answer>,
+}
+
+impl<C: Carries> Gather<C> {
+    pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
+        let state = State { on_their_way: 0, waiting: VecDeque::new() };
+        Arc::new(Gather { carrier, runtime, at_once, most, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request, alone or with others, and waits for its answer; `None` when the runtime that carries it has ended.
+    ///
+    /// Dropped before it went, it never goes. Dropped later, nobody knows whether it arrived.
+    pub(super) async fn ask(self: &Arc<Self>, request: C::Request) -> Option<C::Answer> {
+        let answer = {
+            let mut state = self.lock();
+            if state.on_their_way < self.at_once {
+                state.on_their_way += 1;
+                Err(request)
+            } else {
+                let (reply, answer) = oneshot::channel();
+                state.waiting.push_back(Waiting { request, reply });
+                Ok(answer)
+            }
+        };
+        match answer {
+            Ok(answer) => answer.await.ok(),
+            Err(request) => {
+                let turn = Turn { gather: Arc::clone(self) };
+                let answer = self.carrier.carry(vec![request]).await.pop();
+                drop(turn);
+                answer
+            }
+        }
+    }
+
+    /// Sends the next group, or nothing when nobody waits. One that was on its way has arrived.
+    fn go_on(self: &Arc<Self>) {
+        let Some((requests, replies)) = self.next() else { return };
+        // Here, not in the task: a runtime that has ended drops it unseen.
+        let turn = Turn { gather: Arc::clone(self) };
+        self.runtime.spawn(async move {
+            let answers = turn.gather.carrier.carry(requests).await;
+            // First, so that what waits goes while those that were answered think.
+            drop(turn);
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                // Nobody may wait for it any more.
+                drop(reply.send(answer));
+            }
+        });
+    }
+
+    /// Those of the waiting that go together now.
+    fn next(&self) -> Option<(Vec<C::Request>, Vec<oneshot::Sender<C::Answer>>)> {
+        let mut state = self.lock();
+        let (mut requests, mut replies) = (Vec::new(), Vec::new());
+        let mut stay = VecDeque::new();
+        while requests.len() < self.most {
+            let Some(waiting) = state.waiting.pop_front() else { break };
+            if waiting.reply.is_closed() {
+                continue;
+            }
+            if self.carrier.fits(&requests, &waiting.request) {
+                requests.push(waiting.request);
+                replies.push(waiting.reply);
+            } else {
+                stay.push_back(waiting);
+            }
+        }
+        while let Some(waiting) = stay.pop_back() {
+            state.waiting.push_front(waiting);
+        }
+        if requests.is_empty() {
+            state.on_their_way -= 1;
+            return None;
+        }
+        Some((requests, replies))
+    }
+}
+
+/// A place among those that are on their way. Whoever leaves it, answered or not, sends the next.
+struct Turn<C: Carries> {
+    gather: Arc<Gather<C>>,
+}
+
+impl<C: Carries> Drop for Turn<C> {
+    fn drop(&mut self) {
+        self.gather.go_on();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::{Semaphore, mpsc};
+
+    use super::*;
+
+    /// Tells of every group, and answers when it may.
+    struct Server {
+        groups: mpsc::UnboundedSender<Vec<u32>>,
+        may_answer: Semaphore,
+    }
+
+    impl Carries for Server {
+        type Request = u32;
+        type Answer = u32;
+
+        /// As if those with the same tens were about one name.
+        fn fits(&self, group: &[u32], request: &u32) -> bool {
+            group.iter().all(|other| other / 10 != request / 10)
+        }
+
+        async fn carry(&self, group: Vec<u32>) -> Vec<u32> {
+            self.groups.send(group.clone()).unwrap();
+            self.may_answer.acquire().await.unwrap().forget();
+            group.into_iter().map(|request| request + 1000).collect()
+        }
+    }
+
+    fn server(at_once: usize, most: usize) -> (Arc<Gather<Server>>, mpsc::UnboundedReceiver<Vec<u32>>) {
+        let (groups, seen) = mpsc::unbounded_channel();
+        (Gather::new(Server { groups, may_answer: Semaphore::new(0) }, Handle::current(), at_once, most), seen)
+    }
+
+    /// Asks in tasks of their own, one after the other.
+    async fn asked(
+        gather: &Arc<Gather<Server>>,
+        requests: impl IntoIterator<Item = u32>,
+    ) -> Vec<tokio::task::JoinHandle<Option<u32>>> {
+        let mut tasks = Vec::new();
+        for request in requests {
+            let gather = Arc::clone(gather);
+            tasks.push(tokio::spawn(async move { gather.ask(request).await }));
+            tokio::task::yield_now().await;
+        }
+        tasks
+    }
+
+    #[tokio::test]
+    async fn who_finds_others_on_their_way_goes_with_the_next() {
+        let (gather, mut seen) = server(2, 3);
+        let tasks = asked(&gather, [10, 20, 30, 40, 50, 60]).await;
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[10], [20]]);
+        assert!(seen.try_recv().is_err(), "only two are on their way");
+        gather.carrier.may_answer.add_permits(1);
+        assert_eq!(seen.recv().await.unwrap(), [30, 40, 50]);
+        gather.carrier.may_answer.add_permits(3);
+        for (task, request) in tasks.into_iter().zip([10, 20, 30, 40, 50, 60]) {
+            assert_eq!(task.await.unwrap(), Some(request + 1000), "each has its own answer");
+        }
+        assert_eq!(seen.recv().await.unwrap(), [60]);
+        assert_eq!(gather.lock().on_their_way, 0);
+    }
+
+    #[tokio::test]
+    async fn two_that_do_not_fit_go_one_after_the_other() {
+        let (gather, mut seen) = server(1, 10);
+        let tasks = asked(&gather, [10, 21, 22, 30, 23]).await;
+        gather.carrier.may_answer.add_permits(4);
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        let mut groups = Vec::new();
+        while let Ok(group) = seen.try_recv() {
+            groups.push(group);
+        }
+        assert_eq!(groups, [vec![10], vec![21, 30], vec![22], vec![23]]);
+    }
+
+    #[tokio::test]
+    async fn who_leaves_gives_the_turn_away_and_does_not_go_later() {
+        let (gather, mut seen) = server(1, 10);
+        let tasks = asked(&gather, [10, 20, 30]).await;
+        assert_eq!(seen.recv().await.unwrap(), [10]);
+        tasks[1].abort();
+        tokio::task::yield_now().await;
+        // Nobody ever answers the first: that it is given up is enough.
+        tasks[0].abort();
+        assert_eq!(seen.recv().await.unwrap(), [30]);
+        gather.carrier.may_answer.add_permits(1);
+        assert_eq!(tasks.into_iter().next_back().unwrap().await.unwrap(), Some(1030));
+        assert_eq!(gather.lock().on_their_way, 0);
+    }
+
+    #[test]
+    fn when_the_runtime_ends_nobody_waits_on() {
+        let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let here = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (groups, mut seen) = mpsc::unbounded_channel();
+        let server = Server { groups, may_answer: Semaphore::new(0) };
+        let gather = Gather::new(server, other.handle().clone(), 1, 10);
+        here.block_on(async {
+            let mut tasks = asked(&gather, [10, 20]).await;
+            tasks[0].abort();
+            assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[10], [20]]);
+            other.shutdown_background();
+            assert_eq!(tasks.pop().unwrap().await.unwrap(), None);
+            // Nor does who comes later, or with others, when nobody can carry them any more.
+            let later = asked(&gather, [30, 40, 50]).await;
+            assert_eq!(seen.recv().await.unwrap(), [30]);
+            later[0].abort();
+            for task in later.into_iter().skip(1) {
+                assert_eq!(task.await.unwrap(), None);
+            }
+        });
+        assert_eq!(gather.lock().on_their_way, 0);
+    }
+}
