@@ -174,3 +174,50 @@ async fn a_shard_that_hangs_holds_up_no_other() {
     cluster.nodes()[0].resume();
     replica.resume();
 }
+
+/// Where each node's subscribers listen.
+fn inboxes(node: &Redis) -> Vec<String> {
+    node.call(&["PUBSUB", "CHANNELS"]).list().iter().map(palisade_testkit::resp::Reply::text).collect()
+}
+
+/// It answers as before, but does not hear of what is published elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inbox_moves_away_from_a_server_that_left_the_cluster() {
+    let cluster = Cluster::start();
+    let (holder, waiter, outside) = (connect(cluster.url()), connect(cluster.url()), connect(cluster.url()));
+    let leaves = cluster.primary_of(&key("first"));
+    let stays = cluster.nodes().iter().find(|node| {
+        let role = node.call(&["ROLE"]).list()[0].text();
+        role == "master" && node.address() != leaves.address()
+    });
+    let stays = stays.expect("another primary");
+    // Whoever waits for the first time listens where it waits.
+    let held = long(&holder, "first").acquire().await.expect("a grant");
+    let waiting = wait_for(&long(&waiter, "first"));
+    in_line(&outside, "first", 1).await;
+    let listens = inboxes(leaves);
+    assert!(!listens.is_empty(), "the waiter listens there");
+    give_back(held).await;
+    give_back(gets_in(waiting).await).await;
+    let mut reshard = std::process::Command::new("redis-cli");
+    reshard.args(["--cluster", "reshard", &stays.address().to_string(), "--cluster-from", &id(leaves)]);
+    reshard.args(["--cluster-to", &id(stays), "--cluster-slots", "16384", "--cluster-yes", "--cluster-pipeline", "100"]);
+    let moved = reshard.output().expect("redis-cli runs");
+    assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stdout));
+    let gone = id(leaves);
+    ok(leaves, &["CLUSTER", "RESET", "HARD"]);
+    for node in cluster.nodes().iter().filter(|node| node.address() != leaves.address()) {
+        let _ = node.call(&["CLUSTER", "FORGET", &gone]);
+    }
+    let moved = async || {
+        let others = || cluster.nodes().iter().filter(|node| node.address() != leaves.address());
+        listens.iter().all(|inbox| others().any(|node| inboxes(node).contains(inbox)))
+    };
+    eventually("the inbox is elsewhere", moved).await;
+    let name = &names_on(&cluster, "later", |node| node.address() == stays.address(), 1)[0];
+    let held = long(&holder, name).acquire().await.expect("a grant");
+    let waiting = wait_for(&long(&waiter, name));
+    in_line(&outside, name, 1).await;
+    give_back(held).await;
+    give_back(gets_in(waiting).await).await;
+}

@@ -19,8 +19,8 @@ use crate::store::Event;
 const SUSPECT: Duration = Duration::from_millis(500);
 /// Between two attempts to restore a connection that was lost.
 const RESTORE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How often a link looks how many replicas there are.
-const COUNT_REPLICAS: Duration = Duration::from_secs(10);
+/// How often a link looks what its server is: how many replicas it has, and whether it is still one of its cluster.
+const LOOK_AROUND: Duration = Duration::from_secs(10);
 
 impl Shared {
     /// A link does not answer, or its server is the wrong one: whoever waits on it fails, and it is restored.
@@ -79,13 +79,25 @@ impl Shared {
         }
     }
 
-    /// How often to look how many replicas a server has, where that number was left to us: often while there are none and a failover
+    /// How often to look what a server is: where the number of replicas was left to us often while there are none, since a failover
     /// may have been just now.
-    fn count_replicas_every(&self, link: &Link) -> Duration {
+    fn look_around_every(&self, link: &Link) -> Duration {
         match (&self.settings.replicas, &self.settings.site) {
-            (Some(_), _) => Duration::MAX,
+            (Some(_), Site::Single(_) | Site::Sentinel { .. }) => Duration::MAX,
             (None, Site::Sentinel { .. } | Site::Cluster(_)) if link.replicas() == 0 => Duration::from_secs(1),
-            (None, _) => COUNT_REPLICAS,
+            (_, _) => LOOK_AROUND,
+        }
+    }
+
+    /// Whether a server is none any more that has keys. It may answer on, but what others publish it does not hear.
+    async fn has_left(self: &Arc<Self>, link: &Link) -> bool {
+        match link.look_at_role().await {
+            Err(Remedy::FindPrimary(_)) => true,
+            // Whoever cannot be asked has not left.
+            Ok(()) if matches!(self.settings.site, Site::Cluster(_)) => {
+                self.topology.look(self).await.is_ok() && !self.topology.primaries().contains(&link.address)
+            }
+            _ => false,
         }
     }
 
@@ -101,7 +113,7 @@ impl Shared {
 async fn watch(shared: Weak<Shared>, link: Arc<Link>) {
     let Some(timeout) = shared.upgrade().map(|shared| shared.settings.request_timeout) else { return };
     let tick = SUSPECT.min(timeout / 4).max(Duration::from_millis(1));
-    let (mut answered, mut silent_since, mut counted) = (0, None, Instant::now());
+    let (mut answered, mut silent_since, mut looked) = (0, None, Instant::now());
     loop {
         tokio::select! {
             () = link.ended() => return,
@@ -118,9 +130,9 @@ async fn watch(shared: Weak<Shared>, link: Arc<Link>) {
         if silent >= timeout {
             return shared.give_up(&link);
         }
-        let (suspicious, replicas_due) = (silent >= SUSPECT, counted.elapsed() >= shared.count_replicas_every(&link));
-        if replicas_due {
-            counted = Instant::now();
+        let (suspicious, look_is_due) = (silent >= SUSPECT, looked.elapsed() >= shared.look_around_every(&link));
+        if look_is_due {
+            looked = Instant::now();
         }
         let link = Arc::clone(&link);
         tokio::spawn(async move {
@@ -131,7 +143,7 @@ async fn watch(shared: Weak<Shared>, link: Arc<Link>) {
                 if !shared.topology.primaries().contains(&link.address) {
                     shared.give_up(&link);
                 }
-            } else if replicas_due && let Err(Remedy::FindPrimary(_)) = link.look_at_role().await {
+            } else if look_is_due && shared.has_left(&link).await {
                 shared.give_up(&link);
             }
         });
