@@ -61,7 +61,6 @@
 //! Stores implement [`store::Store`]; [`line`](mod@line) is what they all must do, as a pure state machine.
 
 pub mod blocking;
-mod capability;
 mod client;
 mod duration;
 mod engine;
@@ -72,7 +71,6 @@ pub mod lease;
 pub mod line;
 mod lock;
 mod name;
-mod observation;
 #[cfg(feature = "redis")]
 mod scripted;
 pub mod store;

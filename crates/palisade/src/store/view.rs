@@ -1,0 +1,77 @@
+//! What people are shown of a store.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, Mode};
+use crate::fence::Fence;
+use crate::name::Name;
+
+/// Who holds a name, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Who.
+    pub owner: String,
+    /// Why, where the holder said.
+    pub reason: Option<String>,
+    /// The fence of its grant; [`Fence::NONE`] where the format has none.
+    pub fence: Fence,
+    /// How it holds.
+    pub mode: Mode,
+    /// For how long it has held, where the store knows.
+    pub held: Option<Duration>,
+    /// How long its lease still runs, where the store knows.
+    pub lease_left: Option<Duration>,
+}
+
+/// Who waits for a name, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// Who.
+    pub owner: String,
+    /// Why, where the waiter said.
+    pub reason: Option<String>,
+    /// How it wants to hold.
+    pub mode: Mode,
+    /// For how long it has waited, where the store knows.
+    pub waited: Option<Duration>,
+}
+
+/// What to inspect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// The line of one name, with its waiters.
+    Show(Name),
+    /// The lines whose names begin so, in the store's own order, page by page.
+    List {
+        /// How the names begin; empty for all.
+        prefix: String,
+        /// [`Page::next`] of the page before; `None` for the first.
+        after: Option<String>,
+    },
+}
+
+/// The line of one name, as seen from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineView {
+    /// The name.
+    pub name: String,
+    /// What it serves as.
+    pub kind: Kind,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// Who waits, in order.
+    pub waiters: Vec<Waiter>,
+    /// Whether the store knows the waiters; if not, `waiters` says nothing.
+    pub waiters_known: bool,
+}
+
+/// One page of lines.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Page {
+    /// The lines.
+    pub lines: Vec<LineView>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<String>,
+}
