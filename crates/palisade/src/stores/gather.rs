@@ -41,6 +41,12 @@ struct Waiting<C: Carries> {
     reply: oneshot::Sender<C::Answer>,
 }
 
+/// Those that go together, and who waits for each answer.
+struct Group<C: Carries> {
+    requests: Vec<C::Request>,
+    replies: Vec<oneshot::Sender<C::Answer>>,
+}
+
 impl<C: Carries> Gather<C> {
     pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
         let state = State { on_their_way: 0, waiting: VecDeque::new() };
@@ -79,7 +85,7 @@ impl<C: Carries> Gather<C> {
 
     /// Sends the next group, or nothing when nobody waits. One that was on its way has arrived.
     fn go_on(self: &Arc<Self>) {
-        let Some((requests, replies)) = self.next() else { return };
+        let Some(Group { requests, replies }) = self.next() else { return };
         // Here, not in the task: a runtime that has ended drops it unseen.
         let turn = Turn { gather: Arc::clone(self) };
         self.runtime.spawn(async move {
@@ -94,7 +100,7 @@ impl<C: Carries> Gather<C> {
     }
 
     /// Those of the waiting that go together now.
-    fn next(&self) -> Option<(Vec<C::Request>, Vec<oneshot::Sender<C::Answer>>)> {
+    fn next(&self) -> Option<Group<C>> {
         let mut state = self.lock();
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         let mut stay = VecDeque::new();
@@ -117,7 +123,7 @@ impl<C: Carries> Gather<C> {
             state.on_their_way -= 1;
             return None;
         }
-        Some((requests, replies))
+        Some(Group { requests, replies })
     }
 }
 
