@@ -8,23 +8,30 @@ mod common;
 use std::time::Duration;
 
 use common::actors::{connect, in_line};
-use common::etcd::{LIMIT, LONG, Metrics, SHORT, client, keys, line_is, proxy};
+use common::etcd::{LIMIT, LONG, Metrics, SHORT, client, keys, leases, line_is, proxy};
+use common::lines::LINES;
 use palisade::store::Revoked;
-use palisade::{Client, ErrorKind, Guard, LossReason, Released};
+use palisade::{ErrorKind, Guard, GuardMode, LossReason, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::etcd::Etcd;
+use palisade_testkit::proxy::Way;
 
 /// The seconds that the lease of the only key has left, by the server's word.
 fn seconds_left(server: &Etcd) -> u64 {
     let key = server.etcdctl(&["get", "lock/", "--prefix", "-w", "fields"]);
     let lease = key.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).expect("a lease");
     let lease = format!("{:x}", lease.trim().parse::<i64>().expect("a number"));
-    let told = server.etcdctl(&["lease", "timetolive", &lease]);
-    let left = told.split("remaining(").nth(1).and_then(|rest| rest.split('s').next());
-    left.and_then(|left| left.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+    u64::try_from(left_of(server, &lease)).expect("it has not ended")
 }
 
-async fn held_for(guard: &Guard, span: Duration) {
+/// The seconds that a lease has left, by the server's word; -1 when it has ended.
+fn left_of(server: &Etcd, lease: &str) -> i64 {
+    let told = server.etcdctl(&["lease", "timetolive", lease]);
+    let left = told.split("remaining(").nth(1).and_then(|rest| rest.split('s').next());
+    left.map_or(-1, |left| left.parse().unwrap_or_else(|_| panic!("{told}")))
+}
+
+async fn held_for<M: GuardMode>(guard: &Guard<M>, span: Duration) {
     if let Ok(reason) = tokio::time::timeout(span, guard.lost()).await {
         panic!("it was lost: {reason:?}");
     }
@@ -96,21 +103,33 @@ async fn a_minimum_hold_cannot_be_detached() {
     assert_eq!(*error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
-/// The session that a detachable claim is to hold by was opened when it began to wait, and is nearly over when it is granted.
+/// The session that a detachable claim is to hold by was opened when it began to wait, and is nearly over when it is granted. A
+/// mutex moves there with its next renewal, permits at once.
 #[tokio::test]
 async fn a_key_is_not_moved_to_a_session_that_is_nearly_over() {
     let server = Etcd::start();
     let (holder, waiter) = (client(&server), client(&server));
-    let lease = Duration::from_secs(6);
+    // Longer than a waiter's session, and so long that the renewal after the move would come too late.
+    let lease = Duration::from_secs(12);
     let held = holder.mutex("moved").lease(LONG).acquire().await.expect("a grant");
+    let permits = holder.semaphore("permits", 1).lease(LONG).acquire().await.expect("a grant");
+    let before = leases(&server);
     let lock = waiter.mutex("moved").lease(lease).detachable();
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = tokio::spawn(async move { lock.acquire().await.map(Guard::into_any_mode) });
+    let lock = waiter.semaphore("permits", 1).lease(lease).detachable();
+    let also = tokio::spawn(async move { lock.acquire().await.map(Guard::into_any_mode) });
     in_line(&holder, "moved", 1).await;
-    // This is what it is about: the time of the waiter's first session runs out.
-    tokio::time::sleep(lease - Duration::from_millis(600)).await;
+    in_line(&holder, "permits", 1).await;
+    // This is what it is about: the time of the sessions runs out that were opened for them.
+    let own: Vec<String> = leases(&server).into_iter().filter(|lease| !before.contains(lease)).collect();
+    let nearly_over = || own.iter().filter(|lease| (1..=3).contains(&left_of(&server, lease))).count();
+    eventually("their sessions are nearly over", async || nearly_over() == 2).await;
     assert_eq!(held.release().await.expect("an answer"), Released::Done);
-    let guard = tokio::time::timeout(LIMIT, waiting).await.expect("in time").expect("no panic").expect("a grant");
-    held_for(&guard, lease).await;
+    assert_eq!(permits.release().await.expect("an answer"), Released::Done);
+    for waiting in [waiting, also] {
+        let guard = tokio::time::timeout(LIMIT, waiting).await.expect("in time").expect("no panic").expect("a grant");
+        held_for(&guard, lease / 2).await;
+    }
 }
 
 /// A claim was not answered, then turned away, and then granted. Its key is deleted by nobody.
@@ -153,22 +172,34 @@ async fn a_holder_that_does_not_renew_is_told_though_its_watch_was_broken() {
     line_is(&outside, "still", (0, 0)).await;
 }
 
-/// Whoever gives up while its heartbeat is on its way stays forgotten, with its watches.
-#[tokio::test]
+/// Whoever gives up while its heartbeat is on its way stays forgotten, with its watches: the answer says that it waits, and comes
+/// when it does not any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_leave_are_forgotten() {
     let server = Etcd::start();
-    let (holder, waiter) = (client(&server), client(&server));
-    let held = holder.mutex("left").lease(LONG).acquire().await.expect("a grant");
-    let waits = |waiter: &Client| {
-        let lock = waiter.mutex("left").lease(SHORT);
-        tokio::spawn(async move { lock.acquire_timeout(SHORT).await })
-    };
-    let all: Vec<_> = (0..40).map(|_| waits(&waiter)).collect();
-    for one in all {
-        let error = one.await.expect("no panic").expect_err("somebody holds it");
-        assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error}");
+    let (proxy, outside) = (proxy(&server), client(&server));
+    let inside = connect(format!("etcd://{}/lock?request_timeout=20s", proxy.address()));
+    for line in LINES.iter().filter(|line| line.queues) {
+        let held = line.holder.take(&outside, line.what, LONG).await.expect("a grant");
+        let (client, line) = (inside.clone(), *line);
+        let waiting = tokio::spawn(async move { line.waiter.take(&client, line.what, LONG).await });
+        // The holder's own key, the waiter's, and what it waits for.
+        eventually("all watch", async || Metrics::of(&server).watches() == 3).await;
+        // Late, and not held up yet: a heartbeat asks for the place in line only once its keep-alive was answered.
+        proxy.delay(Way::ToClient, Duration::from_secs(1), Duration::ZERO);
+        let asked = Metrics::of(&server).begun("Txn");
+        eventually("a heartbeat is on its way", async || Metrics::of(&server).begun("Txn") > asked).await;
+        proxy.stall(Way::ToClient);
+        waiting.abort();
+        eventually("it has left", async || keys(&server).len() == 1).await;
+        proxy.heal();
+        // Its watches are opened and closed in order: once this one is told of something, all before it have been seen to.
+        let other = inside.mutex("other").lease(LONG).acquire().await.expect("a grant");
+        eventually("it is watched", async || Metrics::of(&server).watches() >= 2).await;
+        assert_eq!(outside.revoke("other", other.fence()).await.expect("an answer"), Revoked::Done);
+        assert_eq!(tokio::time::timeout(LIMIT, other.lost()).await.expect("it is told"), LossReason::Revoked);
+        eventually("no watch of theirs is left", async || Metrics::of(&server).watches() == 1).await;
+        assert_eq!(held.release().await.expect("an answer"), Released::Done, "{}", line.what);
+        eventually("nor of the holder", async || Metrics::of(&server).watches() == 0).await;
     }
-    eventually("no watch of theirs is left", async || Metrics::of(&server).watches() <= 1).await;
-    line_is(&holder, "left", (1, 0)).await;
-    drop(held);
 }
