@@ -26,8 +26,24 @@ pub(crate) fn search_path() -> OsString {
     env::join_paths(folders).expect("folders of a path have no colon")
 }
 
+/// Names a folder with `etcd`, `etcdctl` and `etcdutl` of the version that is to be tested, in place of the system's.
+pub(crate) const ETCD: &str = "PALISADE_ETCD";
+
 /// Where a program is.
 pub(crate) fn find(program: &str) -> Result<PathBuf> {
+    match env::var_os(ETCD).filter(|_| program.starts_with("etcd")) {
+        Some(folder) => find_in(Path::new(&folder), program),
+        None => find_on_path(program),
+    }
+}
+
+/// Nowhere else: whoever asks for a version must not get another one.
+fn find_in(folder: &Path, program: &str) -> Result<PathBuf> {
+    let path = folder.join(program);
+    if path.is_file() { Ok(path) } else { Err(Failure::new(format!("{ETCD}: there is no {}", path.display()))) }
+}
+
+fn find_on_path(program: &str) -> Result<PathBuf> {
     let found = env::split_paths(&search_path()).map(|folder| folder.join(program)).find(|path| path.is_file());
     found.ok_or_else(|| missing(program))
 }
@@ -118,6 +134,15 @@ mod tests {
         assert_eq!(failure.to_string(), "no-such-server is not installed: run scripts/setup");
         let failure = installed("/no/such.jar").unwrap_err();
         assert_eq!(failure.to_string(), "/no/such.jar is not installed: run scripts/setup");
+    }
+
+    #[test]
+    fn a_folder_of_a_version_is_the_only_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("etcd"), "").expect("a file");
+        assert_eq!(find_in(folder.path(), "etcd").expect("it is there"), folder.path().join("etcd"));
+        let failure = find_in(folder.path(), "etcdctl").unwrap_err().to_string();
+        assert!(failure.starts_with("PALISADE_ETCD: there is no ") && failure.ends_with("/etcdctl"), "{failure}");
     }
 
     #[test]

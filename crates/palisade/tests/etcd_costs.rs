@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::actors::{connect, in_line, is_renewed};
 use common::etcd::{LIMIT, LONG, Metrics, client, keys, leases};
+use common::lines::{LINES, Takes};
 use palisade::blocking::Wait;
 use palisade::{Client, Guard, Released};
 use palisade_conformance::eventually;
@@ -42,6 +43,11 @@ impl Since {
 
     fn sent(&self, server: &Etcd, method: &str) -> u64 {
         Metrics::of(server).sent(method) - self.0.sent(method)
+    }
+
+    /// All that the server has said to clients.
+    fn bytes(&self, server: &Etcd) -> u64 {
+        Metrics::of(server).bytes() - self.0.bytes()
     }
 
     /// What comes by the clock may have come so often.
@@ -164,35 +170,48 @@ async fn ten_thousand_locks_cost_one_keep_alive() {
     println!("given back in {:?}", begun.elapsed());
 }
 
-/// One release, one look and at most one claim for each turn, and one event for the next in line, whether few wait or many.
+/// One release, one look and at most one claim for each turn, and one event for the next in line, whether few wait or many; and an
+/// answer is as short, whoever waits and for what.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_the_same_with_many_waiters() {
     let server = Etcd::start();
     let (holder, waiter) = (client(&server), client(&server));
-    for waiters in [16_u64, 300] {
-        let name = format!("crowd-{waiters}");
-        let held = acquire(&holder, &name).await;
+    for (line, waiters) in LINES.iter().filter(|line| line.queues).flat_map(|line| [(*line, 16_u64), (*line, 300)]) {
+        let name = format!("crowd-{}-{waiters}", line.what);
+        let held = line.holder.take(&holder, &name, LONG).await.expect("a grant");
         let turns: Vec<_> = (0..waiters)
             .map(|_| {
-                let lock = waiter.mutex(&name).lease(LONG).store_wait(LONG);
-                tokio::spawn(async move { release(lock.acquire().await.expect("a grant")).await })
+                let (waiter, name) = (waiter.clone(), name.clone());
+                tokio::spawn(async move {
+                    let guard = line.waiter.take(&waiter, &name, LONG).await.expect("a grant");
+                    assert_eq!(guard.release().await.expect("an answer"), Released::Done);
+                })
             })
             .collect();
         in_line(&holder, &name, waiters as usize).await;
         eventually("all watch", async || Metrics::of(&server).watches() >= 2 * waiters).await;
         let since = Since::now(&server);
-        release(held).await;
+        assert_eq!(held.release().await.expect("an answer"), Released::Done);
         for turn in turns {
             tokio::time::timeout(LIMIT, turn).await.expect("its turn").expect("no panic");
         }
-        let (requests, events) = (since.requests(&server, "Txn"), since.sent(&server, "Watch"));
-        let heartbeats = waiters * since.ticks(HEARTBEAT);
-        println!("{waiters} waiters: {requests} transactions, {events} messages of watches, {:?}", since.1.elapsed());
+        let (requests, events, bytes) = (since.requests(&server, "Txn"), since.sent(&server, "Watch"), since.bytes(&server));
+        // On a busy machine some are not answered in time, and are sent again.
+        let heartbeats = 3 * waiters * since.ticks(HEARTBEAT);
+        println!(
+            "{waiters} of {}: {requests} transactions, {events} messages of watches, {bytes} bytes, {:?}",
+            line.what,
+            since.1.elapsed()
+        );
         let turns = waiters + 1;
-        // The release, the look of the next, and a renewal where little is left of its lease as a waiter.
-        assert!((turns..=3 * turns + heartbeats).contains(&requests), "{requests} transactions");
+        // The release, the look of the next, and a renewal where little is left of its lease as a waiter. Permits are written when
+        // they are granted, and then the next looks.
+        let most = if line.waiter == Takes::Permits { 5 } else { 3 };
+        assert!((turns..=most * turns + heartbeats).contains(&requests), "{}: {requests} transactions", line.what);
         // The deletion to the next in line and to its own watch, and the end of three watches: a herd would be hundreds each.
-        assert!(events <= 6 * turns + since.ticks(HEARTBEAT), "{events} messages");
+        assert!(events <= 3 * most * turns + since.ticks(HEARTBEAT), "{}: {events} messages", line.what);
+        // A few keys, and never the line.
+        assert!(bytes <= 1500 * (requests + events), "{}: {bytes} bytes for {requests} requests", line.what);
         // A heartbeat that is answered after its own release asks what became of the session.
         since.none_but(&server, &["Txn", "LeaseKeepAlive", "LeaseGrant", "LeaseTimeToLive"]);
     }

@@ -8,20 +8,30 @@ mod common;
 use std::time::Duration;
 
 use common::actors::{connect, in_line};
-use common::etcd::{LIMIT, LONG, Metrics, SHORT, client, keys, line_is, proxy};
+use common::etcd::{LIMIT, LONG, Metrics, Pair, SHORT, client, keys, leases, leases_of, line_is, proxy};
+use common::lines::LINES;
 use palisade::store::Revoked;
-use palisade::{Client, ErrorKind, Guard, LossReason, Released};
+use palisade::{ErrorKind, Guard, LossReason, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::etcd::Etcd;
+use palisade_testkit::proxy::Way;
 
 /// The seconds that the lease of the only key has left, by the server's word.
 fn seconds_left(server: &Etcd) -> u64 {
     let key = server.etcdctl(&["get", "lock/", "--prefix", "-w", "fields"]);
     let lease = key.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).expect("a lease");
     let lease = format!("{:x}", lease.trim().parse::<i64>().expect("a number"));
-    let told = server.etcdctl(&["lease", "timetolive", &lease]);
-    let left = told.split("remaining(").nth(1).and_then(|rest| rest.split('s').next());
-    left.and_then(|left| left.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+    u64::try_from(left_of(server, &lease).0).expect("it has not ended")
+}
+
+/// The seconds that a lease has left, and those that it was granted, by the server's word; -1 when it has ended.
+fn left_of(server: &Etcd, lease: &str) -> (i64, i64) {
+    let told = server.etcdctl(&["lease", "timetolive", lease]);
+    let seconds = |word: &str| {
+        let after = told.split(word).nth(1).and_then(|rest| rest.split('s').next());
+        after.map_or(-1, |seconds| seconds.parse().unwrap_or_else(|_| panic!("{told}")))
+    };
+    (seconds("remaining("), seconds("granted with TTL("))
 }
 
 async fn held_for(guard: &Guard, span: Duration) {
@@ -96,21 +106,37 @@ async fn a_minimum_hold_cannot_be_detached() {
     assert_eq!(*error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
-/// The session that a detachable claim is to hold by was opened when it began to wait, and is nearly over when it is granted.
-#[tokio::test]
+/// The session that a detachable claim is to hold by was opened when it began to wait, and is nearly over when it is granted. It
+/// moves there while nothing comes back to it: then it believes by the session that it had, and the store must not end it earlier.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_is_not_moved_to_a_session_that_is_nearly_over() {
     let server = Etcd::start();
-    let (holder, waiter) = (client(&server), client(&server));
+    let (proxy, outside) = (proxy(&server), client(&server));
+    let inside = connect(format!("etcd://{}/lock", proxy.address()));
+    // A little longer than the session of a waiter, so that there are two.
     let lease = Duration::from_secs(6);
-    let held = holder.mutex("moved").lease(LONG).acquire().await.expect("a grant");
-    let lock = waiter.mutex("moved").lease(lease).detachable();
+    let held = outside.mutex("moved").lease(LONG).acquire().await.expect("a grant");
+    let before = leases(&server);
+    let lock = inside.mutex("moved").lease(lease).store_wait(LONG).detachable();
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    in_line(&holder, "moved", 1).await;
-    // This is what it is about: the time of the waiter's first session runs out.
-    tokio::time::sleep(lease - Duration::from_millis(600)).await;
+    in_line(&outside, "moved", 1).await;
+    let own: Vec<String> = leases(&server).into_iter().filter(|lease| !before.contains(lease)).collect();
+    let full = own.iter().find(|own| left_of(&server, own).1 == lease.as_secs() as i64).expect("a session of its own");
+    let lock = outside.mutex("moved").lease(LONG).store_wait(LONG);
+    let behind = tokio::spawn(async move { lock.acquire().await });
+    in_line(&outside, "moved", 2).await;
+    // This is what it is about: its time runs out. Three seconds are left when the key moves, or less.
+    eventually("it is nearly over", async || left_of(&server, full).0 <= 3).await;
+    proxy.delay(Way::ToClient, Duration::from_millis(500), Duration::ZERO);
     assert_eq!(held.release().await.expect("an answer"), Released::Done);
     let guard = tokio::time::timeout(LIMIT, waiting).await.expect("in time").expect("no panic").expect("a grant");
-    held_for(&guard, lease).await;
+    let fence = guard.fence().get();
+    let waited_on = leases_of(&server, &[fence]);
+    let pair = Pair::of(guard, async move { behind.await.expect("no panic") });
+    eventually("it has moved", async || leases_of(&server, &[fence]) != waited_on).await;
+    proxy.stall(Way::Both);
+    let (reason, _next) = pair.loses_it_to_the_next().await;
+    assert_eq!(reason, LossReason::Expired);
 }
 
 /// A claim was not answered, then turned away, and then granted. Its key is deleted by nobody.
@@ -153,22 +179,39 @@ async fn a_holder_that_does_not_renew_is_told_though_its_watch_was_broken() {
     line_is(&outside, "still", (0, 0)).await;
 }
 
-/// Whoever gives up while its heartbeat is on its way stays forgotten, with its watches.
-#[tokio::test]
+/// Whoever gives up while its heartbeat is on its way stays forgotten, with its watches: the answer says that it waits, and comes
+/// when it does not any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_leave_are_forgotten() {
     let server = Etcd::start();
-    let (holder, waiter) = (client(&server), client(&server));
-    let held = holder.mutex("left").lease(LONG).acquire().await.expect("a grant");
-    let waits = |waiter: &Client| {
-        let lock = waiter.mutex("left").lease(SHORT);
-        tokio::spawn(async move { lock.acquire_timeout(SHORT).await })
-    };
-    let all: Vec<_> = (0..40).map(|_| waits(&waiter)).collect();
-    for one in all {
-        let error = one.await.expect("no panic").expect_err("somebody holds it");
-        assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error}");
+    let (proxy, outside) = (proxy(&server), client(&server));
+    let inside = connect(format!("etcd://{}/lock?request_timeout=20s", proxy.address()));
+    for line in LINES.iter().filter(|line| line.queues) {
+        let before = Metrics::of(&server).begun("Txn");
+        let held = line.holder.take(&outside, line.what, LONG).await.expect("a grant");
+        // Its claim, and its look once its key is watched: from now on only the waiter asks.
+        eventually("it has looked", async || Metrics::of(&server).begun("Txn") >= before + 2).await;
+        let (client, line) = (inside.clone(), *line);
+        let waiting = tokio::spawn(async move { line.waiter.take(&client, line.what, LONG).await });
+        // The holder's own key, the waiter's, and what it waits for.
+        eventually("all watch", async || Metrics::of(&server).watches() == 3).await;
+        // A heartbeat asks for the place in line once its keep-alive was answered. Both answers are late, and the second is held up.
+        proxy.delay(Way::ToClient, Duration::from_secs(1), Duration::ZERO);
+        let beats = Metrics::of(&server).received("LeaseKeepAlive");
+        eventually("a heartbeat", async || Metrics::of(&server).received("LeaseKeepAlive") > beats).await;
+        let asked = Metrics::of(&server).begun("Txn");
+        eventually("its question is on its way", async || Metrics::of(&server).begun("Txn") > asked).await;
+        proxy.stall(Way::ToClient);
+        waiting.abort();
+        eventually("it has left", async || keys(&server).len() == 1).await;
+        proxy.heal();
+        // Its watches are opened and closed in order: once this one is told of something, all before it have been seen to.
+        let other = inside.mutex("other").lease(LONG).acquire().await.expect("a grant");
+        eventually("it is watched", async || Metrics::of(&server).watches() >= 2).await;
+        assert_eq!(outside.revoke("other", other.fence()).await.expect("an answer"), Revoked::Done);
+        assert_eq!(tokio::time::timeout(LIMIT, other.lost()).await.expect("it is told"), LossReason::Revoked);
+        eventually("no watch of theirs is left", async || Metrics::of(&server).watches() == 1).await;
+        assert_eq!(held.release().await.expect("an answer"), Released::Done, "{}", line.what);
+        eventually("nor of the holder", async || Metrics::of(&server).watches() == 0).await;
     }
-    eventually("no watch of theirs is left", async || Metrics::of(&server).watches() <= 1).await;
-    line_is(&holder, "left", (1, 0)).await;
-    drop(held);
 }

@@ -7,9 +7,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::actors::{Confirmed, connect};
-use common::etcd::{LIMIT, LONG, Pair, keys};
-use palisade::{Client, ErrorKind, Released};
+use common::actors::{Confirmed, connect, is_renewed};
+use common::etcd::{LIMIT, LONG, Metrics, Pair, keys};
+use palisade::store::Revoked;
+use palisade::{Client, ErrorKind, LossReason, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::certs;
 use palisade_testkit::etcd::Etcd;
@@ -122,11 +123,45 @@ async fn watches_are_opened_with_a_login_that_is_taken() {
     // It waits, so it has its stream.
     let warm = Pair::begin([&holder, &waiter, &outside], "warm", LONG).await;
     // The waiter's own key and the one before it, and the holder's.
-    let watched = || common::etcd::Metrics::of(&server).watches();
+    let watched = || Metrics::of(&server).watches();
     eventually("its watches are open", async || watched() == 3).await;
     end_logins(&server);
     let pair = Pair::begin([&holder, &waiter, &outside], "watched", LONG).await;
     eventually("these watches are open too", async || watched() == 6).await;
     drop(pair.hands_over().await);
     drop(warm.hands_over().await);
+}
+
+/// A login that is not used ends by itself. The streams that were opened with it go on, and the next request logs in again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_ends_by_idleness_costs_nobody_a_lock() {
+    // The server looks every second for those that have ended: so it is gone between two renewals.
+    let (lasts, lease) = (1, Duration::from_secs(9));
+    let server = Etcd::with().auth().login_lasts(lasts).start();
+    let [client, waiter, outside] = clients(&server);
+    let count = |method: &str| Metrics::of(&server).begun(method);
+    // Renewed every third of it, on a stream; the other one by nothing.
+    let held = client.mutex("idle").lease(lease).acquire().await.expect("a grant");
+    let told = client.mutex("told").lease(LONG).acquire().await.expect("a grant");
+    eventually("both are watched", async || Metrics::of(&server).watches() == 2).await;
+    // Each is looked at once more after that. Then nothing is asked.
+    is_renewed(&held).await;
+    let (logins, asked) = (count("Authenticate"), count("Txn"));
+    // This is what it is about: the login ends before the first of these, and is asked for by newer servers.
+    is_renewed(&held).await;
+    is_renewed(&held).await;
+    assert_eq!(count("Txn"), asked, "it was not idle");
+    let next = client.mutex("next").lease(LONG).acquire().await.expect("it logs in again");
+    // By now, or by a keep-alive.
+    assert!(count("Authenticate") > logins, "its login has not ended");
+    // Watches that were opened with the old login still tell.
+    assert_eq!(outside.revoke("told", told.fence()).await.expect("an answer"), Revoked::Done);
+    assert_eq!(tokio::time::timeout(LIMIT, told.lost()).await.expect("by its watch"), LossReason::Revoked);
+    assert!(held.is_held() && next.is_held());
+    // Who waits asks by its heartbeats, of which each finds its login ended.
+    let pair = Pair::begin([&client, &waiter, &outside], "waited", LONG).await;
+    let logins = count("Authenticate");
+    eventually("it has logged in twice", async || count("Authenticate") >= logins + 2).await;
+    pair.stands();
+    drop(pair.hands_over().await);
 }

@@ -25,6 +25,7 @@ pub(super) enum Tls {
 pub struct Setup {
     tls: Tls,
     auth: bool,
+    login_seconds: Option<u32>,
     place: Place,
 }
 
@@ -51,6 +52,13 @@ impl Setup {
         self
     }
 
+    /// Lets a login end that was not used for so many seconds, and not for five minutes.
+    #[must_use]
+    pub fn login_lasts(mut self, seconds: u32) -> Self {
+        self.login_seconds = Some(seconds);
+        self
+    }
+
     /// Puts it on a host of a [`crate::lan::Lan`]. Its certificate does not know the address there.
     #[must_use]
     pub fn on(mut self, host: &Host) -> Self {
@@ -71,7 +79,8 @@ impl Setup {
     fn start_once(&self) -> Result<Etcd> {
         let node = Node::new(&self.place);
         let members = node.member("s1");
-        let etcd = node.launch("s1", &members, self.tls)?;
+        let more = self.login_seconds.map(|seconds| format!("--auth-token-ttl={seconds}"));
+        let etcd = node.launch("s1", &members, self.tls, more)?;
         etcd.server.wait_ready()?;
         if self.auth {
             etcd.client.make_users()?;
@@ -97,7 +106,7 @@ impl Node {
         format!("{name}=http://{}:{}", self.place.ip(), self.peer)
     }
 
-    pub(super) fn launch(self, name: &str, members: &str, tls: Tls) -> Result<Etcd> {
+    pub(super) fn launch(self, name: &str, members: &str, tls: Tls, more: Option<String>) -> Result<Etcd> {
         let dir = Dir::new("etcd");
         let client =
             Client { address: (self.place.ip(), self.client.number()).into(), tls, users: Arc::new(AtomicBool::new(false)) };
@@ -109,7 +118,8 @@ impl Node {
             .args(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
             // Both, or it takes its well-known port as well.
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(tls_args(tls));
+            .args(tls_args(tls))
+            .args(more);
         let probe = Box::new({
             let client = client.clone();
             move || client.probe()
@@ -230,11 +240,12 @@ impl Etcd {
         self.server.kill();
         std::fs::remove_dir_all(&data)?;
         let Identity { name, members, peer } = &self.identity;
-        let mut etcdctl = command::command("etcdctl")?;
-        etcdctl.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot).arg("--data-dir").arg(&data);
-        etcdctl.args(["--name", name, "--initial-cluster", members, "--initial-advertise-peer-urls", peer]);
-        etcdctl.args(["--initial-cluster-token", token]);
-        command::run(etcdctl, TOOL_LIMIT).map(drop)
+        // Since etcd 3.5 a tool of its own does it, and since 3.6 that alone.
+        let mut restore = command::command("etcdutl").or_else(|_| command::command("etcdctl"))?;
+        restore.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot).arg("--data-dir").arg(&data);
+        restore.args(["--name", name, "--initial-cluster", members, "--initial-advertise-peer-urls", peer]);
+        restore.args(["--initial-cluster-token", token]);
+        command::run(restore, TOOL_LIMIT).map(drop)
     }
 
     /// Whether it is the leader, by its own word.

@@ -78,6 +78,11 @@ impl Metrics {
         self.sum("grpc_server_msg_sent_total", &format!("grpc_method=\"{method}\""))
     }
 
+    /// How many bytes went out to clients.
+    pub fn bytes(&self) -> u64 {
+        self.sum("etcd_network_client_grpc_sent_bytes_total", "")
+    }
+
     /// How many watches are open.
     pub fn watches(&self) -> u64 {
         self.sum("etcd_debugging_mvcc_watcher_total", "")
@@ -90,11 +95,27 @@ pub fn leases(server: &Etcd) -> Vec<String> {
     list.lines().skip(1).map(|line| line.trim().to_owned()).filter(|lease| !lease.is_empty()).collect()
 }
 
-pub fn revoke_all(server: &Etcd) {
-    for lease in leases(server) {
+pub fn revoke_all<'a>(server: &Etcd, leases: impl IntoIterator<Item = &'a String>) {
+    for lease in leases {
         // It may have ended meanwhile.
-        drop(server.try_etcdctl(&["lease", "revoke", &lease]));
+        drop(server.try_etcdctl(&["lease", "revoke", lease]));
     }
+}
+
+/// The leases of the keys that were made at these revisions.
+pub fn leases_of(server: &Etcd, made: &[u64]) -> Vec<String> {
+    let fields = server.etcdctl(&["get", "lock/", "--prefix", "-w", "fields"]);
+    let number = |line: &str, field: &str| line.strip_prefix(&format!("\"{field}\" : "))?.trim().parse::<u64>().ok();
+    let (mut is_one, mut leases) = (false, Vec::new());
+    for line in fields.lines() {
+        if let Some(revision) = number(line, "CreateRevision") {
+            is_one = made.contains(&revision);
+        }
+        if let Some(lease) = number(line, "Lease").filter(|_| is_one) {
+            leases.push(format!("{lease:016x}"));
+        }
+    }
+    leases
 }
 
 /// The keys that the server has, of locks.

@@ -9,6 +9,8 @@ pub mod etcd;
 pub mod hooked;
 #[cfg(feature = "redis")]
 pub mod keys;
+#[cfg(feature = "etcd")]
+pub mod lines;
 pub mod pair;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::{Client, ErrorKind, Guard, LossReason, Released, Result};
+use palisade::{Client, ErrorKind, Exclusive, Guard, GuardMode, LossReason, Released, Result};
 use palisade_conformance::eventually;
 use tokio::task::JoinHandle;
 
-use super::actors::{Believer, rise};
+use super::actors::{Believer, number, rise};
 
 /// So long that no test waits for its end: who gets a lock before did not wait for a lease.
 pub const LONG: Duration = Duration::from_secs(120);
@@ -16,20 +16,29 @@ pub const LONG: Duration = Duration::from_secs(120);
 pub const LIMIT: Duration = Duration::from_secs(40);
 
 /// Somebody who holds and somebody who waits. Never do both believe that they hold.
-pub struct Pair {
-    pub held: Arc<Guard>,
+pub struct Pair<M: GuardMode = Exclusive> {
+    pub held: Arc<Guard<M>>,
     believer: Believer,
-    waiting: JoinHandle<Result<(Guard, Instant)>>,
+    waiting: JoinHandle<Result<(Guard<M>, Instant)>>,
 }
 
 impl Pair {
     /// One client takes the lock, another stands in line for it. `outside` sees it.
     pub async fn begin([holder, waiter, outside]: [&Client; 3], name: &str, lease: Duration) -> Pair {
-        let held = Arc::new(holder.mutex(name).lease(lease).store_wait(LONG).acquire().await.expect("a grant"));
-        let believer = Believer::watch(Arc::clone(&held));
+        let held = holder.mutex(name).lease(lease).store_wait(LONG).acquire().await.expect("a grant");
         let lock = waiter.mutex(name).lease(lease).store_wait(LONG);
-        let waiting = tokio::spawn(async move { lock.acquire().await.map(|guard| (guard, Instant::now())) });
+        let pair = Pair::of(held, async move { lock.acquire().await });
         line_is(outside, name, (1, 1)).await;
+        pair
+    }
+}
+
+impl<M: GuardMode> Pair<M> {
+    /// Somebody holds, and somebody begins to wait.
+    pub fn of(held: Guard<M>, waiting: impl Future<Output = Result<Guard<M>>> + Send + 'static) -> Pair<M> {
+        let held = Arc::new(held);
+        let believer = Believer::watch(Arc::clone(&held));
+        let waiting = tokio::spawn(async move { waiting.await.map(|guard| (guard, Instant::now())) });
         Pair { held, believer, waiting }
     }
 
@@ -40,9 +49,9 @@ impl Pair {
     }
 
     /// The holder gives the lock back, and the waiter gets in.
-    pub async fn hands_over(self) -> Guard {
+    pub async fn hands_over(self) -> Guard<M> {
         let Pair { held, believer, waiting } = self;
-        let fence = held.fence();
+        let fence = number(&held);
         let last = believer.last_belief().expect("it was held at first");
         let released = Arc::into_inner(held).expect("nobody else has it").release();
         match tokio::time::timeout(LIMIT, released).await.expect("an answer in time") {
@@ -52,35 +61,35 @@ impl Pair {
         }
         let (next, began) = gets_in(waiting).await;
         assert!(last <= began, "two believed for {:?}", last - began);
-        rise(&[fence, next.fence()]);
+        rise(&[fence, number(&next)]);
         next
     }
 
     /// The holder is told that it has lost the lock, and only then does the waiter get in.
-    pub async fn loses_it_to_the_next(self) -> (LossReason, Guard) {
+    pub async fn loses_it_to_the_next(self) -> (LossReason, Guard<M>) {
         let Pair { held, believer, waiting } = self;
         let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
         let (next, began) = gets_in(waiting).await;
         let last = believer.last_belief().expect("it was held at first");
         assert!(last <= began, "two believed for {:?}", last - began);
         assert!(!held.is_held());
-        rise(&[held.fence(), next.fence()]);
+        rise(&[number(&held), number(&next)]);
         (reason, next)
     }
 
     /// The same, where the store itself drops the grant: the holder is told at its next contact.
-    pub async fn has_it_dropped(self) -> (LossReason, Guard) {
+    pub async fn has_it_dropped(self) -> (LossReason, Guard<M>) {
         let Pair { held, believer, waiting } = self;
         let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
         let (next, _) = gets_in(waiting).await;
         let _ = believer.last_belief();
         assert!(!held.is_held());
-        rise(&[held.fence(), next.fence()]);
+        rise(&[number(&held), number(&next)]);
         (reason, next)
     }
 }
 
-async fn gets_in(waiting: JoinHandle<Result<(Guard, Instant)>>) -> (Guard, Instant) {
+async fn gets_in<M: GuardMode>(waiting: JoinHandle<Result<(Guard<M>, Instant)>>) -> (Guard<M>, Instant) {
     let brought = tokio::time::timeout(LIMIT, waiting).await.expect("the waiter gets in");
     brought.expect("no panic").expect("a grant")
 }

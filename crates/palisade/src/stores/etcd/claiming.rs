@@ -15,10 +15,10 @@ use super::entry::{self, Entry, Purpose};
 use super::known::Seat;
 use super::members::{Again, Failed};
 use super::past::Broken;
-use super::proto::TxnRequest;
+use super::proto::{RequestOp, TxnRequest};
 use super::session::Session;
 use super::shared::{Shared, gone};
-use super::standing::{Verdict, check_kind, verdict};
+use super::standing::{Verdict, check_kind, enough_of, verdict};
 use super::txn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -84,17 +84,15 @@ impl Shared {
         let Seat { line, key } = &**seat;
         let value = entry::value(claim);
         let otherwise = match (wait, claim.mode) {
-            (Some(wait), mode) => {
+            (Some(wait), _) => {
                 let mut stand = vec![txn::put(key, value.clone(), wait.id)];
-                match mode {
-                    Mode::Exclusive => stand.extend([txn::read_first(line), txn::read_last_two(line)]),
-                    Mode::Shared | Mode::Permits(_) => stand.push(txn::read_line(line)),
-                }
+                stand.extend(read_to_end(claim, line));
                 let compare = vec![txn::made_at(key, 0)];
                 vec![txn::nested(TxnRequest { compare, success: stand, failure: vec![txn::read_line(line)] })]
             }
             (None, Mode::Exclusive) => vec![txn::read(key), txn::read_first(line)],
-            (None, Mode::Shared | Mode::Permits(_)) => vec![txn::read_line(line)],
+            (None, Mode::Permits(_)) => vec![txn::read(key), txn::read_firsts(line, enough_of(claim.kind), 0)],
+            (None, Mode::Shared) => vec![txn::read_line(line)],
         };
         let asking =
             TxnRequest { compare: vec![txn::is_empty(line)], success: vec![txn::put(key, value, full.id)], failure: otherwise };
@@ -183,11 +181,9 @@ impl Shared {
             return Ok(Answer::Busy(busy(line)));
         }
         let Seat { line: prefix, key } = &**seat;
-        let asking = TxnRequest {
-            compare: vec![txn::made_at(key, 0)],
-            success: vec![txn::put(key, entry::value(claim), full.id), txn::read_line(prefix)],
-            failure: vec![txn::read_line(prefix)],
-        };
+        let mut stand = vec![txn::put(key, entry::value(claim), full.id)];
+        stand.extend(read_to_end(claim, prefix));
+        let asking = TxnRequest { compare: vec![txn::made_at(key, 0)], success: stand, failure: vec![txn::read_line(prefix)] };
         let response = self.txn(asking, Again::Freely).await?;
         let line = Entry::read_all(txn::keys_of(response))?;
         let Some((at, own)) = line.iter().enumerate().find(|(_, entry)| entry.key == *key) else { return Err(gone().into()) };
@@ -238,6 +234,16 @@ impl Shared {
         }
         self.holds(claim, seat, revision, &session);
         Ok(Grant { fence, lease: session.lease() })
+    }
+}
+
+/// As much of a line as says where a claim stands that has just been put at its end. A reader reads it all, once: any of them may
+/// be a writer.
+fn read_to_end(claim: &Claim, line: &[u8]) -> Vec<RequestOp> {
+    match claim.mode {
+        Mode::Exclusive => vec![txn::read_first(line), txn::read_last_two(line)],
+        Mode::Permits(_) => vec![txn::read_firsts(line, enough_of(claim.kind), 0), txn::read_last_two(line)],
+        Mode::Shared => vec![txn::read_line(line)],
     }
 }
 

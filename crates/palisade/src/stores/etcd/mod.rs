@@ -11,7 +11,7 @@
 //! # How a request flows
 //!
 //! ```text
-//! EtcdStore / PlainStore ─► shared ─► claiming, renewing, ending ─► members (which one?) ─► server
+//! EtcdStore / PlainStore ─► shared ─► claiming, renewing, asking, ending ─► members (which one?) ─► server
 //!        ▲                    │ ▲                    │
 //!     mailbox ◄─── known ◄────┘ └── watcher ◄──      └─► session ─► heartbeat ─► server
 //! ```
@@ -25,11 +25,12 @@
 //! |---|---|
 //! | acquire, free | 1 transaction |
 //! | acquire, in line | 1 transaction, 1 watch, 1 more after a while; 1 read more if something was written meanwhile |
-//! | hand-off | the release, and 1 read by whoever is next |
+//! | hand-off | the release, and 1 read by whoever is next; permits are written as well, and then the one behind them reads |
 //! | release | 1 transaction |
 //! | a hold longer than 100 ms | 1 watch, and 1 read for a hundred keys |
 //! | renewal | 1 keep-alive for all claims of one length, and 1 message that asks the watches for a sign of life |
 
+mod asking;
 mod claiming;
 mod electing;
 mod ending;

@@ -60,8 +60,9 @@ impl PlainStore {
                 match told.recv().await {
                     Some(true) | None => return Ok(()),
                     Some(false) => {
-                        let (now, _) = self.0.read_line(&line).await?;
-                        if now.first().is_none_or(|entry| entry.revision != first.create_revision) {
+                        let reading = TxnRequest { success: vec![txn::read_first(&line)], ..TxnRequest::default() };
+                        let now = txn::keys_of(self.0.txn(reading, super::members::Again::Freely).await?);
+                        if now.first().is_none_or(|now| now.create_revision != first.create_revision) {
                             break;
                         }
                     }

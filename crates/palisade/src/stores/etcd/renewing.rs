@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::claiming::place;
-use super::entry::Entry;
+use super::entry::{Entry, Purpose};
 use super::known::Seat;
 use super::members::{Again, Failed};
 use super::proto::{Response, TxnRequest};
@@ -21,7 +21,7 @@ use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, ClaimRef, Gone, Grant, Mode, Standing};
 
 /// How many keys are looked at in one transaction; servers take 128.
-const LOOKS: usize = 100;
+pub(super) const LOOKS: usize = 100;
 /// A claim that nobody has renewed is ended by us only so long after its time: its holder has been told by then.
 const GRACE: Duration = Duration::from_millis(100);
 /// How often a waiter's grant is tried anew because its session was gone.
@@ -257,7 +257,8 @@ impl Shared {
             let full = self.full_session(claim.claim.id, claim.claim.lease, claim.claim.detachable).await?;
             let standing = match mode {
                 Mode::Exclusive => self.ask_first(claim, &seat, revision, (&session, &full), told).await,
-                Mode::Shared | Mode::Permits(_) => self.ask_line(claim, &seat, revision, (&session, &full)).await,
+                Mode::Shared => self.ask_writers(claim, &seat, revision, (&session, &full)).await,
+                Mode::Permits(_) => self.ask_permits(claim, &seat, revision, (&session, &full)).await,
             };
             match standing {
                 Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&session, &full]).await?,
@@ -387,19 +388,8 @@ impl Shared {
         self.judged(claim, seat, revision, (session, full), (&entries, seen)).await
     }
 
-    async fn ask_line(
-        self: &Arc<Self>,
-        claim: &ClaimRef,
-        seat: &Arc<Seat>,
-        revision: i64,
-        sessions: (&Arc<Session>, &Arc<Session>),
-    ) -> Result<Standing, Failed> {
-        let (entries, seen) = self.read_line(&seat.line).await?;
-        self.judged(claim, seat, revision, sessions, (&entries, seen)).await
-    }
-
     /// Takes up what the line says of a claim that waits.
-    async fn judged(
+    pub(super) async fn judged(
         self: &Arc<Self>,
         claim: &ClaimRef,
         seat: &Arc<Seat>,
@@ -421,7 +411,8 @@ impl Shared {
                 Ok(Standing::Gone(Gone::Sealed))
             }
             Verdict::Held => {
-                if line.get(at).is_some_and(|own| own.lease != full.id) {
+                // Permits are written even where nothing changes: who stands behind looks then.
+                if line.get(at).is_some_and(|own| own.lease != full.id || matches!(own.mode, Mode::Permits(_))) {
                     self.move_key(&claim.claim, seat, revision, full).await?;
                 }
                 Ok(Standing::Held(self.still_granted(claim, seat, revision, full).await?))
@@ -454,7 +445,7 @@ impl Shared {
         let Some((at, own)) = line.iter().enumerate().find(|(_, entry)| entry.key == seat.key) else {
             return Ok(Standing::Gone(Gone::Expired));
         };
-        if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != super::entry::Purpose::Claim {
+        if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != Purpose::Claim {
             return Ok(Standing::Gone(Gone::Expired));
         }
         let Some(session) = self.sessions.of_key(own.lease, claim.claim.lease).await? else {

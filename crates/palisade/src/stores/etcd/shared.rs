@@ -335,7 +335,7 @@ impl Shared {
         };
         waiting.seen = seen;
         waiting.is_near = match &blocker {
-            Blocker::Key(key) => line.first().is_none_or(|first| first.key == *key),
+            Blocker::Key(_) | Blocker::Writers(_) => line.first().is_none_or(|first| Some(&first.key) == blocker.watched()),
             Blocker::Permits { .. } => true,
         };
         waiting.told = false;
@@ -345,9 +345,9 @@ impl Shared {
             if let Some(old) = waiting.watch.take() {
                 self.watcher.close(old);
             }
-            let (key, range_end) = match &waiting.blocker {
-                Blocker::Key(key) => (key.clone(), Vec::new()),
-                Blocker::Permits { .. } => (seat.line.clone(), txn::prefix_end(&seat.line)),
+            let (key, range_end) = match waiting.blocker.watched() {
+                Some(key) => (key.clone(), Vec::new()),
+                None => (seat.line.clone(), txn::prefix_end(&seat.line)),
             };
             let (shared, id) = (Arc::downgrade(self), claim.id);
             waiting.watch = Some(self.watcher.open(key, range_end, move |told| {
@@ -390,7 +390,9 @@ impl Shared {
 
     fn blocker_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
         let mut book = self.claims.lock();
-        let Some(waiting) = book.known.get_mut(&claim).and_then(|known| known.waiting.as_mut()) else { return };
+        let Some(known) = book.known.get_mut(&claim) else { return };
+        let mode = known.mode;
+        let Some(waiting) = known.waiting.as_mut() else { return };
         let ask = match told {
             // Something was written between our look at the line and the opening of the watch.
             Told::Opened(revision) if revision != waiting.seen => {
@@ -405,8 +407,8 @@ impl Shared {
                 waiting.told |= ask;
                 ask
             }
-            // A key that only moves to another lease tells nothing.
-            Told::Changed(kv) => matches!(waiting.blocker, Blocker::Key(_)) && lets_others_on(kv),
+            // A key that only moves to another lease tells nothing, but to who waits for permits: its owner has got them.
+            Told::Changed(kv) => waiting.blocker.watched().is_some() && (matches!(mode, Mode::Permits(_)) || lets_others_on(kv)),
         };
         if ask {
             let mailbox = Arc::clone(&waiting.mailbox);
@@ -510,11 +512,7 @@ impl Shared {
 
 /// Whether a watch for one serves the other as well.
 fn waits_alike(one: &Blocker, other: &Blocker) -> bool {
-    match (one, other) {
-        (Blocker::Key(one), Blocker::Key(other)) => one == other,
-        (Blocker::Permits { .. }, Blocker::Permits { .. }) => true,
-        _ => false,
-    }
+    one.watched() == other.watched()
 }
 
 /// Whether a key's new value lets those behind it on, or turns them away: it has become a reader's, or sealed the name.

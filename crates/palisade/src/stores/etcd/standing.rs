@@ -20,9 +20,13 @@ pub(super) enum Verdict {
 /// What a waiter waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// This key is to be deleted, or to become a reader's.
+    /// This key is to be deleted, or to become a reader's; or, before permits, to be written: whoever gets permits while others
+    /// wait writes its key, so that the next looks.
     Key(Vec<u8>),
-    /// Of the permits before it, all but so many are to be given back.
+    /// All these keys, made at these revisions, are to be deleted or to become readers'; the last one is watched.
+    Writers(Vec<(Vec<u8>, i64)>),
+    /// Of the permits before it, all but so many are to be given back. All that stand before it hold: who stands behind another
+    /// waiter waits for that one.
     Permits {
         /// Who stands before it, with their permits.
         before: Vec<(Vec<u8>, u32)>,
@@ -32,10 +36,19 @@ pub(super) enum Blocker {
 }
 
 impl Blocker {
+    /// The key that is watched; none where it is the whole line.
+    pub(super) fn watched(&self) -> Option<&Vec<u8>> {
+        match self {
+            Blocker::Key(key) => Some(key),
+            Blocker::Writers(keys) => keys.last().map(|(key, _)| key),
+            Blocker::Permits { .. } => None,
+        }
+    }
+
     /// Takes up that a key was deleted; whether it is worth asking now.
     pub(super) fn deleted(&mut self, key: &[u8]) -> bool {
         match self {
-            Blocker::Key(_) => true,
+            Blocker::Key(_) | Blocker::Writers(_) => true,
             Blocker::Permits { before, room } => {
                 before.retain(|(earlier, _)| earlier != key);
                 sum(before.iter().map(|(_, permits)| *permits)) <= *room
@@ -55,8 +68,17 @@ fn permits_of(mode: Mode) -> u32 {
     }
 }
 
+/// How many entries from the first on are enough to know whether permits are free, for a semaphore of this limit: each of them
+/// has one permit at the least.
+pub(super) fn enough_of(kind: Kind) -> i64 {
+    match kind {
+        Kind::Semaphore { limit } => i64::from(limit),
+        Kind::Mutex | Kind::RwLock => 1,
+    }
+}
+
 /// Where the entry at this place stands. Of a line whose middle was not read the first, the one before and the entry itself are
-/// enough for an exclusive claim.
+/// enough for an exclusive claim; for permits, the first [`enough_of`] them, the one before and the entry itself.
 pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
     let (Some(own), Some(before)) = (line.get(at), line.get(..at)) else { return Verdict::Held };
     if before.iter().any(|entry| entry.purpose == Purpose::Sealed) {
@@ -64,16 +86,23 @@ pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
     }
     let blocker = match own.mode {
         Mode::Exclusive => before.last().map(|entry| Blocker::Key(entry.key.clone())),
-        Mode::Shared => before.iter().rfind(|entry| entry.mode != Mode::Shared).map(|entry| Blocker::Key(entry.key.clone())),
+        Mode::Shared => {
+            let writers = before.iter().filter(|entry| entry.mode != Mode::Shared);
+            let writers: Vec<(Vec<u8>, i64)> = writers.map(|entry| (entry.key.clone(), entry.revision)).collect();
+            (!writers.is_empty()).then_some(Blocker::Writers(writers))
+        }
         Mode::Permits(count) => {
             let limit = match own.kind {
                 Kind::Semaphore { limit } => limit,
                 Kind::Mutex | Kind::RwLock => 0,
             };
             let room = u64::from(limit.saturating_sub(count));
-            let before: Vec<(Vec<u8>, u32)> =
-                before.iter().map(|entry| (entry.key.clone(), permits_of(entry.mode).max(1))).collect();
-            (sum(before.iter().map(|(_, permits)| *permits)) > room).then_some(Blocker::Permits { before, room })
+            let taken = |entry: &Entry| permits_of(entry.mode).max(1);
+            let is_full = sum(before.iter().map(taken)) > room;
+            is_full.then(|| match before.last() {
+                Some(last) if holders(before) < before.len() => Blocker::Key(last.key.clone()),
+                _ => Blocker::Permits { before: before.iter().map(|entry| (entry.key.clone(), taken(entry))).collect(), room },
+            })
         }
     };
     blocker.map_or(Verdict::Held, Verdict::Blocked)
@@ -161,11 +190,34 @@ mod tests {
     fn a_waiter_waits_for_no_more_than_it_must() {
         let key = |at: usize| Verdict::Blocked(Blocker::Key(format!("name/{at}").into_bytes()));
         assert_eq!(verdict(&line(&["", "", ""]), 2), key(1), "an exclusive one for the one before it");
-        assert_eq!(verdict(&line(&[WRITER, READER, READER]), 2), key(0), "a reader for the last writer");
+        let writers = |of: &[usize]| {
+            let made = |at: &usize| (format!("name/{at}").into_bytes(), *at as i64 + 10);
+            Verdict::Blocked(Blocker::Writers(of.iter().map(made).collect()))
+        };
+        assert_eq!(verdict(&line(&[WRITER, READER, READER]), 2), writers(&[0]), "a reader for the writers");
+        assert_eq!(verdict(&line(&[WRITER, READER, "", READER]), 3), writers(&[0, 2]));
         assert_eq!(verdict(&line(&["purpose=sealed&kind=mutex", ""]), 1), Verdict::Sealed);
         let Verdict::Blocked(mut blocker) = verdict(&line(&[TWO, ONE, TWO]), 2) else { panic!("five of three") };
         assert!(!blocker.deleted(b"name/1"), "four of three");
         assert!(blocker.deleted(b"name/0"));
+        assert_eq!(verdict(&line(&[TWO, TWO, ONE]), 2), key(1), "permits behind a waiter for that one");
+    }
+
+    /// What is not read changes nothing for who holds and who waits.
+    #[test]
+    fn permits_need_only_the_first_of_a_long_line() {
+        let all = ["", ONE, TWO];
+        for number in 0..all.len().pow(6) {
+            let words: Vec<&str> = (0..6).map(|digit| all[number / all.len().pow(digit) % all.len()]).collect();
+            let (whole, at) = (line(&words), 5);
+            if whole[at].mode == Mode::Exclusive {
+                continue;
+            }
+            let enough = usize::try_from(enough_of(whole[at].kind)).expect("a number");
+            let mut part = whole[..enough].to_vec();
+            part.extend_from_slice(&whole[at - 1..=at]);
+            assert_eq!(verdict(&part, part.len() - 1), verdict(&whole, at), "{words:?}");
+        }
     }
 
     #[test]

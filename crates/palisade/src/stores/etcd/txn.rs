@@ -101,6 +101,16 @@ pub(super) fn read_line(prefix: &[u8]) -> RequestOp {
     op(Request::Range(RangeRequest { key: prefix.to_vec(), range_end: prefix_end(prefix), ..RangeRequest::default() }))
 }
 
+/// Reads the line up to the one that was made at this revision.
+pub(super) fn read_until(prefix: &[u8], revision: i64) -> RequestOp {
+    by_age(prefix, SortOrder::Ascend, 0, revision)
+}
+
+/// Reads so many from the first on, none of them made after this revision; 0: whenever.
+pub(super) fn read_firsts(prefix: &[u8], count: i64, revision: i64) -> RequestOp {
+    by_age(prefix, SortOrder::Ascend, count, revision)
+}
+
 fn by_age(prefix: &[u8], order: SortOrder, limit: i64, made_until: i64) -> RequestOp {
     op(Request::Range(RangeRequest {
         key: prefix.to_vec(),
