@@ -82,14 +82,15 @@ async fn every_verb_costs_what_the_page_says() {
     let (ours, theirs) = (client(&server), client(&server));
     let first = Since::now(&server);
     release(acquire(&ours, "warm").await).await;
-    assert_eq!((first.requests(&server, "LeaseGrant"), first.requests(&server, "Txn")), (1, 2));
+    assert_eq!((first.requests(&server, "LeaseGrant"), first.requests(&server, "Txn")), (1, 1));
     // A free name.
     let since = Since::now(&server);
     for _ in 0..ROUNDS {
         release(acquire(&ours, "free").await).await;
     }
-    assert_eq!(since.requests(&server, "Txn"), 2 * ROUNDS, "one to acquire and one to release");
-    since.none_but(&server, &["Txn"]);
+    assert_eq!(since.requests(&server, "Txn"), ROUNDS, "one to acquire");
+    assert_eq!(since.requests(&server, "DeleteRange"), ROUNDS, "and one to release");
+    since.none_but(&server, &["Txn", "DeleteRange"]);
     // A taken one, which is not waited for.
     let held = acquire(&ours, "taken").await;
     drop(theirs.mutex("other").lease(LONG).acquire().await.expect("its session"));
@@ -109,7 +110,8 @@ async fn every_verb_costs_what_the_page_says() {
     release(held).await;
     let next = tokio::time::timeout(LIMIT, waiting).await.expect("its turn").expect("no panic").expect("a grant");
     let handed = since.requests(&server, "Txn");
-    assert!((2..=2 + since.ticks(HEARTBEAT)).contains(&handed), "{handed} transactions");
+    assert!((1..=1 + since.ticks(HEARTBEAT)).contains(&handed), "{handed} transactions");
+    assert_eq!(since.requests(&server, "DeleteRange"), 1);
     release(next).await;
     // Lists.
     let since = Since::now(&server);
@@ -195,11 +197,15 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
         for turn in turns {
             tokio::time::timeout(LIMIT, turn).await.expect("its turn").expect("no panic");
         }
-        let (requests, events, bytes) = (since.requests(&server, "Txn"), since.sent(&server, "Watch"), since.bytes(&server));
+        let (requests, events, bytes) = (
+            since.requests(&server, "Txn") + since.requests(&server, "DeleteRange"),
+            since.sent(&server, "Watch"),
+            since.bytes(&server),
+        );
         // On a busy machine some are not answered in time, and are sent again.
         let heartbeats = 3 * waiters * since.ticks(HEARTBEAT);
         println!(
-            "{waiters} of {}: {requests} transactions, {events} messages of watches, {bytes} bytes, {:?}",
+            "{waiters} of {}: {requests} requests, {events} messages of watches, {bytes} bytes, {:?}",
             line.what,
             since.1.elapsed()
         );
@@ -207,13 +213,13 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
         // The release, the look of the next, and a renewal where little is left of its lease as a waiter. Permits are written when
         // they are granted, and then the next looks.
         let most = if line.waiter == Takes::Permits { 5 } else { 3 };
-        assert!((turns..=most * turns + heartbeats).contains(&requests), "{}: {requests} transactions", line.what);
+        assert!((turns..=most * turns + heartbeats).contains(&requests), "{}: {requests} requests", line.what);
         // The deletion to the next in line and to its own watch, and the end of three watches: a herd would be hundreds each.
         assert!(events <= 3 * most * turns + since.ticks(HEARTBEAT), "{}: {events} messages", line.what);
         // A few keys, and never the line.
         assert!(bytes <= 1500 * (requests + events), "{}: {bytes} bytes for {requests} requests", line.what);
         // A heartbeat that is answered after its own release asks what became of the session.
-        since.none_but(&server, &["Txn", "LeaseKeepAlive", "LeaseGrant", "LeaseTimeToLive"]);
+        since.none_but(&server, &["Txn", "DeleteRange", "LeaseKeepAlive", "LeaseGrant", "LeaseTimeToLive"]);
     }
 }
 

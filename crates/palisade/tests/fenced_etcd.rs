@@ -84,6 +84,27 @@ async fn a_stale_holder_is_refused() {
     assert_eq!(value(&server, "left"), "3");
 }
 
+/// The next claim of this client stands where the last one stood; what that one was allowed is not for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_earlier_grant_by_the_same_key_writes_nothing() {
+    let server = Etcd::start();
+    let (locks, shop) = (connect(url(&server)), FencedKeys::connect(url(&server)).expect("a good URL"));
+    let mut earlier: Option<Held> = None;
+    for round in 0..3 {
+        let guard = locks.mutex("stock").lease(LONG).acquire().await.expect("a grant");
+        let held = Held::by(&guard).expect("a lock in etcd");
+        shop.put(&held, "round", round.to_string()).await.expect("written");
+        if let Some(earlier) = &earlier {
+            assert_eq!(earlier.lock_key(), held.lock_key(), "one key serves both");
+            assert!(matches!(shop.put(earlier, "round", "late").await, Err(KeyError::NotHeld)));
+        }
+        assert_eq!(value(&server, "round"), round.to_string());
+        assert_eq!(guard.release().await.expect("an answer"), palisade::Released::Done);
+        assert!(matches!(shop.put(&held, "round", "late").await, Err(KeyError::NotHeld)));
+        earlier = Some(held);
+    }
+}
+
 /// As the locks: TLS, a login, and several members, of which one is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_url_is_that_of_the_locks() {

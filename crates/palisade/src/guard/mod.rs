@@ -113,7 +113,7 @@ impl<M: GuardMode> Guard<M> {
         token
     }
 
-    /// The unique value of this claim, as it stands in the store. A secret: who knows it can release the lock.
+    /// The unique value of this claim, as it stands in the store, except in etcd, where keys are used again. A secret: who knows it can release the lock.
     pub fn value(&self) -> String {
         self.grip.kept.claim.id.reveal()
     }

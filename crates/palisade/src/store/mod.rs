@@ -130,7 +130,8 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// What a write in the same system can compare to know that this claim still holds; `None` where there is no such thing, or
-    /// the claim does not hold. Where it follows from the claim alone it need not be asked here. For ZooKeeper: the path of its node.
+    /// the claim does not hold. Where it follows from the claim alone it need not be asked here. For ZooKeeper: the path of its node;
+    /// for etcd: what its key ends with.
     fn lock_key(&self, claim: ClaimId) -> Option<String> {
         let _ = claim;
         None

@@ -1,5 +1,6 @@
 //! What the tests of etcd share: a lock that is held and waited for through a fault, and what the server says of itself.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -116,6 +117,30 @@ pub fn leases_of(server: &Etcd, made: &[u64]) -> Vec<String> {
         }
     }
     leases
+}
+
+/// All keys that locks ever had here, each as often as it was made. Nothing may have been compacted.
+pub fn keys_ever(server: &Etcd) -> Vec<String> {
+    let last = format!("lock/zzz/{}", fastrand::u64(..));
+    server.etcdctl(&["put", &last, ""]);
+    let mut etcdctl = Command::new("etcdctl");
+    etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &server.url(), "watch", "--prefix", "--rev=1", "lock/"]);
+    let mut etcdctl = etcdctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("etcdctl");
+    let mut lines = BufReader::new(etcdctl.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    let mut made = Vec::new();
+    while let Some(line) = lines.next() {
+        if line == "PUT" {
+            made.push(lines.next().expect("a key"));
+        }
+        if made.last() == Some(&last) {
+            break;
+        }
+    }
+    etcdctl.kill().and_then(|()| etcdctl.wait()).expect("ended");
+    assert_eq!(made.pop(), Some(last), "the history was told to its end");
+    made.retain(|key| !key.starts_with("lock/zzz/"));
+    server.etcdctl(&["del", "--prefix", "lock/zzz/"]);
+    made
 }
 
 /// The keys that the server has, of locks.

@@ -17,7 +17,8 @@ pub struct Held {
     name: Name,
     /// As it was said; else a URL says it.
     prefix: Option<String>,
-    claim: ClaimId,
+    /// What the key of the lock ends with: the claim, unless it stands where another has left.
+    end: ClaimId,
     fence: Fence,
     exact_name: bool,
 }
@@ -31,7 +32,9 @@ impl Held {
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
         let claim = &guard.grip().kept.claim;
         in_etcd(guard.grip().core.capability().store)?;
-        Ok(Held::new(claim.name.clone(), claim.id, guard.fence()))
+        // A grant that is known to be gone has none, and then no key has its revision.
+        let end = guard.grip().core.store.lock_key(claim.id).and_then(|end| ClaimId::parse(&end));
+        Ok(Held::new(claim.name.clone(), end.unwrap_or(claim.id), guard.fence()))
     }
 
     /// The grant that was carried here from another process.
@@ -47,8 +50,8 @@ impl Held {
         Ok(Held::new(grant.name.clone(), grant.claim_id()?, grant.fence))
     }
 
-    fn new(name: Name, claim: ClaimId, fence: Fence) -> Held {
-        Held { name, prefix: None, claim, fence, exact_name: false }
+    fn new(name: Name, end: ClaimId, fence: Fence) -> Held {
+        Held { name, prefix: None, end, fence, exact_name: false }
     }
 
     /// The path of the lock's URL, if it has one, for a client of your own. [`FencedKeys`](super::FencedKeys) know it by their URL.
@@ -68,13 +71,13 @@ impl Held {
         let name = if self.exact_name { self.name.as_str().to_owned() } else { self.name.mapped(CAPABILITY.name_limit) };
         let prefix = self.prefix.as_deref().unwrap_or_default();
         let slash = if prefix.is_empty() { "" } else { "/" };
-        format!("{prefix}{slash}{name}/{}", self.claim.reveal()).into_bytes()
+        format!("{prefix}{slash}{name}/{}", self.end.reveal()).into_bytes()
     }
 
     /// The same, where the URL of the locks says what is not said here.
     pub(super) fn lock_key_of(&self, link: &Link) -> Vec<u8> {
         match (&self.prefix, self.exact_name) {
-            (None, false) => link.lock_key(&self.name, self.claim),
+            (None, false) => link.lock_key(&self.name, self.end),
             _ => self.lock_key(),
         }
     }
@@ -96,7 +99,7 @@ fn in_etcd(store: &str) -> Result<()> {
     }
 }
 
-/// Without the claim, which is a secret.
+/// Without the key, which is a secret.
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Held").field("name", &self.name).field("fence", &self.fence).finish_non_exhaustive()

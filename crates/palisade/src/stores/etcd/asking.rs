@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::claiming::place;
 use super::entry::{Entry, Purpose};
-use super::known::Seat;
 use super::members::{Again, Failed};
 use super::proto::TxnRequest;
 use super::renewing::LOOKS;
+use super::seats::Seat;
 use super::session::Session;
 use super::shared::Shared;
 use super::standing::{Blocker, enough_of};
@@ -23,7 +23,7 @@ impl Shared {
         revision: i64,
         sessions: (&Arc<Session>, &Arc<Session>),
     ) -> Result<Standing, Failed> {
-        let Seat { line, key } = &**seat;
+        let Seat { line, key, .. } = &**seat;
         let firsts = txn::read_firsts(line, enough_of(claim.claim.kind), revision);
         let reading =
             TxnRequest { success: vec![txn::read(key), firsts, txn::read_before(line, revision)], ..TxnRequest::default() };
@@ -42,7 +42,7 @@ impl Shared {
         revision: i64,
         (session, full): (&Arc<Session>, &Arc<Session>),
     ) -> Result<Standing, Failed> {
-        let Seat { line, key } = &**seat;
+        let Seat { line, key, .. } = &**seat;
         let known = {
             let book = self.claims.lock();
             book.known.get(&claim.claim.id).and_then(|known| known.waiting.as_ref()).map(|waiting| waiting.blocker.clone())

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{self, Entry, Purpose};
-use super::known::Seat;
 use super::members::{Again, Failed};
 use super::past::Broken;
 use super::proto::{RequestOp, TxnRequest};
+use super::seats::Seat;
 use super::session::Session;
 use super::shared::{Shared, gone};
 use super::standing::{Verdict, check_kind, enough_of, verdict};
@@ -33,7 +33,7 @@ impl Shared {
         if let Some(value) = &claim.value {
             entry::check_value(value)?;
         }
-        let seat = self.seat(&claim.name, claim.id);
+        let seat = self.seat_for(claim)?;
         if self.stays(&seat).await {
             self.is_unsure(claim.id);
         }
@@ -68,6 +68,11 @@ impl Shared {
                 self.forget(claim.id);
                 self.end_owned(claim.id);
                 self.withdrawn(claim.id, &seat);
+                match answer {
+                    Ok(_) => self.leave(&claim.name, claim.id, &seat, true),
+                    // It was refused, and is not asked about again.
+                    Err(_) => self.claims.lock().seats.left(&[claim.id]),
+                }
             }
         }
         answer
@@ -81,7 +86,7 @@ impl Shared {
         full: &Arc<Session>,
         wait: Option<&Arc<Session>>,
     ) -> Result<Option<Answer>, Failed> {
-        let Seat { line, key } = &**seat;
+        let Seat { line, key, .. } = &**seat;
         let value = entry::value(claim);
         let otherwise = match (wait, claim.mode) {
             (Some(wait), _) => {
@@ -97,7 +102,7 @@ impl Shared {
         let asking =
             TxnRequest { compare: vec![txn::is_empty(line)], success: vec![txn::put(key, value, full.id)], failure: otherwise };
         let before = self.members.past.highest();
-        let response = self.txn(asking, Again::Freely).await?;
+        let response = self.make(seat, asking).await?;
         let seen = txn::revision_of(&response);
         let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
         if (response.succeeded || stands) && seen <= before {
@@ -180,11 +185,11 @@ impl Shared {
         if claim.mode == Mode::Exclusive || !would_hold(claim, seat, line)? {
             return Ok(Answer::Busy(busy(line)));
         }
-        let Seat { line: prefix, key } = &**seat;
+        let Seat { line: prefix, key, .. } = &**seat;
         let mut stand = vec![txn::put(key, entry::value(claim), full.id)];
         stand.extend(read_to_end(claim, prefix));
         let asking = TxnRequest { compare: vec![txn::made_at(key, 0)], success: stand, failure: vec![txn::read_line(prefix)] };
-        let response = self.txn(asking, Again::Freely).await?;
+        let response = self.make(seat, asking).await?;
         let line = Entry::read_all(txn::keys_of(response))?;
         let Some((at, own)) = line.iter().enumerate().find(|(_, entry)| entry.key == *key) else { return Err(gone().into()) };
         if check_kind(&line, claim.kind).is_ok() && verdict(&line, at) == Verdict::Held {

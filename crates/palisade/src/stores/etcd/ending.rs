@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{Entry, Purpose};
-use super::known::Seat;
 use super::members::{Again, Failed};
 use super::proto::{Compare, TxnRequest};
+use super::seats::Seat;
 use super::shared::Shared;
 use super::standing::holders;
 use super::txn;
@@ -15,11 +15,14 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{ClaimRef, Ending, Gone, Mode, Released, Revoked, Standing};
 
-/// Our key, by its fence where it is known.
+/// Our key, by its fence where it is known. Where it is not, the request could change whatever stands there when it arrives.
 pub(super) fn ours(seat: &Seat, fence: Option<Fence>) -> Compare {
     match fence.and_then(|fence| i64::try_from(fence.get()).ok()) {
         Some(revision) => txn::made_at(&seat.key, revision),
-        None => txn::exists(&seat.key),
+        None => {
+            seat.sent();
+            txn::exists(&seat.key)
+        }
     }
 }
 
@@ -38,6 +41,8 @@ impl Shared {
             return Ok(Released::AlreadyLost);
         }
         let known = self.forget(id);
+        let made = known.as_ref().map(|known| known.revision);
+        let is_plain = known.as_ref().is_some_and(|known| known.closed_until.is_none());
         if let Some(until) = known.filter(|known| known.waiting.is_none()).and_then(|known| known.closed_until) {
             self.closing(id, until);
         }
@@ -47,19 +52,19 @@ impl Shared {
             (Ending::Release, Some(left)) => {
                 let closed = self.close(claim, &seat, left).await?;
                 self.closed(id);
+                self.claims.lock().seats.left(&[id]);
                 return Ok(done(closed));
             }
             (Ending::Release | Ending::Undo, _) => {
-                let deleting = TxnRequest {
-                    compare: vec![ours(&seat, claim.fence)],
-                    success: vec![txn::delete(&seat.key)],
-                    failure: Vec::new(),
+                let deleted = match made.filter(|_| seat.is_private()) {
+                    Some(revision) => self.delete_own(&seat, revision).await,
+                    None => self.delete_if_ours(&seat, claim.fence).await,
                 };
-                match self.txn(deleting, Again::Never).await {
-                    Ok(response) => done(response.succeeded && txn::deleted_by(&response) > 0),
+                match deleted {
+                    Ok(deleted) => done(deleted),
                     Err(failed) => {
                         // Whoever asks us may give up before the store answers.
-                        self.delete_later(&seat, Duration::ZERO);
+                        self.delete_later(id, &seat, Duration::ZERO);
                         return Err(failed.into());
                     }
                 }
@@ -68,7 +73,24 @@ impl Shared {
         self.closed(id);
         self.end_owned(id);
         self.withdrawn(id, &seat);
+        match ending {
+            Ending::Seal(_) => self.claims.lock().seats.left(&[id]),
+            Ending::Release | Ending::Undo => {
+                self.leave(&claim.claim.name, id, &seat, is_plain && released == Released::Done);
+            }
+        }
         Ok(released)
+    }
+
+    /// Deletes the key of a claim that is not known here: another process's grant, or one that was asked for and never answered.
+    async fn delete_if_ours(&self, seat: &Seat, fence: Option<Fence>) -> Result<bool, Failed> {
+        let deleting =
+            TxnRequest { compare: vec![ours(seat, fence)], success: vec![txn::delete(&seat.key)], failure: Vec::new() };
+        let response = self.txn(deleting, Again::Never).await?;
+        if fence.is_none() {
+            seat.arrived();
+        }
+        Ok(response.succeeded && txn::deleted_by(&response) > 0)
     }
 
     /// Gives a grant back whose minimum hold is not over: the key stays, on a session as long as that, and is deleted when the time
@@ -176,7 +198,10 @@ impl Shared {
         // If it is one of ours, nobody needs to wait for the watch.
         let ours = {
             let book = self.claims.lock();
-            book.known.iter().find(|(_, known)| known.seat.key == victim.key).map(|(claim, _)| *claim)
+            book.known
+                .iter()
+                .find(|(_, known)| known.seat.key == victim.key && known.revision == victim.revision)
+                .map(|(claim, _)| *claim)
         };
         if let Some(claim) = ours {
             self.ended(claim, Gone::Revoked);

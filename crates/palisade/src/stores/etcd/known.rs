@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::seats::{Seat, Seats};
 use super::session::Session;
 use super::standing::Blocker;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ClaimId, Gone, Kind, Lease, Mode};
+use crate::store::{ByClaim, ClaimId, Gone, Kind, Lease, Mode};
 use crate::stores::mailbox::Mailbox;
 
 /// A claim of ours that is in the store, as far as we know.
@@ -36,13 +37,6 @@ pub(super) struct Known {
     pub(super) opened: bool,
     /// Whether the key was seen after the watch was opened: then only the watch can tell of its end.
     pub(super) verified: bool,
-}
-
-/// Where a claim's key is.
-pub(super) struct Seat {
-    /// What the keys of the line begin with.
-    pub(super) line: Vec<u8>,
-    pub(super) key: Vec<u8>,
 }
 
 pub(super) struct Waiting {
@@ -89,7 +83,8 @@ pub(super) struct Claims(Mutex<Book>);
 
 #[derive(Default)]
 pub(super) struct Book {
-    pub(super) known: HashMap<ClaimId, Known>,
+    pub(super) known: ByClaim<Known>,
+    pub(super) seats: Seats,
     buried: HashMap<ClaimId, (Gone, Moment)>,
 }
 

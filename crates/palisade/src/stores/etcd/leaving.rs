@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::known::Seat;
 use super::members::Again;
 use super::proto::TxnRequest;
+use super::seats::Seat;
 use super::shared::Shared;
 use super::txn;
 use crate::lease::{BootClock, Clock, Moment};
+use crate::store::ClaimId;
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -31,8 +32,8 @@ pub(super) struct Leaving {
 
 #[derive(Default)]
 struct List {
-    /// With the time before which it is too early.
-    keys: HashMap<Vec<u8>, Moment>,
+    /// With the claim, and the time before which it is too early.
+    keys: HashMap<Vec<u8>, (ClaimId, Moment)>,
     /// Those whose deletion is under way.
     going: HashSet<Vec<u8>>,
     is_attended: bool,
@@ -58,10 +59,12 @@ impl Shared {
         }
     }
 
-    /// Deletes the key of a claim that has ended, after this time and until it is done. Nobody else ever has a key of this claim.
-    pub(super) fn delete_later(self: &Arc<Self>, seat: &Arc<Seat>, after: Duration) {
+    /// Deletes the key of a claim that has ended, after this time and until it is done. Nobody else ever has a key of this claim:
+    /// it is not used again.
+    pub(super) fn delete_later(self: &Arc<Self>, claim: ClaimId, seat: &Arc<Seat>, after: Duration) {
+        seat.sent();
         let mut leaving = self.leaving();
-        leaving.keys.entry(seat.key.clone()).or_insert_with(|| BootClock.now() + after);
+        leaving.keys.entry(seat.key.clone()).or_insert_with(|| (claim, BootClock.now() + after));
         if !std::mem::replace(&mut leaving.is_attended, true) {
             tokio::spawn(attend(Arc::downgrade(self)));
         }
@@ -74,7 +77,7 @@ impl Shared {
             let (due, is_left): (Vec<Vec<u8>>, bool) = {
                 let mut leaving = self.leaving();
                 leaving.is_attended = !leaving.keys.is_empty();
-                let due = leaving.keys.iter().filter(|(_, after)| **after <= now);
+                let due = leaving.keys.iter().filter(|(_, (_, after))| *after <= now);
                 let due: Vec<Vec<u8>> = due.take(DELETES).map(|(key, _)| key.clone()).collect();
                 leaving.going.extend(due.iter().cloned());
                 (due, leaving.is_attended)
@@ -86,14 +89,14 @@ impl Shared {
             let deleting = TxnRequest { success: deletes, ..TxnRequest::default() };
             let answer = self.txn(deleting, Again::Freely).await;
             let again = matches!(&answer, Err(failed) if failed.error.retry_may_help());
-            {
+            let left: Vec<ClaimId> = {
                 let mut leaving = self.leaving();
                 leaving.going.clear();
-                if !again {
-                    // What the store refuses it will refuse again.
-                    leaving.keys.retain(|key, _| !due.contains(key));
-                }
-            }
+                // What the store refuses it will refuse again.
+                let left = if again { Vec::new() } else { due };
+                left.iter().filter_map(|key| leaving.keys.remove(key)).map(|(claim, _)| claim).collect()
+            };
+            self.claims.lock().seats.left(&left);
             self.leaving.answered.notify_waiters();
             if again {
                 return true;

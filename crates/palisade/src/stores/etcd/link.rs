@@ -37,9 +37,9 @@ impl Link {
         Ok(Link { settings, members })
     }
 
-    /// The key that a claim holds by, in locks of this URL.
-    pub(crate) fn lock_key(&self, name: &Name, claim: ClaimId) -> Vec<u8> {
-        format!("{}{}", self.settings.line(name), claim.reveal()).into_bytes()
+    /// The key of a lock that ends so, in locks of this URL.
+    pub(crate) fn lock_key(&self, name: &Name, end: ClaimId) -> Vec<u8> {
+        format!("{}{}", self.settings.line(name), end.reveal()).into_bytes()
     }
 
     /// Reads a key, as it was at a revision or as it is now.

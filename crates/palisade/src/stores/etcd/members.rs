@@ -41,6 +41,14 @@ pub(super) enum Again {
     Never,
 }
 
+/// How often a request was sent that has its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    Once,
+    /// An earlier one may have arrived as well, or may yet.
+    Again,
+}
+
 /// An error, and whether it is that the lease of the request is gone.
 pub(super) struct Failed {
     pub(super) error: Error,
@@ -157,33 +165,29 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        self.ask_within(path, question, again, self.request_timeout).await
+        self.ask_counted(path, question, again).await.map(|(answer, _)| answer)
     }
 
-    /// As [`ask`](Members::ask), with a limit of its own.
-    pub(super) async fn ask_within<Q, A>(
-        &self,
-        path: &'static str,
-        question: Q,
-        again: Again,
-        limit: Duration,
-    ) -> Result<A, Failed>
+    /// As [`ask`](Members::ask), and says how often it was sent.
+    pub(super) async fn ask_counted<Q, A>(&self, path: &'static str, question: Q, again: Again) -> Result<(A, Sent), Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
+        let limit = self.request_timeout;
         let mut hung_at = None;
         let at_least = self.past.highest();
         let asking = async {
             let mut logins = 0;
             let mut attempt = 1;
+            let mut sent = Sent::Once;
             loop {
                 let place = self.current();
                 hung_at = Some(place);
                 let member = self.member(place)?;
                 let token = self.token().await?;
                 let status = match self.send(place, member, path, question.clone(), token.clone(), limit).await {
-                    Ok(answer) => return self.check(&answer, &member.host, at_least).map(|()| answer),
+                    Ok(answer) => return self.check(&answer, &member.host, at_least).map(|()| (answer, sent)),
                     Err(status) => status,
                 };
                 let error = match remedy(&status, &member.host) {
@@ -201,6 +205,7 @@ impl Members {
                         if again == Again::Never {
                             return Err(error.into());
                         }
+                        sent = Sent::Again;
                         error
                     }
                     Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true }),

@@ -16,6 +16,7 @@
 //!     mailbox ◄─── known ◄────┘ └── watcher ◄──      └─► session ─► heartbeat ─► server
 //! ```
 //!
+//! `seats` is where the keys are, and which are used again.
 //! `electing` is what elections add: the leader's value, and who watches it.
 //! `standing` is the rule by which the keys of a line hold or wait; `entry` is what a key says.
 //!
@@ -26,7 +27,7 @@
 //! | acquire, free | 1 transaction |
 //! | acquire, in line | 1 transaction, 1 watch, 1 more after a while; 1 read more if something was written meanwhile |
 //! | hand-off | the release, and 1 read by whoever is next; permits are written as well, and then the one behind them reads |
-//! | release | 1 transaction |
+//! | release | 1 deletion |
 //! | a hold longer than 100 ms | 1 watch, and 1 read for a hundred keys |
 //! | renewal | 1 keep-alive for all claims of one length, and 1 message that asks the watches for a sign of life |
 
@@ -46,6 +47,7 @@ mod past;
 mod plain;
 mod proto;
 mod renewing;
+mod seats;
 mod session;
 mod settings;
 mod shared;
@@ -65,8 +67,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation, Order,
-    Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation,
+    Order, Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::stores::mailbox::PutsBack;
 use crate::url::StoreUrl;
@@ -180,6 +182,10 @@ impl Store for EtcdStore {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.0.inspect(query).await
+    }
+
+    fn lock_key(&self, claim: ClaimId) -> Option<String> {
+        self.0.key_end(claim)
     }
 
     async fn event(&self) -> Event {

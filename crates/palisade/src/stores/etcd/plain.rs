@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Order, Page, Query, Released, Revoked,
-    Standing, Store, Wakes, Woken,
+    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Leader, Observation, Order, Page, Query, Released,
+    Revoked, Standing, Store, Wakes, Woken,
 };
 use crate::stores::etcd::proto::TxnRequest;
 
@@ -51,7 +51,8 @@ impl PlainStore {
                 let _ = match happened {
                     // Something was written between our look and the opening of the watch.
                     Told::Opened(revision) if revision != seen => tell.send(false),
-                    Told::Deleted(_) => tell.send(true),
+                    // Not the end of an earlier key by the same name.
+                    Told::Deleted(kv) if kv.mod_revision > seen => tell.send(true),
                     _ => Ok(()),
                 };
             });
@@ -139,6 +140,10 @@ impl Store for PlainStore {
         // Who waits in the other format is seen, but it is not all.
         page.lines.iter_mut().for_each(|line| line.waiters_known = false);
         Ok(page)
+    }
+
+    fn lock_key(&self, claim: ClaimId) -> Option<String> {
+        self.0.key_end(claim)
     }
 
     async fn event(&self) -> Event {

@@ -5,6 +5,7 @@ use prost::{Message, Oneof};
 
 pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(super) const DELETE_RANGE: &str = "/etcdserverpb.KV/DeleteRange";
 pub(super) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 pub(super) const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 pub(super) const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
@@ -45,6 +46,7 @@ macro_rules! headed {
 headed! {
     RangeResponse, true;
     TxnResponse, true;
+    DeleteRangeResponse, true;
     LeaseGrantResponse, true;
     LeaseRevokeResponse, true;
     LeaseTimeToLiveResponse, false;
@@ -133,12 +135,19 @@ pub(super) struct PutResponse {}
 pub(super) struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) key: Vec<u8>,
+    /// Whether the answer is to say what was deleted.
+    #[prost(bool, tag = "3")]
+    pub(super) prev_kv: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct DeleteRangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(super) deleted: i64,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) prev_kvs: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 
 use super::claiming::place;
 use super::entry::{Entry, Purpose};
-use super::known::Seat;
 use super::members::{Again, Failed};
 use super::proto::{Response, TxnRequest};
+use super::seats::Seat;
 use super::session::{Renewed, Session};
 use super::shared::{Shared, gone};
 use super::standing::{Verdict, verdict};
@@ -153,7 +153,7 @@ impl Shared {
             let shared = Arc::clone(self);
             tokio::spawn(async move {
                 if shared.delete(&seat.key, revision, Again::Freely).await.is_err() {
-                    shared.delete_later(&seat, Duration::ZERO);
+                    shared.delete_later(claim, &seat, Duration::ZERO);
                 }
             });
         }
@@ -365,7 +365,7 @@ impl Shared {
         (session, full): (&Arc<Session>, &Arc<Session>),
         told: bool,
     ) -> Result<Standing, Failed> {
-        let Seat { line, key } = &**seat;
+        let Seat { line, key, .. } = &**seat;
         let moves = session.id != full.id;
         let asking = |write: bool| TxnRequest {
             compare: vec![txn::made_at(key, revision), txn::none_before(line, revision)],

@@ -43,7 +43,7 @@ struct Confirmed {
 }
 
 impl Session {
-    fn new(id: i64, at: Moment, seconds: i64) -> Arc<Session> {
+    pub(super) fn new(id: i64, at: Moment, seconds: i64) -> Arc<Session> {
         let confirmed = Confirmed { at, length: length_of(seconds) };
         Arc::new(Session {
             id,

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::entry::{Entry, Purpose};
-use super::known::{Claims, Known, Seat, Waiting};
+use super::known::{Claims, Known, Waiting};
 use super::leaving::Leaving;
-use super::members::{Again, Failed, Members};
-use super::proto::{KeyValue, TXN, TxnRequest, TxnResponse};
+use super::members::{Again, Failed, Members, Sent};
+use super::proto::{DELETE_RANGE, DeleteRangeRequest, DeleteRangeResponse, KeyValue, TXN, TxnRequest, TxnResponse};
+use super::seats::Seat;
 use super::session::{Session, Sessions};
 use super::settings::Settings;
 use super::standing::Blocker;
@@ -16,7 +17,6 @@ use super::txn;
 use super::watcher::{Contact, Told, Watcher};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
-use crate::name::Name;
 use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
@@ -89,6 +89,7 @@ impl Shared {
     /// The cluster does not know what it has confirmed: all claims are lost. Their sessions are ended, so that no key that has
     /// come back is kept alive by us.
     fn all_ended(self: &Arc<Self>) {
+        self.claims.lock().seats.none_is_free();
         let sessions = self.sessions.end_all();
         for session in &sessions {
             self.session_ended(session);
@@ -103,15 +104,34 @@ impl Shared {
         }
     }
 
-    /// Where the key of a claim is. It follows from the claim alone, so that whoever adopts it finds it.
-    pub(super) fn seat(&self, name: &Name, claim: ClaimId) -> Arc<Seat> {
-        let line = self.settings.line(name);
-        let key = format!("{line}{}", claim.reveal()).into_bytes();
-        Arc::new(Seat { line: line.into_bytes(), key })
-    }
-
     pub(super) async fn txn(&self, txn: TxnRequest, again: Again) -> Result<TxnResponse, Failed> {
         self.members.ask(TXN, txn, again).await
+    }
+
+    /// A transaction that makes the key of a seat, if it is not there. One that is sent twice, or of which nobody hears, may do so
+    /// at any time.
+    pub(super) async fn make(&self, seat: &Seat, txn: TxnRequest) -> Result<TxnResponse, Failed> {
+        seat.sent();
+        let (response, sent) = self.members.ask_counted(TXN, txn, Again::Freely).await?;
+        if sent == Sent::Once {
+            seat.arrived();
+        }
+        Ok(response)
+    }
+
+    /// Deletes the key of a claim that we know; whether that was there, and made at this revision.
+    ///
+    /// Nobody else ever made this very key: its end is random, and what this client has made by it before was surely gone before
+    /// this claim began. So what is deleted is this claim, or nothing; it needs no comparison, which would make it a transaction
+    /// and cost the server more. The exception is a restored snapshot that nobody has noticed yet, in which an earlier claim of ours
+    /// is back by the same key. It is not ours to keep either; but then this claim was lost, and the answer says so.
+    pub(super) async fn delete_own(&self, seat: &Seat, revision: i64) -> Result<bool, Failed> {
+        seat.sent();
+        let deleting = DeleteRangeRequest { key: seat.key.clone(), prev_kv: true };
+        // Never twice: it is not bound to this claim, and the next one may stand there by then.
+        let deleted: DeleteRangeResponse = self.members.ask(DELETE_RANGE, deleting, Again::Never).await?;
+        seat.arrived();
+        Ok(deleted.prev_kvs.iter().any(|kv| kv.create_revision == revision))
     }
 
     /// Reads a whole line, and at which revision.
@@ -218,6 +238,8 @@ impl Shared {
             let mut book = self.claims.lock();
             let known = book.known.remove(&claim)?;
             book.bury(claim, why, known.lease);
+            // Its key is gone. Not for sure by our own hand: it is not used again.
+            book.seats.left(&[claim]);
             known
         };
         known.watches().for_each(|watch| self.watcher.close(watch));
@@ -383,7 +405,7 @@ impl Shared {
         if !locked(&self.unsure).remove(&claim) {
             return;
         }
-        self.delete_later(seat, self.members.request_timeout * 2);
+        self.delete_later(claim, seat, self.members.request_timeout * 2);
     }
 
     // What watches tell.
@@ -402,6 +424,8 @@ impl Shared {
                 waiting.is_near
             }
             Told::Opened(_) | Told::Closed | Told::Settled | Told::Denied => false,
+            // An earlier key by the same name, of which the line that we have read knew already.
+            Told::Deleted(kv) if kv.mod_revision <= waiting.seen => false,
             Told::Deleted(kv) => {
                 let ask = waiting.blocker.deleted(&kv.key);
                 waiting.told |= ask;
@@ -426,7 +450,7 @@ impl Shared {
         })
     }
 
-    fn own_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
+    pub(super) fn own_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
         let mut book = self.claims.lock();
         let Some(known) = book.known.get_mut(&claim) else { return };
         match told {
@@ -441,6 +465,8 @@ impl Shared {
             }
             Told::Closed | Told::Denied => (known.opened, known.verified) = (false, false),
             Told::Changed(_) | Told::Settled => {}
+            // An earlier claim's, which had the same key: a member that is behind tells of it only now.
+            Told::Deleted(kv) if kv.mod_revision <= known.revision => {}
             Told::Deleted(_) => {
                 known.verified = false;
                 let mailbox = known.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox));

@@ -79,7 +79,7 @@ pub(super) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
 }
 
 pub(super) fn delete(key: &[u8]) -> RequestOp {
-    op(Request::Delete(DeleteRangeRequest { key: key.to_vec() }))
+    op(Request::Delete(DeleteRangeRequest { key: key.to_vec(), prev_kv: false }))
 }
 
 pub(super) fn nested(txn: TxnRequest) -> RequestOp {
