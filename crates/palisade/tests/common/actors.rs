@@ -1,11 +1,12 @@
 //! Holders and waiters that live through a fault, and what must be true of them afterwards.
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use palisade::{Client, Fence, Guard, LossReason, Mutex, Released, Result};
+use palisade::{Client, Guard, GuardMode, LossReason, Mutex, Released, Result};
 use tokio::task::JoinHandle;
 
 /// Within this a waiter gets in once the fault is over, on a machine with much else to do; usually in two seconds.
@@ -66,7 +67,7 @@ pub fn is_told(guard: &Guard) -> impl Future<Output = LossReason> {
 
 /// Whoever comes later has the higher fence.
 #[track_caller]
-pub fn rise(fences: &[Fence]) {
+pub fn rise<F: PartialOrd + Debug>(fences: &[F]) {
     assert!(fences.is_sorted_by(|one, next| one < next), "fences do not rise: {fences:?}");
 }
 
@@ -79,14 +80,14 @@ pub async fn in_line(outside: &Client, name: &str, waiters: usize) {
 pub struct Confirmed(Instant, Duration);
 
 impl Confirmed {
-    pub fn of(guard: &Guard) -> Confirmed {
+    pub fn of<M: GuardMode>(guard: &Guard<M>) -> Confirmed {
         // In this order here and in the other below: whatever comes between makes the sum smaller.
         let left = guard.remaining();
         Confirmed(Instant::now(), left)
     }
 
     /// Waits until the store has confirmed the lease again.
-    pub async fn again(self, guard: &Guard) {
+    pub async fn again<M: GuardMode>(self, guard: &Guard<M>) {
         let Confirmed(at, left) = self;
         let renewed = async || {
             let passed = at.elapsed();
@@ -114,7 +115,7 @@ pub struct Believer {
 }
 
 impl Believer {
-    pub fn watch(guard: Arc<Guard>) -> Believer {
+    pub fn watch<M: GuardMode>(guard: Arc<Guard<M>>) -> Believer {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {

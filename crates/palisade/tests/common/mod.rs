@@ -14,6 +14,8 @@ pub mod pair;
 pub mod redis;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper_rows;
 
 use std::sync::Arc;
 use std::time::Duration;

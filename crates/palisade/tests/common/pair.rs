@@ -1,9 +1,10 @@
 //! Somebody who holds and somebody who waits, through a fault, on whatever store.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::{Client, ErrorKind, Guard, LossReason, Released, Result};
+use palisade::{Client, ErrorKind, Exclusive, Guard, GuardMode, LossReason, Released, Result};
 use palisade_conformance::eventually;
 use tokio::task::JoinHandle;
 
@@ -16,20 +17,32 @@ pub const LONG: Duration = Duration::from_secs(120);
 pub const LIMIT: Duration = Duration::from_secs(40);
 
 /// Somebody who holds and somebody who waits. Never do both believe that they hold.
-pub struct Pair {
-    pub held: Arc<Guard>,
+pub struct Pair<M: GuardMode = Exclusive> {
+    pub held: Arc<Guard<M>>,
     believer: Believer,
-    waiting: JoinHandle<Result<(Guard, Instant)>>,
+    waiting: JoinHandle<Result<(Guard<M>, Instant)>>,
 }
 
 impl Pair {
     /// One client takes the lock, another stands in line for it. `outside` sees it.
     pub async fn begin([holder, waiter, outside]: [&Client; 3], name: &str, lease: Duration) -> Pair {
-        let held = Arc::new(holder.mutex(name).lease(lease).store_wait(LONG).acquire().await.expect("a grant"));
-        let believer = Believer::watch(Arc::clone(&held));
+        let held = holder.mutex(name).lease(lease).store_wait(LONG).acquire().await.expect("a grant");
         let lock = waiter.mutex(name).lease(lease).store_wait(LONG);
-        let waiting = tokio::spawn(async move { lock.acquire().await.map(|guard| (guard, Instant::now())) });
+        let pair = Pair::of(held, async move { lock.acquire().await });
         line_is(outside, name, (1, 1)).await;
+        pair
+    }
+}
+
+impl<M: GuardMode> Pair<M>
+where
+    M::Fence: PartialOrd + Debug,
+{
+    /// Whoever has this, and whoever waits so.
+    pub fn of(held: Guard<M>, waiting: impl Future<Output = Result<Guard<M>>> + Send + 'static) -> Pair<M> {
+        let held = Arc::new(held);
+        let believer = Believer::watch(Arc::clone(&held));
+        let waiting = tokio::spawn(async move { waiting.await.map(|guard| (guard, Instant::now())) });
         Pair { held, believer, waiting }
     }
 
@@ -40,7 +53,7 @@ impl Pair {
     }
 
     /// The holder gives the lock back, and the waiter gets in.
-    pub async fn hands_over(self) -> Guard {
+    pub async fn hands_over(self) -> Guard<M> {
         let Pair { held, believer, waiting } = self;
         let fence = held.fence();
         let last = believer.last_belief().expect("it was held at first");
@@ -57,7 +70,7 @@ impl Pair {
     }
 
     /// The holder is told that it has lost the lock, and only then does the waiter get in.
-    pub async fn loses_it_to_the_next(self) -> (LossReason, Guard) {
+    pub async fn loses_it_to_the_next(self) -> (LossReason, Guard<M>) {
         let Pair { held, believer, waiting } = self;
         let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
         let (next, began) = gets_in(waiting).await;
@@ -69,7 +82,7 @@ impl Pair {
     }
 
     /// The same, where the store itself drops the grant: the holder is told at its next contact.
-    pub async fn has_it_dropped(self) -> (LossReason, Guard) {
+    pub async fn has_it_dropped(self) -> (LossReason, Guard<M>) {
         let Pair { held, believer, waiting } = self;
         let reason = tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
         let (next, _) = gets_in(waiting).await;
@@ -80,7 +93,7 @@ impl Pair {
     }
 }
 
-async fn gets_in(waiting: JoinHandle<Result<(Guard, Instant)>>) -> (Guard, Instant) {
+async fn gets_in<M: GuardMode>(waiting: JoinHandle<Result<(Guard<M>, Instant)>>) -> (Guard<M>, Instant) {
     let brought = tokio::time::timeout(LIMIT, waiting).await.expect("the waiter gets in");
     brought.expect("no panic").expect("a grant")
 }
