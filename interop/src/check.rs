@@ -12,10 +12,42 @@ pub enum Mark {
     Leave(String),
 }
 
+/// Who may be inside together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rule {
+    /// Nobody with anybody.
+    #[default]
+    One,
+    /// So many, whoever they are.
+    Few(usize),
+    /// These participants with each other, and all others alone.
+    Readers(BTreeSet<String>),
+}
+
+impl Rule {
+    fn admits(&self, visit: &str, inside: &BTreeSet<String>) -> bool {
+        match self {
+            Self::One => inside.is_empty(),
+            Self::Few(limit) => inside.len() < *limit,
+            Self::Readers(_) => inside.is_empty() || inside.iter().map(String::as_str).chain([visit]).all(|one| !self.adds(one)),
+        }
+    }
+
+    /// Whether this visit adds to the counter: it is protected only from those who are alone.
+    #[must_use]
+    pub fn adds(&self, visit: &str) -> bool {
+        match self {
+            Self::One => true,
+            Self::Few(limit) => *limit == 1,
+            Self::Readers(readers) => !readers.contains(participant(visit)),
+        }
+    }
+}
+
 /// Something that must not happen under a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// Two were inside at once.
+    /// Somebody came who should have waited for those inside.
     Together {
         /// Who came.
         entered: String,
@@ -49,16 +81,16 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Judges a list of marks, and the counter to which every visit added one without an atomic operation.
+/// Judges a list of marks, and the counter to which every visit of one who is alone added one without an atomic operation.
 #[must_use]
-pub fn judge(marks: &[Mark], counted: u64) -> Vec<Violation> {
+pub fn judge(rule: &Rule, marks: &[Mark], counted: u64) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut seen = BTreeSet::new();
     let mut inside = BTreeSet::new();
     for mark in marks {
         match mark {
             Mark::Enter(visit) => {
-                if !inside.is_empty() {
+                if !rule.admits(visit, &inside) {
                     violations.push(Violation::Together { entered: visit.clone(), inside: inside.iter().cloned().collect() });
                 }
                 if !seen.insert(visit) || !inside.insert(visit.clone()) {
@@ -73,21 +105,39 @@ pub fn judge(marks: &[Mark], counted: u64) -> Vec<Violation> {
         }
     }
     violations.extend(inside.into_iter().map(Violation::NeverLeft));
-    let added = seen.len() as u64;
+    let added = seen.iter().filter(|visit| rule.adds(visit)).count() as u64;
     if added != counted {
         violations.push(Violation::Lost { added, counted });
     }
     violations
 }
 
-/// How often each participant entered: visits are `PARTICIPANT#NUMBER`.
+/// How many were inside at once, at the most.
+#[must_use]
+pub fn most(marks: &[Mark]) -> usize {
+    let (mut inside, mut most) = (0_usize, 0);
+    for mark in marks {
+        match mark {
+            Mark::Enter(_) => inside += 1,
+            Mark::Leave(_) => inside = inside.saturating_sub(1),
+        }
+        most = most.max(inside);
+    }
+    most
+}
+
+/// Visits are `PARTICIPANT#NUMBER`.
+fn participant(visit: &str) -> &str {
+    visit.rsplit_once('#').map_or(visit, |(participant, _)| participant)
+}
+
+/// How often each participant entered.
 #[must_use]
 pub fn entries(marks: &[Mark]) -> BTreeMap<String, u64> {
     let mut entries = BTreeMap::new();
     for mark in marks {
         if let Mark::Enter(visit) = mark {
-            let participant = visit.rsplit_once('#').map_or(visit.as_str(), |(participant, _)| participant);
-            *entries.entry(participant.to_owned()).or_default() += 1;
+            *entries.entry(participant(visit).to_owned()).or_default() += 1;
         }
     }
     entries
@@ -108,7 +158,7 @@ mod tests {
     #[test]
     fn one_after_the_other_is_as_it_should_be() {
         let marks = marks("+a#1 -a#1 +b#1 -b#1 +a#2 -a#2");
-        assert_eq!(judge(&marks, 3), []);
+        assert_eq!(judge(&Rule::One, &marks, 3), []);
         assert_eq!(entries(&marks), BTreeMap::from([("a".to_owned(), 2), ("b".to_owned(), 1)]));
     }
 
@@ -118,20 +168,34 @@ mod tests {
             entered: entered.into(),
             inside: inside.iter().map(|visit| (*visit).to_owned()).collect(),
         };
-        assert_eq!(judge(&marks("+a#1 +b#1 -a#1 -b#1"), 2), [together("b#1", &["a#1"])]);
+        assert_eq!(judge(&Rule::One, &marks("+a#1 +b#1 -a#1 -b#1"), 2), [together("b#1", &["a#1"])]);
         let three = [together("b#1", &["a#1"]), together("c#1", &["a#1", "b#1"])];
-        assert_eq!(judge(&marks("+a#1 +b#1 +c#1 -c#1 -b#1 -a#1"), 3), three);
+        assert_eq!(judge(&Rule::One, &marks("+a#1 +b#1 +c#1 -c#1 -b#1 -a#1"), 3), three);
+    }
+
+    #[test]
+    fn as_many_as_the_rule_says_are_as_it_should_be() {
+        let three = marks("+a#1 +b#1 +c#1 -c#1 -b#1 -a#1");
+        assert_eq!(judge(&Rule::Few(3), &three, 0), []);
+        assert_eq!(judge(&Rule::Few(2), &three, 0).len(), 1);
+        assert_eq!((most(&three), most(&marks("+a#1 -a#1 +b#1 -b#1"))), (3, 1));
+        let readers = |names: &[&str]| Rule::Readers(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(judge(&readers(&["a", "b", "c"]), &three, 0), []);
+        assert_eq!(judge(&readers(&["a", "b"]), &three, 1).len(), 1, "c writes, and came to two readers");
+        assert_eq!(judge(&readers(&["b", "c"]), &three, 1).len(), 2, "a writes, and two readers came");
+        assert_eq!(judge(&readers(&["a"]), &marks("+a#1 -a#1 +b#1 -b#1"), 1), []);
+        assert_eq!(judge(&readers(&["a"]), &marks("+a#1 -a#1 +b#1 -b#1"), 0), [Violation::Lost { added: 1, counted: 0 }]);
     }
 
     #[test]
     fn lost_additions_are_found() {
-        assert_eq!(judge(&marks("+a#1 -a#1 +b#1 -b#1"), 1), [Violation::Lost { added: 2, counted: 1 }]);
+        assert_eq!(judge(&Rule::One, &marks("+a#1 -a#1 +b#1 -b#1"), 1), [Violation::Lost { added: 2, counted: 1 }]);
     }
 
     #[test]
     fn marks_that_make_no_sense_are_found() {
-        assert_eq!(judge(&marks("+a#1 -a#1 -a#1"), 1), [Violation::Broken("a#1".into())]);
-        assert_eq!(judge(&marks("+a#1 -a#1 +a#1 -a#1"), 1)[0], Violation::Broken("a#1".into()));
-        assert_eq!(judge(&marks("+a#1"), 1), [Violation::NeverLeft("a#1".into())]);
+        assert_eq!(judge(&Rule::One, &marks("+a#1 -a#1 -a#1"), 1), [Violation::Broken("a#1".into())]);
+        assert_eq!(judge(&Rule::One, &marks("+a#1 -a#1 +a#1 -a#1"), 1)[0], Violation::Broken("a#1".into()));
+        assert_eq!(judge(&Rule::One, &marks("+a#1"), 1), [Violation::NeverLeft("a#1".into())]);
     }
 }

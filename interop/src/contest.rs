@@ -2,7 +2,7 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::check::{Violation, entries, judge};
+use crate::check::{Rule, Violation, entries, judge, most};
 use crate::participant::{Acquired, Extended, Fault, Participant, Released};
 use crate::witness::{Visitor, Witness};
 
@@ -27,6 +27,8 @@ pub struct Contest {
     pub away: Duration,
     /// When nobody enters any more.
     pub length: Duration,
+    /// Who may be inside together.
+    pub rule: Rule,
 }
 
 impl Contest {
@@ -39,6 +41,7 @@ impl Contest {
             stay: Duration::ZERO,
             away: Duration::from_millis(20),
             length,
+            rule: Rule::One,
         }
     }
 
@@ -59,11 +62,11 @@ impl Contest {
             played.collect::<Result<Vec<_>, Fault>>()
         })?;
         let (marks, counted) = witness.seen()?;
-        let mut violations = judge(&marks, counted);
+        let mut violations = judge(&self.rule, &marks, counted);
         violations.extend(dispossessed.into_iter().flatten().map(Violation::Dispossessed));
         let entered = entries(&marks);
         let times = |name: String| (entered.get(&name).copied().unwrap_or(0), name);
-        Ok(Outcome { entries: names.into_iter().map(times).collect(), violations })
+        Ok(Outcome { entries: names.into_iter().map(times).collect(), most: most(&marks), violations })
     }
 
     /// One participant's part. Gives the visits in which it learnt that it had lost the lock.
@@ -79,7 +82,11 @@ impl Contest {
             let visit = visitor.enter(id.clone())?;
             thread::sleep(self.stay);
             let extended = if visits % EXTEND_EVERY == 0 { one.extend(self.lease)? } else { Extended::Yes };
-            visit.leave()?;
+            if self.rule.adds(&id) {
+                visit.leave()?
+            } else {
+                visit.leave_as_found()?
+            }
             let released = one.release()?;
             if extended == Extended::NotHeld || released == Released::NotHeld {
                 dispossessed.push(id);
@@ -95,6 +102,8 @@ impl Contest {
 pub struct Outcome {
     /// How often who entered, in the order of the participants.
     pub entries: Vec<(u64, String)>,
+    /// How many were inside at once, at the most.
+    pub most: usize,
     /// What must not happen under a lock, and did.
     pub violations: Vec<Violation>,
 }
@@ -113,7 +122,11 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total: u64 = self.entries.iter().map(|(entries, _)| entries).sum();
         let entries: Vec<String> = self.entries.iter().map(|(entries, name)| format!("{name} {entries}")).collect();
-        write!(f, "{total} entries ({}), {} violations", entries.join(", "), self.violations.len())?;
+        write!(f, "{total} entries ({}), ", entries.join(", "))?;
+        if self.most > 1 {
+            write!(f, "{} at once, ", self.most)?;
+        }
+        write!(f, "{} violations", self.violations.len())?;
         self.violations.iter().take(5).try_for_each(|violation| write!(f, "\n  {violation}"))
     }
 }

@@ -82,9 +82,17 @@ impl Visit<'_> {
     ///
     /// When the witness does not answer.
     pub fn leave(self) -> Result<(), Fault> {
-        let connection = &mut self.visitor.connection;
-        call(connection, &["SET", COUNTER, &(self.found + 1).to_string()])?;
-        call(connection, &["RPUSH", MARKS, &format!("leave {}", self.id)]).map(drop)
+        call(&mut self.visitor.connection, &["SET", COUNTER, &(self.found + 1).to_string()])?;
+        self.leave_as_found()
+    }
+
+    /// Ends it without a change.
+    ///
+    /// # Errors
+    ///
+    /// When the witness does not answer.
+    pub fn leave_as_found(self) -> Result<(), Fault> {
+        call(&mut self.visitor.connection, &["RPUSH", MARKS, &format!("leave {}", self.id)]).map(drop)
     }
 }
 

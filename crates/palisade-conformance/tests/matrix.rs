@@ -191,16 +191,19 @@ fn zookeeper_shared(format: &str) -> Subject {
 }
 
 /// Three servers, and a login.
-fn zookeeper_ensemble(format: &str) -> Subject {
-    static THREE: LazyLock<Ensemble> = LazyLock::new(|| Ensemble::start_as(&ZooKeeper::with().long_sessions()));
-    by_url(format!("zk://locker:lockpw@{}/locks?format={format}", THREE.addresses()))
+fn zookeeper_ensemble(format: &str, auth: &str) -> Subject {
+    static THREE: LazyLock<Ensemble> =
+        LazyLock::new(|| Ensemble::start_as(&ZooKeeper::with().long_sessions().user("locker", "lockpw")));
+    by_url(format!("zk://locker:lockpw@{}/{auth}?auth={auth}&format={format}", THREE.addresses()))
 }
 
-/// One server, over TLS.
+/// One server, over TLS, which asks for a certificate.
 fn zookeeper_tls(format: &str) -> Subject {
-    static ONE: LazyLock<ZooKeeper> = LazyLock::new(|| ZooKeeper::with().long_sessions().tls().start());
-    let ca = palisade_testkit::certs().ca.display().to_string();
-    by_url(format!("zks://localhost:{}/locks?ca={ca}&format={format}", ONE.tls_address().port()))
+    static ONE: LazyLock<ZooKeeper> = LazyLock::new(|| ZooKeeper::with().long_sessions().mutual_tls().start());
+    let certs = palisade_testkit::certs();
+    let [ca, cert, key] = [&certs.ca, &certs.client, &certs.client_key].map(|path| path.display().to_string());
+    let port = ONE.tls_address().port();
+    by_url(format!("zks://localhost:{port}/locks?ca={ca}&cert={cert}&key={key}&format={format}"))
 }
 
 /// Makes the tests of the table, and the table itself for the test below.
@@ -228,8 +231,8 @@ matrix! {
         zookeeper_mutex = zookeeper("curator"), As::Mutex;
         zookeeper_writer = zookeeper_shared("curator"), As::Writer;
         zookeeper_semaphore = zookeeper_shared("curator"), As::Semaphore;
-        zookeeper_ensemble_mutex = zookeeper_ensemble("curator"), As::Mutex;
-        zookeeper_ensemble_semaphore = zookeeper_ensemble("curator"), As::Semaphore;
+        zookeeper_ensemble_mutex = zookeeper_ensemble("curator", "digest"), As::Mutex;
+        zookeeper_ensemble_semaphore = zookeeper_ensemble("curator", "sasl"), As::Semaphore;
         zookeeper_tls = zookeeper_tls("curator"), As::Mutex;
     "zookeeper" / "kazoo":
         zookeeper_kazoo = zookeeper_shared("kazoo"), As::Mutex;

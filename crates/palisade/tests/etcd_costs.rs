@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::actors::{connect, in_line, is_renewed};
 use common::etcd::{LIMIT, LONG, Metrics, client, keys, leases};
-use common::lines::{LINES, Takes};
+use common::etcd_lines::{LINES, Takes};
 use palisade::blocking::Wait;
 use palisade::{Client, Guard, Released};
 use palisade_conformance::eventually;

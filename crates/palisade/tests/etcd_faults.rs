@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::actors::{connect, is_renewed, number, rise};
 use common::etcd::{LIMIT, LONG, Metrics, Pair, SHORT, client, keys, leases, leases_of, line_is, proxy, revoke_all};
-use common::lines::{Clients, LINES, Line, Pairs, is_alone};
+use common::etcd_lines::{Clients, LINES, Line, Pairs, is_alone};
 use palisade::blocking::Wait;
 use palisade::store::Revoked;
 use palisade::{Client, LossReason, Released};

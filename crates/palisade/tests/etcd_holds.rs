@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::actors::{connect, in_line};
 use common::etcd::{LIMIT, LONG, Metrics, Pair, SHORT, client, keys, leases, leases_of, line_is, proxy};
-use common::lines::LINES;
+use common::etcd_lines::LINES;
 use palisade::store::Revoked;
 use palisade::{ErrorKind, Guard, LossReason, Released};
 use palisade_conformance::eventually;

@@ -173,3 +173,75 @@ async fn a_follower_that_is_cut_off_deceives_nobody() {
     let again = ours.mutex("cut").lease(SHORT).store_wait(LIMIT).acquire_timeout(LIMIT).await.expect("a grant");
     assert!(again.is_held());
 }
+
+/// A leader stands still for longer than a session lasts, and another leads meanwhile. Who holds by the old one is told before the new
+/// one lets anybody in, and nobody believes it again when it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_stood_still_gives_nothing_twice() {
+    let three = three(None, &[]);
+    let old = three.leader();
+    let ours = connect(format!("zk://{}/lock?request_timeout=2s", old.address()));
+    let theirs = connect(format!("zk://{}/lock", three.nodes()[a_follower(&three)].address()));
+    let pair = Pair::begin([&ours, &theirs, &theirs], "stood", SHORT).await;
+    old.pause();
+    let (reason, next) = pair.loses_it_to_the_next().await;
+    assert_eq!(reason, LossReason::Expired);
+    // The last that was sent to it is done now, or never.
+    let waiting = common::actors::wait_for(&ours.mutex("stood").lease(SHORT).store_wait(LIMIT));
+    old.resume();
+    eventually("it follows", async || old.mode().as_deref() == Some("follower")).await;
+    eventually("both are in line", async || nodes(three.leader()).len() == 2).await;
+    assert!(next.is_held() && !waiting.is_finished());
+    let fence = next.fence();
+    assert_eq!(next.release().await.expect("an answer"), Released::Done);
+    let again = tokio::time::timeout(LIMIT, waiting).await.expect("served").expect("no panic").expect("a grant");
+    common::actors::rise(&[fence, again.fence()]);
+    assert_eq!(again.release().await.expect("an answer"), Released::Done);
+    eventually("no node is left", async || nodes(three.leader()).is_empty()).await;
+}
+
+/// Makes a server patient or not with those whom it does not hear, from its next start on.
+fn limit_sync(server: &ZooKeeper, ticks: u32) {
+    let config = server.dir().join("zoo.cfg");
+    let words = std::fs::read_to_string(&config).expect("a configuration");
+    std::fs::write(&config, format!("{words}\nsyncLimit={ticks}\n")).expect("written");
+}
+
+/// A leader is cut off from the others, which choose another at once. It does not know, and goes on answering for longer than the
+/// session: pings, reads, and a `sync`. Only what takes a majority is not answered, and by that who holds is told in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deposed_leader_deceives_nobody() {
+    let lan = Lan::new();
+    let hosts = [lan.host(), lan.host(), lan.host()];
+    let three = three(Some(hosts.clone()), &[("syncLimit", "60")]);
+    let old = three.leader();
+    let at = three.nodes().iter().position(|node| node.address() == old.address()).expect("one of them");
+    // The others hear soon that it is gone.
+    for node in three.nodes().iter().filter(|node| node.address() != old.address()) {
+        limit_sync(node, 4);
+        node.restart();
+        eventually("it follows again", async || node.mode().as_deref() == Some("follower")).await;
+    }
+    let ours = connect(format!("zk://{}/lock?request_timeout=2s", old.address()));
+    let theirs = connect(format!("zk://{}/lock", three.nodes()[a_follower(&three)].address()));
+    let pair = Pair::begin([&ours, &theirs, &theirs], "deposed", SHORT).await;
+    // Kept alive by its heartbeats alone by now.
+    for _ in 0..4 {
+        is_renewed(&pair.held).await;
+    }
+    let others = || hosts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, host)| host);
+    others().for_each(|other| hosts[at].cut_from(other));
+    let (reason, next) = pair.loses_it_to_the_next().await;
+    assert_eq!(reason, LossReason::Expired);
+    assert_eq!(old.mode().as_deref(), Some("leader"), "it still thinks that it leads");
+    let new = three.leader_after(old);
+    println!("{} leads, and {} thinks so too", new.address(), old.address());
+    others().for_each(|other| hosts[at].heal_with(other));
+    let waiting = common::actors::wait_for(&ours.mutex("deposed").lease(SHORT).store_wait(LIMIT));
+    eventually("both are in line", async || nodes(new).len() == 2).await;
+    assert!(next.is_held() && !waiting.is_finished());
+    let fence = next.fence();
+    assert_eq!(next.release().await.expect("an answer"), Released::Done);
+    let again = tokio::time::timeout(LIMIT, waiting).await.expect("served").expect("no panic").expect("a grant");
+    common::actors::rise(&[fence, again.fence()]);
+}

@@ -103,6 +103,12 @@ impl Recipe {
     }
 }
 
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl Library {
     /// The library of this name.
     #[must_use]
@@ -153,7 +159,7 @@ impl Library {
         match program {
             Program::Ours => Ok(Box::new(Ours::connect(url, recipe.kind())?)),
             Program::OursAsKazoo => Ok(Box::new(Ours::connect(&format!("{url}?format=kazoo"), recipe.kind())?)),
-            Program::Saboteur(mistake) => Ok(Box::new(Saboteur::connect(url, mistake)?)),
+            Program::Saboteur(mistake) => Ok(Box::new(Saboteur::connect(url, mistake, recipe)?)),
             _ => Err(Fault::new(format!("{self} is not in Rust"))),
         }
     }

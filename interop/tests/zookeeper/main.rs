@@ -46,15 +46,19 @@ fn ours(peer: Program) -> Program {
 }
 
 /// For a contest, in which one program may play several times.
-fn contestants(programs: &[Program]) -> Result<Vec<Contestant>, Fault> {
+fn contestants(libraries: &[Library]) -> Result<Vec<Contestant>, Fault> {
     let mut contestants: Vec<Contestant> = Vec::new();
-    for (index, program) in programs.iter().enumerate() {
-        let library = Library(*program, Recipe::Mutex);
-        let name = match programs[..index].iter().filter(|earlier| *earlier == program).count() {
+    for (index, library) in libraries.iter().enumerate() {
+        let name = match libraries[..index].iter().filter(|earlier| *earlier == library).count() {
             0 => library.to_string(),
             earlier => format!("{library} {}", earlier + 1),
         };
-        contestants.push((name, Box::new(start(*program, Recipe::Mutex)?)));
+        let Library(program, recipe) = *library;
+        let mut peer = start(program, recipe)?;
+        // The first lock of a Java program can take as long as a whole contest.
+        takes(&mut peer, &shared::name("warm"))?;
+        gives_back(&mut peer)?;
+        contestants.push((name, Box::new(peer)));
     }
     Ok(contestants)
 }

@@ -3,24 +3,25 @@
 use std::time::Duration;
 
 use palisade_interop::check::Violation;
-use palisade_interop::zookeeper::{Mistake, Program};
+use palisade_interop::zookeeper::{Library, Mistake, Program, Recipe};
 use palisade_interop::{Contest, Contestant, Fault, Outcome, Witness};
 use palisade_testkit::redis::Redis;
 use palisade_testkit::shared;
 
-use crate::contests::show;
+use crate::contests::{rule, show};
 use crate::{LONG, PATIENCE, contestants};
 
 /// A mistake need not show in the first contest. It must in one of these.
 const CONTESTS: u32 = 20;
 
 /// Long enough inside to be surprised there.
-fn run(participants: &mut [Contestant], length: Duration) -> Result<Outcome, Fault> {
+fn run(recipe: Recipe, participants: &mut [Contestant], length: Duration) -> Result<Outcome, Fault> {
     let redis = Redis::start();
     let contest = Contest {
         stay: Duration::from_millis(5),
         wait: PATIENCE,
         lease: LONG,
+        rule: rule(recipe, participants),
         ..Contest::new(shared::name("contested"), length)
     };
     contest.run(participants, &Witness::new(&redis.url())?)
@@ -33,14 +34,11 @@ fn finds(outcome: &Outcome, wanted: impl Fn(&Violation) -> bool) -> bool {
 /// The honest ones are ours and Curator, which are seen to be honest first.
 #[test]
 fn mistakes_are_seen() -> Result<(), Fault> {
-    let mut participants = contestants(&[Program::Ours, Program::Curator])?;
-    let honest = run(&mut participants, Duration::from_secs(1))?;
-    show("without sabotage", &honest);
-    honest.assert_fair(1);
+    let recipe = Recipe::Mutex;
+    let mut participants = honest(recipe, &[Library(Program::Ours, recipe), Library(Program::Curator, recipe)])?;
     for mistake in [Mistake::IgnoresTheLine, Mistake::DeletesTheLine] {
-        participants.extend(contestants(&[Program::Saboteur(mistake)])?);
-        let outcome = sabotaged(mistake, &mut participants)?;
-        participants.pop();
+        let outcome = sabotaged(recipe, mistake, &mut participants)?;
+        assert!(finds(&outcome, |violation| matches!(violation, Violation::Lost { .. })), "{outcome}");
         let told =
             finds(&outcome, |violation| matches!(violation, Violation::Dispossessed(visit) if visit.starts_with("palisade")));
         assert_eq!(told, mistake == Mistake::DeletesTheLine, "ours is told that its node is gone, if it is: {outcome}");
@@ -48,13 +46,39 @@ fn mistakes_are_seen() -> Result<(), Fault> {
     Ok(())
 }
 
-fn sabotaged(mistake: Mistake, participants: &mut [Contestant]) -> Result<Outcome, Fault> {
+/// Where several may be inside, one too many is seen all the same.
+#[test]
+fn one_too_many_is_seen() -> Result<(), Fault> {
+    for (recipe, players) in [
+        (Recipe::Write, [(Program::Ours, Recipe::Read), (Program::Curator, Recipe::Read)]),
+        (Recipe::Semaphore, [(Program::Ours, Recipe::Semaphore), (Program::Curator, Recipe::Semaphore)]),
+        (Recipe::Multi, [(Program::Ours, Recipe::Multi), (Program::Curator, Recipe::Multi)]),
+    ] {
+        let mut participants = honest(recipe, &players.map(|(program, recipe)| Library(program, recipe)))?;
+        sabotaged(recipe, Mistake::IgnoresTheLine, &mut participants)?;
+    }
+    Ok(())
+}
+
+fn honest(recipe: Recipe, libraries: &[Library]) -> Result<Vec<Contestant>, Fault> {
+    let mut participants = contestants(libraries)?;
+    let outcome = run(recipe, &mut participants, Duration::from_secs(1))?;
+    show(&format!("without sabotage, {recipe}"), &outcome);
+    outcome.assert_fair(1);
+    Ok(participants)
+}
+
+/// Together with somebody who makes this mistake.
+fn sabotaged(recipe: Recipe, mistake: Mistake, participants: &mut Vec<Contestant>) -> Result<Outcome, Fault> {
+    participants.extend(contestants(&[Library(Program::Saboteur(mistake), recipe)])?);
     for _ in 0..CONTESTS {
-        let outcome = run(participants, Duration::from_millis(700))?;
+        let outcome = run(recipe, participants, Duration::from_millis(700))?;
+        let adds_are_lost = finds(&outcome, |violation| matches!(violation, Violation::Lost { .. }));
         if finds(&outcome, |violation| matches!(violation, Violation::Together { .. }))
-            && finds(&outcome, |violation| matches!(violation, Violation::Lost { .. }))
+            && (adds_are_lost || recipe != Recipe::Mutex)
         {
-            show(&format!("sabotage, {mistake:?}"), &outcome);
+            show(&format!("sabotage, {recipe}, {mistake:?}"), &outcome);
+            participants.pop();
             return Ok(outcome);
         }
     }

@@ -26,7 +26,8 @@ const JARS: [&str; 5] = [
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     place: Place,
-    tls: bool,
+    tls: Option<&'static str>,
+    users: Vec<(String, String)>,
     settings: Vec<(String, String)>,
     properties: Vec<(String, String)>,
 }
@@ -55,7 +56,21 @@ impl Setup {
     /// Speaks TLS as well, on a port of its own. A client certificate is accepted and not asked for.
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.tls = true;
+        self.tls = Some("want");
+        self
+    }
+
+    /// As [`Setup::tls`], and a client certificate is asked for.
+    #[must_use]
+    pub fn mutual_tls(mut self) -> Self {
+        self.tls = Some("need");
+        self
+    }
+
+    /// Knows one more user, who can log in by SASL.
+    #[must_use]
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.users.push((name.to_owned(), password.to_owned()));
         self
     }
 
@@ -243,8 +258,14 @@ impl Node {
             dir.write("data/myid", &format!("{id}\n"));
         }
         let tls_address: SocketAddr = (self.place.ip(), self.ports[3].number()).into();
-        if setup.tls {
-            config.push_str(&tls_words(&dir, tls_address));
+        if let Some(clients) = setup.tls {
+            config.push_str(&tls_words(&dir, tls_address, clients));
+        }
+        let mut properties = setup.properties.clone();
+        if !setup.users.is_empty() {
+            config.push_str("authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n");
+            let users = dir.write("jaas.conf", &jaas(&setup.users));
+            properties.push(("java.security.auth.login.config".to_owned(), users.display().to_string()));
         }
         for (word, value) in &setup.settings {
             writeln!(config, "{word}={value}").expect("a string");
@@ -253,7 +274,7 @@ impl Node {
         let recipe = Recipe::new("java", &self.place)
             .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
             .args([classpath()?])
-            .args(setup.properties.iter().map(|(word, value)| format!("-D{word}={value}")))
+            .args(properties.iter().map(|(word, value)| format!("-D{word}={value}")))
             .args(["org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .args([config]);
         // Not "ruok": it answers before requests are.
@@ -264,7 +285,7 @@ impl Node {
 }
 
 /// The key and the certificates as ZooKeeper reads them.
-fn tls_words(dir: &Dir, address: SocketAddr) -> String {
+fn tls_words(dir: &Dir, address: SocketAddr, clients: &str) -> String {
     let certs = certs();
     let read = |path: &std::path::Path| std::fs::read_to_string(path).expect("a file of ours");
     let own = dir.write("server.pem", &(read(&certs.server_key) + &read(&certs.server)));
@@ -273,10 +294,16 @@ fn tls_words(dir: &Dir, address: SocketAddr) -> String {
     format!(
         "secureClientPort={port}\nsecureClientPortAddress={ip}\n\
          serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
-         ssl.keyStore.location={}\nssl.keyStore.type=PEM\nssl.trustStore.location={}\nssl.trustStore.type=PEM\nssl.clientAuth=want\n",
+         ssl.keyStore.location={}\nssl.keyStore.type=PEM\nssl.trustStore.location={}\nssl.trustStore.type=PEM\nssl.clientAuth={clients}\n",
         own.display(),
         ca.display()
     )
+}
+
+/// Those who can log in, as Java reads them.
+fn jaas(users: &[(String, String)]) -> String {
+    let users: String = users.iter().map(|(name, password)| format!("  user_{name}=\"{password}\"\n")).collect();
+    format!("Server {{\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n").replace("\n;", ";")
 }
 
 fn classpath() -> Result<OsString> {

@@ -1,5 +1,6 @@
 //! Holders and waiters that live through a fault, and what must be true of them afterwards.
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +67,7 @@ pub fn is_told(guard: &Guard) -> impl Future<Output = LossReason> {
 
 /// Whoever comes later has the higher fence.
 #[track_caller]
-pub fn rise<F: PartialOrd + std::fmt::Debug>(fences: &[F]) {
+pub fn rise<F: PartialOrd + Debug>(fences: &[F]) {
     assert!(fences.is_sorted_by(|one, next| one < next), "fences do not rise: {fences:?}");
 }
 

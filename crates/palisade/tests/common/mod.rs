@@ -6,16 +6,18 @@ pub mod actors;
 pub mod bent;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "etcd")]
+pub mod etcd_lines;
 pub mod hooked;
 #[cfg(feature = "redis")]
 pub mod keys;
-#[cfg(feature = "etcd")]
-pub mod lines;
 pub mod pair;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper_rows;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -148,11 +148,13 @@ impl Shared {
             let create = session.send(Request::create(&wanted, value, self.settings.acl(), Make::EphemeralSequential));
             let list = session.send(Request::children(&line, false));
             let more = more();
+            let mut denied = None;
             for made in making {
                 match made.answer().await {
                     Ok(_) => {}
                     // There already, or not ours to make: the node itself will tell.
-                    Err(Failed::Refused(Code::NodeExists | Code::NoAuth | Code::NoNode)) => {}
+                    Err(Failed::Refused(Code::NodeExists | Code::NoNode)) => {}
+                    Err(failed @ Failed::Refused(Code::NoAuth)) => denied = Some(failed),
                     Err(Failed::Refused(Code::NoChildrenForEphemerals)) => {}
                     Err(failed) => return Err(failed),
                 }
@@ -175,6 +177,8 @@ impl Shared {
                     };
                     return Ok((child, stat, children, more));
                 }
+                // Trying again would not make it ours to make, and whoever asked would hear that the servers are at fault.
+                Err(failed) if failed.is(Code::NoNode) && denied.is_some() => return Err(denied.unwrap_or(failed)),
                 Err(failed) if failed.is(Code::NoNode) && made_again < MADE_AGAIN => made_again += 1,
                 Err(failed) => return Err(failed),
             }

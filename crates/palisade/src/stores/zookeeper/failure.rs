@@ -66,8 +66,12 @@ fn refusal(code: Code) -> Error {
         ),
         Code::AuthFailed => Error::new(ErrorKind::Denied, "ZooKeeper refused the user or the password"),
         Code::InvalidAcl => {
-            Error::new(ErrorKind::Denied, "ZooKeeper does not take the login for an ACL; is digest switched off?")
+            Error::new(ErrorKind::Denied, "ZooKeeper does not take the login for an ACL; is its scheme switched off?")
         }
+        Code::LoginRequired => Error::new(
+            ErrorKind::Denied,
+            "ZooKeeper wants a login that this client has not made; see auth= in docs/stores/zookeeper.md",
+        ),
         Code::NoChildrenForEphemerals => {
             Error::config("the name is used in the format plain, and cannot be used in this one at the same time")
         }

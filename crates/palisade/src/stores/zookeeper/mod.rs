@@ -49,6 +49,7 @@ mod plain;
 mod proto;
 mod recipe;
 mod renewing;
+mod sasl;
 mod semaphore;
 mod session;
 mod sessions;
@@ -120,7 +121,7 @@ pub use self::plain::PLAIN;
 
 /// Opens a URL of ZooKeeper. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
-    let settings = Settings::read(&url)?;
+    let settings = Settings::read(url)?;
     Ok(match settings.format {
         Format::Curator => Arc::new(ZkStore(Shared::new(settings), &CURATOR)),
         Format::Kazoo => Arc::new(ZkStore(Shared::new(settings), &KAZOO)),

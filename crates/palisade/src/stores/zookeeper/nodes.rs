@@ -64,7 +64,7 @@ impl Nodes {
         if !matches!(url.scheme(), "zk" | "zks") {
             return Err(Error::bad_url("nodes are in ZooKeeper; write zk://host or zks://host"));
         }
-        Ok(Nodes { settings: Arc::new(Settings::read(&url)?), session: Arc::default() })
+        Ok(Nodes { settings: Arc::new(Settings::read(url)?), session: Arc::default() })
     }
 
     async fn session(&self) -> Result<Arc<Session>, Failed> {

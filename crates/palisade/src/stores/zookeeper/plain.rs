@@ -52,6 +52,7 @@ impl PlainStore {
         let value = value::of(claim, None, Some(&seat.guid));
         failure::fits(seat.base.len() + value.len())?;
         let mut has_parents = self.0.settings.chroot.is_empty();
+        let mut denied = None;
         for _ in 0..LOOKS {
             match session.ask(Request::create(&seat.base, &value, self.0.settings.acl(), Make::Ephemeral)).await {
                 Ok(body) => {
@@ -62,11 +63,12 @@ impl PlainStore {
                     has_parents = true;
                     for made in self.0.make_parents(session, std::slice::from_ref(&self.0.settings.chroot), true) {
                         // There already, perhaps: the next attempt tells.
-                        let _ = made.answer().await;
+                        denied = made.answer().await.err().filter(|failed| failed.is(Code::NoAuth)).or(denied);
                     }
                     continue;
                 }
                 Err(failed) if failed.is(Code::NodeExists) => {}
+                Err(failed) if failed.is(Code::NoNode) => return Err(denied.unwrap_or(failed)),
                 Err(failed) => return Err(failed),
             }
             let read = session.ask(Request::get_data(&seat.base, false)).await;

@@ -17,6 +17,7 @@ mod op {
     pub(super) const CREATE_CONTAINER: i32 = 19;
     pub(super) const CLOSE: i32 = -11;
     pub(super) const AUTH: i32 = 100;
+    pub(super) const SASL: i32 = 102;
 }
 
 /// Messages that are no answer to a numbered request.
@@ -41,6 +42,8 @@ pub(super) enum Code {
     SessionMoved,
     NotReadOnly,
     Unimplemented,
+    /// The server answers only those who have logged in as it wants them to.
+    LoginRequired,
     /// One part of a multi failed, and this was another.
     RolledBack,
     Other(i32),
@@ -62,6 +65,7 @@ impl Code {
             -115 => Code::AuthFailed,
             -118 => Code::SessionMoved,
             -119 => Code::NotReadOnly,
+            -124 => Code::LoginRequired,
             other => Code::Other(other),
         }
     }
@@ -161,6 +165,16 @@ fn creating(path: &str, data: &[u8], acl: Acl, make: Make) -> Out {
 /// The login of a connection. It is sent before anything else is asked.
 pub(super) fn login(user: &str, password: &str) -> Vec<u8> {
     Out::bare().i32(XID_AUTH).i32(op::AUTH).i32(0).text("digest").text(&format!("{user}:{password}")).framed()
+}
+
+/// One message of a SASL login. It has a number, though nothing else is asked meanwhile.
+pub(super) fn sasl(xid: i32, token: &[u8]) -> Vec<u8> {
+    Out::bare().i32(xid).i32(op::SASL).bytes(token).framed()
+}
+
+/// The server's part of it; empty when it has nothing to say.
+pub(super) fn sasl_token(body: &[u8]) -> Result<Vec<u8>, Broken> {
+    In(body).bytes().map(<[u8]>::to_vec)
 }
 
 /// One step of a multi: all are done, or none.

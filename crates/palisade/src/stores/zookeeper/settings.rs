@@ -18,10 +18,26 @@ pub(super) enum Format {
     Plain,
 }
 
+/// Who we are to the servers, and how they are told.
+pub(super) struct Login {
+    pub(super) scheme: Scheme,
+    pub(super) user: Secret,
+    pub(super) password: Secret,
+}
+
+/// Their names for a way to log in, as they stand before the colon of an ACL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// The password itself is sent. A server takes every one of them: what another has made is out of reach by a wrong one.
+    Digest,
+    /// SASL with DIGEST-MD5: a proof of the password is sent, and the server knows its users.
+    Sasl,
+}
+
 pub(super) struct Settings {
     pub(super) hosts: Vec<Host>,
     pub(super) format: Format,
-    pub(super) login: Option<(Secret, Secret)>,
+    pub(super) login: Option<Login>,
     pub(super) tls: Option<super::tls::Tls>,
     /// What stands before every name: empty, or the path without a slash at its end.
     pub(super) chroot: String,
@@ -36,10 +52,11 @@ pub(super) struct Settings {
 pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
 impl Settings {
-    pub(super) fn read(url: &StoreUrl) -> Result<Settings> {
-        let tls = super::tls::Tls::of(url)?;
+    pub(super) fn read(mut url: StoreUrl) -> Result<Settings> {
+        let tls = super::tls::Tls::of(&url)?;
         let hosts = url.endpoints(if tls.is_some() { 2281 } else { 2181 })?;
-        url.finish(&[])?;
+        let scheme = scheme(url.take("auth").as_deref())?;
+        url.finish(&["auth"])?;
         let common = url.common();
         if common.prefix.is_some() {
             return Err(Error::bad_url("bad store URL: on ZooKeeper the prefix is the path; write zk://host/prefix"));
@@ -51,8 +68,10 @@ impl Settings {
             Some(_) => return Err(Error::bad_url("bad store URL: format= of zk: is curator, kazoo or plain")),
         };
         let login = match (url.user(), url.password()) {
-            (Some(user), Some(password)) if !user.reveal().is_empty() => Some((user.clone(), password.clone())),
-            (None, None) => None,
+            (Some(user), Some(password)) if !user.reveal().is_empty() => {
+                Some(Login { scheme: scheme.unwrap_or(Scheme::Digest), user: user.clone(), password: password.clone() })
+            }
+            (None, None) if scheme.is_none() => None,
             _ => {
                 return Err(Error::bad_url(
                     "bad store URL: ZooKeeper wants a user and a password; write zk://user:password@host",
@@ -108,6 +127,16 @@ impl Settings {
     }
 }
 
+fn scheme(word: Option<&str>) -> Result<Option<Scheme>> {
+    match word {
+        None => Ok(None),
+        Some("digest") => Ok(Some(Scheme::Digest)),
+        Some("sasl") if cfg!(feature = "zookeeper-sasl") => Ok(Some(Scheme::Sasl)),
+        Some("sasl") => Err(Error::bad_url("auth=sasl is not compiled in; build with the feature zookeeper-sasl")),
+        Some(_) => Err(Error::bad_url("bad store URL: auth= of zk: is digest or sasl")),
+    }
+}
+
 fn chroot(path: &str) -> Result<String> {
     let path = path.trim_matches('/');
     if path.is_empty() {
@@ -133,7 +162,7 @@ mod tests {
     use super::*;
 
     fn read(url: &str) -> Result<Settings> {
-        Settings::read(&url.parse().expect("a URL"))
+        Settings::read(url.parse().expect("a URL"))
     }
 
     fn dir(url: &str, name: &str) -> Result<String> {
@@ -155,7 +184,14 @@ mod tests {
         for url in ["zk://h?prefix=a", "zk://h?format=palisade", "zk://user@h", "zk://h?ca=/x", "zk:", "zk://h?tick=1"] {
             assert!(read(url).is_err(), "{url}");
         }
+        for url in ["zk://h?auth=digest", "zk://me:pw@h?auth=x509", "zk://me@h?auth=digest"] {
+            assert!(read(url).is_err(), "{url}");
+        }
         assert_eq!(read("zk://h?format=kazoo").map(|settings| settings.format).ok(), Some(Format::Kazoo));
         assert_eq!(read("zk://me:pw@h").map(|settings| settings.acl()).ok(), Some(Acl::Creator));
+        let scheme = |url| read(url).ok().and_then(|settings| settings.login).map(|login| login.scheme);
+        assert_eq!(scheme("zk://me:pw@h"), Some(Scheme::Digest));
+        assert_eq!(scheme("zk://me:pw@h?auth=digest"), Some(Scheme::Digest));
+        assert_eq!(scheme("zk://me:pw@h?auth=sasl"), cfg!(feature = "zookeeper-sasl").then_some(Scheme::Sasl));
     }
 }

@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::net::TcpStream;
 
 use super::proto::{self, Connected};
-use super::settings::Settings;
+use super::settings::{Login, Scheme, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::url::Host;
@@ -95,7 +95,11 @@ impl Wire {
     ) -> Option<Result<(Wire, Connected, Moment)>> {
         let opening = Self::open_unlimited(settings, host, hello);
         let opened = tokio::time::timeout(limit, opening).await.ok()?;
-        Some(opened.map_err(|cause| unreached(host, &cause).with_source(cause)))
+        Some(opened.map_err(|cause| match cause.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            // Said by ourselves.
+            Some(error) => error.clone(),
+            None => unreached(host, &cause).with_source(cause),
+        }))
     }
 
     async fn open_unlimited(settings: &Settings, host: &Host, hello: &Hello<'_>) -> std::io::Result<(Wire, Connected, Moment)> {
@@ -114,11 +118,25 @@ impl Wire {
         write.flush().await?;
         let answer = read.message().await?;
         let connected = proto::connected(&answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
-        if let Some((user, password)) = &settings.login {
-            write.write_all(&proto::login(user.reveal(), password.reveal())).await?;
-            write.flush().await?;
+        let mut wire = Wire { read, write };
+        // A session that has ended asks for nothing more.
+        if let Some(login) = settings.login.as_ref().filter(|_| connected.session != 0) {
+            wire.log_in(login).await?;
         }
-        Ok((Wire { read, write }, connected, sent))
+        Ok((wire, connected, sent))
+    }
+
+    async fn log_in(&mut self, login: &Login) -> std::io::Result<()> {
+        match login.scheme {
+            // Its answer comes with the others, and is never a refusal of the password.
+            Scheme::Digest => self.say(&proto::login(login.user.reveal(), login.password.reveal())).await,
+            Scheme::Sasl => super::sasl::log_in(self, login).await,
+        }
+    }
+
+    pub(super) async fn say(&mut self, message: &[u8]) -> std::io::Result<()> {
+        self.write.write_all(message).await?;
+        self.write.flush().await
     }
 }
 
