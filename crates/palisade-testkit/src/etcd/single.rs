@@ -252,8 +252,13 @@ impl Etcd {
     #[must_use]
     pub fn is_leader(&self) -> bool {
         if self.client.tls != Tls::None {
-            let status = self.client.etcdctl(&["endpoint", "status", "-w", "simple"]);
-            return status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"));
+            // The columns of the simple form are others in each version.
+            let status = self.client.etcdctl(&["endpoint", "status", "-w", "json"]).unwrap_or_default();
+            let id = |word: &str| {
+                let after = status.split(&format!("\"{word}\":")).nth(1)?.trim_start_matches('"');
+                after.split(|other: char| !other.is_ascii_digit()).next()?.parse::<u64>().ok()
+            };
+            return id("leader").is_some_and(|leader| Some(leader) == id("member_id"));
         }
         probe::get(self.address(), "/metrics").is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
     }

@@ -12,9 +12,15 @@ use super::session::Session;
 use super::shared::Shared;
 use super::standing::{Blocker, enough_of};
 use super::txn;
-use crate::store::{ClaimRef, Mode, Standing};
+use crate::store::{ClaimId, ClaimRef, Mode, Standing};
 
 impl Shared {
+    /// What a claim waits for, by its last look.
+    pub(super) fn blocker_of(&self, claim: ClaimId) -> Option<Blocker> {
+        let book = self.claims.lock();
+        book.known.get(&claim)?.waiting.as_ref().map(|waiting| waiting.blocker.clone())
+    }
+
     /// Asks whether permits are free: by those who may hold them, the one before it and its own, however long the line is.
     pub(super) async fn ask_permits(
         self: &Arc<Self>,
@@ -43,13 +49,9 @@ impl Shared {
         (session, full): (&Arc<Session>, &Arc<Session>),
     ) -> Result<Standing, Failed> {
         let Seat { line, key, .. } = &**seat;
-        let known = {
-            let book = self.claims.lock();
-            book.known.get(&claim.claim.id).and_then(|known| known.waiting.as_ref()).map(|waiting| waiting.blocker.clone())
-        };
         let read = vec![txn::read_until(line, revision)];
         let mut asking = TxnRequest { success: read.clone(), ..TxnRequest::default() };
-        let writers = match known {
+        let writers = match self.blocker_of(claim.claim.id) {
             Some(Blocker::Writers(writers)) if writers.len() <= LOOKS => writers,
             _ => Vec::new(),
         };

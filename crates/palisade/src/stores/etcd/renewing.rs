@@ -13,7 +13,7 @@ use super::proto::{Response, TxnRequest};
 use super::seats::Seat;
 use super::session::{Renewed, Session};
 use super::shared::{Shared, gone};
-use super::standing::{Verdict, verdict};
+use super::standing::{Blocker, Verdict, verdict};
 use super::txn;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -375,7 +375,31 @@ impl Shared {
         if told && moves {
             self.may_move_to(&claim.claim, full).await?;
         }
-        let mut response = self.txn(asking(told), Again::Freely).await?;
+        // Mostly the one before it is still there, and that is quickly said: to look who is first the server passes the whole line.
+        let before = self.blocker_of(claim.claim.id).filter(|_| !told);
+        let mut response = match before {
+            Some(Blocker::Key(earlier, made)) => {
+                let waiting = TxnRequest {
+                    compare: vec![txn::made_at(key, revision), txn::made_at(&earlier, made)],
+                    success: vec![txn::read_first(line)],
+                    failure: vec![txn::nested(asking(false))],
+                };
+                let response = self.txn(waiting, Again::Freely).await?;
+                if !response.succeeded {
+                    txn::unnested(response)
+                } else {
+                    let seen = txn::revision_of(&response);
+                    let entries = Entry::read_all(txn::keys_of(response))?;
+                    if entries.iter().all(|first| first.purpose != Purpose::Sealed) {
+                        let blocker = Blocker::Key(earlier, made);
+                        self.still_waits(&claim.claim, seat, revision, session, blocker, (&entries, seen));
+                        return Ok(Standing::Waiting(place(session, &entries)));
+                    }
+                    self.txn(asking(false), Again::Freely).await?
+                }
+            }
+            _ => self.txn(asking(told), Again::Freely).await?,
+        };
         if response.succeeded && moves && !told {
             self.may_move_to(&claim.claim, full).await?;
             response = self.txn(asking(true), Again::Freely).await?;

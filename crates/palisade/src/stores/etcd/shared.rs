@@ -357,7 +357,7 @@ impl Shared {
         };
         waiting.seen = seen;
         waiting.is_near = match &blocker {
-            Blocker::Key(_) | Blocker::Writers(_) => line.first().is_none_or(|first| Some(&first.key) == blocker.watched()),
+            Blocker::Key(..) | Blocker::Writers(_) => line.first().is_none_or(|first| Some(&first.key) == blocker.watched()),
             Blocker::Permits { .. } => true,
         };
         waiting.told = false;

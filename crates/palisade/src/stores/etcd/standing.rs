@@ -20,9 +20,9 @@ pub(super) enum Verdict {
 /// What a waiter waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// This key is to be deleted, or to become a reader's; or, before permits, to be written: whoever gets permits while others
+    /// This key, made at this revision, is to be deleted, or to become a reader's; or, before permits, to be written: whoever gets permits while others
     /// wait writes its key, so that the next looks.
-    Key(Vec<u8>),
+    Key(Vec<u8>, i64),
     /// All these keys, made at these revisions, are to be deleted or to become readers'; the last one is watched.
     Writers(Vec<(Vec<u8>, i64)>),
     /// Of the permits before it, all but so many are to be given back. All that stand before it hold: who stands behind another
@@ -39,7 +39,7 @@ impl Blocker {
     /// The key that is watched; none where it is the whole line.
     pub(super) fn watched(&self) -> Option<&Vec<u8>> {
         match self {
-            Blocker::Key(key) => Some(key),
+            Blocker::Key(key, _) => Some(key),
             Blocker::Writers(keys) => keys.last().map(|(key, _)| key),
             Blocker::Permits { .. } => None,
         }
@@ -48,7 +48,7 @@ impl Blocker {
     /// Takes up that a key was deleted; whether it is worth asking now.
     pub(super) fn deleted(&mut self, key: &[u8]) -> bool {
         match self {
-            Blocker::Key(_) | Blocker::Writers(_) => true,
+            Blocker::Key(..) | Blocker::Writers(_) => true,
             Blocker::Permits { before, room } => {
                 before.retain(|(earlier, _)| earlier != key);
                 sum(before.iter().map(|(_, permits)| *permits)) <= *room
@@ -85,7 +85,7 @@ pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
         return Verdict::Sealed;
     }
     let blocker = match own.mode {
-        Mode::Exclusive => before.last().map(|entry| Blocker::Key(entry.key.clone())),
+        Mode::Exclusive => before.last().map(|entry| Blocker::Key(entry.key.clone(), entry.revision)),
         Mode::Shared => {
             let writers = before.iter().filter(|entry| entry.mode != Mode::Shared);
             let writers: Vec<(Vec<u8>, i64)> = writers.map(|entry| (entry.key.clone(), entry.revision)).collect();
@@ -100,7 +100,7 @@ pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
             let taken = |entry: &Entry| permits_of(entry.mode).max(1);
             let is_full = sum(before.iter().map(taken)) > room;
             is_full.then(|| match before.last() {
-                Some(last) if holders(before) < before.len() => Blocker::Key(last.key.clone()),
+                Some(last) if holders(before) < before.len() => Blocker::Key(last.key.clone(), last.revision),
                 _ => Blocker::Permits { before: before.iter().map(|entry| (entry.key.clone(), taken(entry))).collect(), room },
             })
         }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_waiter_waits_for_no_more_than_it_must() {
-        let key = |at: usize| Verdict::Blocked(Blocker::Key(format!("name/{at}").into_bytes()));
+        let key = |at: usize| Verdict::Blocked(Blocker::Key(format!("name/{at}").into_bytes(), at as i64 + 10));
         assert_eq!(verdict(&line(&["", "", ""]), 2), key(1), "an exclusive one for the one before it");
         let writers = |of: &[usize]| {
             let made = |at: &usize| (format!("name/{at}").into_bytes(), *at as i64 + 10);

@@ -159,6 +159,16 @@ pub(super) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
     })
 }
 
+/// The answer of the only nested transaction, as if it had been asked alone.
+pub(super) fn unnested(response: TxnResponse) -> TxnResponse {
+    let header = response.header;
+    let nested = response.responses.into_iter().find_map(|op| match op.response {
+        Some(Response::Txn(txn)) => Some(txn),
+        _ => None,
+    });
+    TxnResponse { header, ..nested.unwrap_or_default() }
+}
+
 /// How many keys the transaction deleted.
 pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
     response
