@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use palisade::{Client, ErrorKind, LossReason, Released};
 use palisade_conformance::{PATIENCE, eventually};
-use palisade_testkit::proxy::Proxy;
-use palisade_testkit::zookeeper::ZooKeeper;
+use palisade_testkit::proxy::{Protocol, Proxy};
+use palisade_testkit::zookeeper::{Make, Raw, ZooKeeper};
 
 /// A lease that is soon over.
 const SHORT: Duration = Duration::from_secs(4);
@@ -228,4 +228,30 @@ async fn too_many_permits_for_one_request_are_refused() {
     assert!(kept.is_held());
     let fewer = ours.semaphore("huge", 100_000).acquire_many(1_000).await.expect("acquired");
     assert_eq!(fewer.release().await.expect("released"), Released::Done);
+}
+
+/// A waiter for permits has its node, and an answer is lost with the connection before it knows what is free: it keeps its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_in_line_is_not_left_for_an_answer_that_is_lost() {
+    let server = ZooKeeper::with().long_sessions().start();
+    let address = server.address();
+    let proxy = tokio::task::spawn_blocking(move || Proxy::speaking(Protocol::ZooKeeper, address)).await.expect("a proxy");
+    let (ours, other) = (client(proxy.address(), "").await, client(address, "").await);
+    let kept = ours.mutex("kept").lease(LONG).acquire().await.expect("acquired");
+    let held = other.semaphore("pool", 1).lease(LONG).acquire().await.expect("acquired");
+    // The list of what is held.
+    let lost = Arc::new(AtomicUsize::new(0));
+    let first = Arc::clone(&lost);
+    proxy.lose_if(move |message| message.windows(7).any(|part| part == b"-lease-") && first.fetch_add(1, Ordering::SeqCst) == 0);
+    let pool = ours.semaphore("pool", 1).lease(LONG);
+    let waiting = tokio::spawn(async move { pool.acquire().await });
+    eventually("an answer is lost", async || lost.load(Ordering::SeqCst) > 0).await;
+    line_is(&other, "pool", (1, 1)).await;
+    assert_eq!(held.release().await.expect("released"), Released::Done);
+    let next = tokio::time::timeout(PATIENCE, waiting).await.expect("served").expect("no panic").expect("acquired");
+    assert!(kept.is_held() && next.is_held());
+    // The holder had the first number and the waiter the second.
+    let mut operator = Raw::open(address, SHORT).expect("a session");
+    let third = operator.create("/pool/locks/probe-", b"", Make::EphemeralSequential).expect("an answer").expect("made");
+    assert_eq!(third, "/pool/locks/probe-0000000002", "it stood in line more than once");
 }

@@ -21,6 +21,9 @@ use palisade_testkit::zookeeper::ZooKeeper;
 /// Long enough for a restart on a machine with much else to do, and renewed every few seconds.
 const LEASE: Duration = Duration::from_secs(20);
 
+/// So long that its holder looks by itself only after the test has given up: it hears by its watch.
+const FOREVER: Duration = Duration::from_secs(1800);
+
 fn server() -> ZooKeeper {
     ZooKeeper::with().long_sessions().start()
 }
@@ -264,7 +267,7 @@ async fn a_waiter_whose_session_is_ended_waits_again() {
 async fn a_line_that_is_deleted_begins_anew() {
     let server = server();
     for row in &ROWS {
-        let scene = Scene::set(row, &server, LONG);
+        let scene = Scene::set(row, &server, FOREVER);
         let pair = scene.begin().await;
         scene.delete_all();
         let (reason, next) = pair.has_it_dropped().await;

@@ -2,12 +2,13 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::hijack;
 use crate::certs::certs;
 use crate::dir::Dir;
-use crate::error::{OrPanic, Result};
+use crate::error::{Failure, OrPanic, Result};
 use crate::lan::{Host, Place};
 use crate::port::Port;
 use crate::process::{Recipe, Server, TOOL_LIMIT, with_free_ports};
@@ -21,6 +22,9 @@ const JARS: [&str; 5] = [
     "/usr/share/java/netty-resolver.jar",
     "/usr/share/java/netty-transport-native-unix-common.jar",
 ];
+
+/// Names a folder of jars that are used in place of the system's: another version of ZooKeeper, as `scripts/zookeeper` brings it.
+const OTHER_VERSION: &str = "PALISADE_ZOOKEEPER";
 
 /// How a ZooKeeper is to be. Plain, unless something is said.
 #[derive(Clone, Debug, Default)]
@@ -307,6 +311,11 @@ fn jaas(users: &[(String, String)]) -> String {
 }
 
 fn classpath() -> Result<OsString> {
+    if let Some(folder) = std::env::var_os(OTHER_VERSION).map(PathBuf::from) {
+        let is_there = folder.is_absolute() && folder.is_dir();
+        let all = folder.join("*").into_os_string();
+        return if is_there { Ok(all) } else { Err(Failure::new(format!("{OTHER_VERSION} is no folder: {}", folder.display()))) };
+    }
     let jars = JARS.iter().map(|jar| command::installed(jar)).collect::<Result<Vec<_>>>()?;
     Ok(std::env::join_paths(jars).expect("fixed paths"))
 }

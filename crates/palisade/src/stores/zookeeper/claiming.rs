@@ -191,7 +191,10 @@ impl Shared {
         let (child, stat, children, _) = self.stand(session, seat, &value, std::slice::from_ref(&seat.base), Vec::new).await?;
         self.waits(claim, seat, session, (child.clone(), stat.czxid), sent);
         if let Err(refused) = self.check_no_permits(session, seat, &children).await {
-            self.withdraw(claim.id).await?;
+            // Where only the answer is lost, its place in line stays: whoever asks again finds it.
+            if !matches!(refused, Failed::Unsure(_) | Failed::Ended) {
+                self.withdraw(claim.id).await?;
+            }
             return Err(refused);
         }
         match seat.recipe.verdict(&children, &child) {

@@ -71,6 +71,8 @@ impl Shared {
         let looked = [base, leases, limit];
         let leases = match self.check_semaphore(seat, permits, looked) {
             Ok(checked) => checked,
+            // Its place in line stays: whoever asks again finds it.
+            Err(failed @ (Failed::Unsure(_) | Failed::Ended)) => return Err(failed),
             Err(refused) => {
                 self.withdraw(claim.id).await?;
                 return Err(refused);
