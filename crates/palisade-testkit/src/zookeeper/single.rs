@@ -27,6 +27,7 @@ const JARS: [&str; 5] = [
 pub struct Setup {
     place: Place,
     tls: bool,
+    for_production: bool,
     settings: Vec<(String, String)>,
     properties: Vec<(String, String)>,
 }
@@ -56,6 +57,14 @@ impl Setup {
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
+        self
+    }
+
+    /// Runs as in production, where Java compiles what is hot as well as it can: slow for a while, and then fast. For measurements;
+    /// tests want a quick start.
+    #[must_use]
+    pub fn as_in_production(mut self) -> Self {
+        self.for_production = true;
         self
     }
 
@@ -250,8 +259,14 @@ impl Node {
             writeln!(config, "{word}={value}").expect("a string");
         }
         let config = dir.write("zoo.cfg", &config);
+        let java: &[&str] = match setup.for_production {
+            // As much as ZooKeeper's own script gives it.
+            true => &["-Xmx1000m"],
+            false => &["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        };
         let recipe = Recipe::new("java", &self.place)
-            .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
+            .args(java)
+            .args(["-cp"])
             .args([classpath()?])
             .args(setup.properties.iter().map(|(word, value)| format!("-D{word}={value}")))
             .args(["org.apache.zookeeper.server.quorum.QuorumPeerMain"])
