@@ -61,8 +61,9 @@ impl Shared {
                 session.send(Request::get_data(&seat.leases(), false)),
             ]
         };
-        let (child, stat, line, looked) = self.stand(session, seat, &value, &parents, look).await?;
-        self.waits(claim, seat, session, (child.clone(), stat.czxid), sent);
+        let (stands, line, looked) = self.stand(session, seat, &value, &parents, Some(&look)).await?;
+        let child = stands.child().to_owned();
+        self.waits(claim, seat, session, (child.clone(), stands.czxid), sent);
         let mut answers = Vec::new();
         for sent in looked {
             answers.push(sent.answer().await);
