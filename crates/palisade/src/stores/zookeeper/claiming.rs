@@ -19,7 +19,6 @@ use super::shared::{Shared, fence_of};
 use super::together::{Stand, Stands};
 use super::value::{self, Value};
 use crate::error::{Error, Result};
-use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, ClaimId, Grant, Holder, Kind, Mode, Place};
 
 /// How often a line is read again because it changed under our eyes.
@@ -178,7 +177,6 @@ impl Shared {
     }
 
     async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
-        let sent = BootClock.now();
         let value = self.value_of(claim, session);
         let (stands, children, _) = self.stand(session, seat, &value, std::slice::from_ref(&seat.base), None).await?;
         let (child, czxid) = (stands.child(), stands.czxid);
@@ -187,7 +185,7 @@ impl Shared {
         if verdict == Verdict::Held && !may_have_permits {
             return Ok(Answer::Granted(self.granted(claim, seat, session, child, czxid)));
         }
-        self.waits(claim, seat, session, (child.to_owned(), czxid), sent);
+        self.waits(claim, seat, session, (child.to_owned(), czxid), stands.sent);
         if may_have_permits && let Err(refused) = self.check_no_permits(session, seat).await {
             self.withdraw(claim.id).await?;
             return Err(refused);

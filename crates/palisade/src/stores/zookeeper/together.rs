@@ -18,6 +18,7 @@ use super::jute::Broken;
 use super::proto::{self, ANY, Code, Make, Multi, Outcome, Request, Step};
 use super::session::{Sent, Session};
 use crate::error::Error;
+use crate::lease::{BootClock, Clock, Moment};
 use crate::stores::gather::{Carries, Gather};
 
 /// How many groups are on their way at once. Fewer tasks than that never wait for each other.
@@ -63,6 +64,8 @@ pub(super) struct Stands {
     /// The transaction that made it.
     pub(super) czxid: i64,
     pub(super) line: Result<Vec<String>, Failed>,
+    /// When it was asked for. Who goes with others may have waited before.
+    pub(super) sent: Moment,
 }
 
 impl Stands {
@@ -74,6 +77,7 @@ impl Stands {
 
 /// A node on its way, alone.
 pub(super) struct Standing {
+    sent: Moment,
     making: Vec<Sent>,
     create: Sent,
     list: Sent,
@@ -82,9 +86,10 @@ pub(super) struct Standing {
 impl Stand {
     /// Sends it alone.
     pub(super) fn send(&self, session: &Arc<Session>) -> Standing {
+        let sent = BootClock.now();
         let making = self.make_missing(session);
         let create = session.send(Request::create(&self.wanted, &self.value, session.acl(), Make::EphemeralSequential));
-        Standing { making, create, list: session.send(Request::children(&self.line, false)) }
+        Standing { sent, making, create, list: session.send(Request::children(&self.line, false)) }
     }
 
     fn make_missing(&self, session: &Arc<Session>) -> Vec<Sent> {
@@ -108,7 +113,7 @@ impl Standing {
         let line = self.list.answer().await;
         let (path, stat) = proto::created(&created?)?;
         let line = line.and_then(|body| Ok(proto::children(&body)?));
-        Ok(Stands { path, czxid: stat.czxid, line })
+        Ok(Stands { path, czxid: stat.czxid, line, sent: self.sent })
     }
 }
 
@@ -247,11 +252,12 @@ impl<'a> Part<'a> {
             Ask::Stand(stand) => Some(stand),
             Ask::Delete(_) => None,
         });
+        let sent = BootClock.now();
         let making = stands.clone().flat_map(|stand| stand.make_missing(session)).collect();
         let steps: Vec<Step<'_>> = self.asks.iter().map(|(_, ask)| ask.step(session)).collect();
         let multi = session.send(Request::multi(&steps));
         let lines = stands.map(|stand| session.send(Request::children_and_stat(&stand.line))).collect();
-        Sending::Together(self, Transaction { making, multi, lines })
+        Sending::Together(self, Transaction { sent, making, multi, lines })
     }
 
     /// Whoever was refused goes alone; and so does everybody, if that happens too often.
@@ -275,6 +281,7 @@ enum Undone {
 
 /// A transaction on its way, and the lines behind it.
 struct Transaction {
+    sent: Moment,
     making: Vec<Sent>,
     multi: Sent,
     lines: Vec<Sent>,
@@ -299,40 +306,59 @@ impl Transaction {
             }
             Err(broken) => return Err(Undone::Failed(broken.into())),
         };
-        let (mut told, mut done, mut lines) = (Vec::with_capacity(part.asks.len()), done.into_iter(), self.lines.into_iter());
+        let (mut made, mut done, mut lines) = (Vec::with_capacity(part.asks.len()), done.into_iter(), self.lines.into_iter());
         for (_, ask) in &part.asks {
-            told.push(match (ask, done.next()) {
-                (Ask::Delete(_), Some(Outcome::Nothing)) => Told::Deleted(Ok(())),
+            made.push(match (ask, done.next()) {
+                (Ask::Delete(_), Some(Outcome::Nothing)) => Err(Told::Deleted(Ok(()))),
                 (Ask::Stand(_), Some(Outcome::Created(path))) => match lines.next() {
-                    Some(line) => Told::Stands(made(session, path, reply.zxid, line).await),
-                    None => ask.failed(gone()),
+                    Some(line) => Ok(Made::of(session, path, reply.zxid, line).await),
+                    None => Err(ask.failed(gone())),
                 },
-                (ask, _) => ask.failed(Broken.into()),
+                (ask, _) => Err(ask.failed(Broken.into())),
+            });
+        }
+        let mut told = Vec::with_capacity(made.len());
+        for made in made {
+            told.push(match made {
+                Ok(made) => Told::Stands(made.stands(self.sent).await),
+                Err(told) => told,
             });
         }
         Ok(told)
     }
 }
 
-/// A node that was made together with others. Of its transaction the answer says nothing but by its own number.
-async fn made(session: &Arc<Session>, path: String, zxid: i64, line: Sent) -> Result<Stands, Failed> {
-    let (line, czxid) = match line.answer().await {
-        Ok(body) => {
-            let (children, above) = proto::children_and_stat(&body)?;
-            // It is the last that has changed the line: so the two agree.
-            (Ok(children), Some(zxid).filter(|_| above.pzxid == zxid))
-        }
-        Err(failed) => (Err(failed), Some(zxid)),
-    };
-    let czxid = match czxid {
-        Some(czxid) => czxid,
-        // Somebody came or went meanwhile, and the node itself is asked.
-        None => match session.ask(Request::exists(&path, false)).await {
-            Ok(body) => proto::stat(&body)?.czxid,
-            Err(failed) => return Err(unsure(failed)),
-        },
-    };
-    Ok(Stands { path, czxid, line })
+/// A node that was made together with others, and its line. Of its transaction the answer says nothing but by its own number.
+struct Made {
+    path: String,
+    czxid: Czxid,
+    line: Result<Vec<String>, Failed>,
+}
+
+enum Czxid {
+    Known(i64),
+    Asked(Sent),
+}
+
+impl Made {
+    async fn of(session: &Arc<Session>, path: String, zxid: i64, line: Sent) -> Made {
+        let line = line.answer().await.and_then(|body| Ok(proto::children_and_stat(&body)?));
+        let czxid = match &line {
+            // Somebody came or went meanwhile, and the node itself is asked. Otherwise it is the last that has changed the line, and
+            // the two agree.
+            Ok((_, above)) if above.pzxid != zxid => Czxid::Asked(session.send(Request::exists(&path, false))),
+            _ => Czxid::Known(zxid),
+        };
+        Made { path, czxid, line: line.map(|(children, _)| children) }
+    }
+
+    async fn stands(self, sent: Moment) -> Result<Stands, Failed> {
+        let czxid = match self.czxid {
+            Czxid::Known(czxid) => czxid,
+            Czxid::Asked(asked) => proto::stat(&asked.answer().await.map_err(unsure)?)?.czxid,
+        };
+        Ok(Stands { path: self.path, czxid, line: self.line, sent })
+    }
 }
 
 impl Session {
