@@ -17,9 +17,6 @@ use crate::compare::way::{Caller, Way};
 
 const WARM: Duration = Duration::from_millis(500);
 
-/// Of a bare client, which asks nothing while it is not its turn. Longer than any run.
-const SESSION: Duration = Duration::from_secs(3600);
-
 enum Side {
     Ours(Caller, Client),
     /// This thread itself waits for the socket.
@@ -33,10 +30,9 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let caller = Caller::new(Way::Body)?;
     let url = setting.ours.clone();
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
-    let open = || Raw::open(setting.server.address(), SESSION);
-    let mut raw = open()?;
+    let mut raw = setting.server.raw()?;
     raw.create("/raw", b"", Make::Persistent)?;
-    let elsewhere = Side::Elsewhere(Caller::new(Way::Body)?, Elsewhere::start(open()?)?);
+    let elsewhere = Side::Elsewhere(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
     let curator = Curator::start(setting.server.url(), "cycle curator")?;
     let sides = [Side::Ours(caller, ours), elsewhere, Side::Blocking(RefCell::new(raw)), Side::Curator(curator)];
     for side in &sides {

@@ -4,26 +4,34 @@ use std::time::{Duration, Instant};
 
 use crate::compare::round::spread;
 use crate::compare::{Result, Server};
+use crate::usage;
 
 pub(super) struct Pace {
     pub(super) per_second: f64,
+    /// CPU of this process for each, in microseconds, if it is the client.
+    client: Option<f64>,
     /// CPU of the server for each, in microseconds.
     server: f64,
 }
 
 impl Pace {
-    /// Of something that says how often it was done, and how long that took if it was not all the time.
+    /// Of something that says how often it was done, and how long that took if another process did it.
     pub(super) fn measure(server: &impl Server, work: impl FnOnce() -> Result<(f64, Option<Duration>)>) -> Result<Pace> {
-        let (before, begun) = (server.cpu()?, Instant::now());
+        let (server_before, client_before, begun) = (server.cpu()?, usage::cpu(), Instant::now());
         let (count, took) = work()?;
-        let elapsed = took.unwrap_or_else(|| begun.elapsed());
-        let served = server.cpu()?.saturating_sub(before);
-        Ok(Pace { per_second: count / elapsed.as_secs_f64(), server: served.as_secs_f64() * 1e6 / count })
+        let (elapsed, client) = (took.unwrap_or_else(|| begun.elapsed()), usage::cpu().saturating_sub(client_before));
+        let served = server.cpu()?.saturating_sub(server_before);
+        let each = |spent: Duration| spent.as_secs_f64() * 1e6 / count;
+        let client = took.is_none().then(|| each(client));
+        Ok(Pace { per_second: count / elapsed.as_secs_f64(), client, server: each(served) })
     }
 }
 
 /// Prints all figures of a side.
 pub(super) fn print(who: &str, paces: &[Pace]) {
     spread(paces, |pace| pace.per_second).print(who, "cycles/s");
+    if paces.iter().all(|pace| pace.client.is_some()) {
+        spread(paces, |pace| pace.client.unwrap_or(f64::NAN)).print(&format!("{who}, client CPU"), "µs/cycle");
+    }
     spread(paces, |pace| pace.server).print(&format!("{who}, server CPU"), "µs/cycle");
 }

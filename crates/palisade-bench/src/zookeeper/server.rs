@@ -2,11 +2,17 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use palisade_testkit::zookeeper::ZooKeeper;
+use palisade_testkit::zookeeper::{Make, Raw, ZooKeeper};
 
 use crate::compare::{self, Result, start_quietly};
+
+/// Until Java has compiled what is hot.
+const WARM: Duration = Duration::from_secs(10);
+
+/// Of a bare client, which asks nothing while it is not its turn. Longer than any run.
+const SESSION: Duration = Duration::from_secs(3600);
 
 pub(super) struct Server {
     zookeeper: ZooKeeper,
@@ -14,17 +20,42 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// Starts it as in production, and lets it work for a while.
     pub(super) fn start() -> Result<Server> {
-        let zookeeper = start_quietly(|| ZooKeeper::with().long_sessions().start())?;
+        let zookeeper = start_quietly(|| ZooKeeper::with().long_sessions().as_in_production().start())?;
         let url = format!("zk://{}", zookeeper.address());
-        Ok(Server { zookeeper, url })
+        let server = Server { zookeeper, url };
+        let begun = Instant::now();
+        let parents = server.parents("warm", 64)?;
+        server.raw()?.cycles(&parents, begun + WARM / 2)?;
+        let mut alone = server.raw()?;
+        while begun.elapsed() < WARM {
+            alone.cycles(&parents[..1], Instant::now())?;
+            alone.children(&parents[0])?;
+        }
+        Ok(server)
+    }
+
+    /// A bare client.
+    pub(super) fn raw(&self) -> Result<Raw> {
+        Ok(Raw::open(self.address(), SESSION)?)
+    }
+
+    /// Nodes for so many bare tasks.
+    pub(super) fn parents(&self, name: &str, tasks: usize) -> Result<Vec<String>> {
+        let mut raw = self.raw()?;
+        let parents: Vec<String> = (0..tasks).map(|task| format!("/{name}-{task}")).collect();
+        for parent in &parents {
+            raw.create(parent, b"", Make::Persistent)?;
+        }
+        Ok(parents)
     }
 
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    fn address(&self) -> SocketAddr {
         self.zookeeper.address()
     }
 }

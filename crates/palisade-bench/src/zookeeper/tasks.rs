@@ -1,8 +1,12 @@
 //! Many tasks on as many names with one client: the server commits many writes at once, and CPU is the limit.
+//!
+//! The bare side has as many requests on their way, on one session and below as many nodes, and no task waits for another.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use palisade::Client;
+use palisade_testkit::zookeeper::Raw;
 use tokio::task::JoinSet;
 
 use super::Setting;
@@ -19,6 +23,7 @@ const WARM: Duration = Duration::from_millis(500);
 
 enum Side {
     Ours(Caller, Client),
+    Raw(RefCell<Raw>, Vec<String>),
     Curator(Curator),
 }
 
@@ -27,15 +32,18 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let url = setting.ours.clone();
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
     let curator = Curator::start(setting.server.url(), &format!("tasks curator {TASKS}"))?;
-    let sides = [Side::Ours(caller, ours), Side::Curator(curator)];
+    let raw = Side::Raw(RefCell::new(setting.server.raw()?), setting.server.parents("raw", TASKS)?);
+    let sides = [Side::Ours(caller, ours), raw, Side::Curator(curator)];
     for side in &sides {
         all(side, WARM)?;
     }
-    let [ours, curator] = take_turns(&sides, |side| Pace::measure(&setting.server, || all(side, setting.round)))?;
+    let [ours, raw, curator] = take_turns(&sides, |side| Pace::measure(&setting.server, || all(side, setting.round)))?;
     pace::print(&format!("{TASKS} tasks: ours"), &ours);
+    pace::print(&format!("{TASKS} tasks: raw"), &raw);
     pace::print(&format!("{TASKS} tasks: Curator"), &curator);
-    let speed = ratio(&ours, &curator, |pace| pace.per_second);
-    verdicts.judge(format!("{TASKS} tasks: ours / Curator"), speed, Wanted::AtLeast(1.8));
+    let speed = |pace: &Pace| pace.per_second;
+    ratio(&ours, &raw, speed).print(&format!("{TASKS} tasks: ours / raw create and delete"), "");
+    verdicts.judge(format!("{TASKS} tasks: ours / Curator"), ratio(&ours, &curator, speed), Wanted::AtLeast(1.8));
     Ok(())
 }
 
@@ -57,6 +65,10 @@ fn all(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
                 Ok(count)
             })?;
             Ok((count, None))
+        }
+        Side::Raw(raw, parents) => {
+            let count = raw.borrow_mut().cycles(parents, Instant::now() + length)?;
+            Ok((count as f64, None))
         }
         Side::Curator(curator) => curator.run(&format!("tasks curator {TASKS}"), length).map(|(count, took)| (count, Some(took))),
     }

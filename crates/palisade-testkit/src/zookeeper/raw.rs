@@ -1,13 +1,18 @@
 //! Just enough of ZooKeeper's protocol to make nodes and to delete them without anybody's client.
 
-use std::io::{self, Read, Write};
+use std::collections::VecDeque;
+use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;
+const EXISTS: i32 = 3;
 const GET_CHILDREN: i32 = 8;
 const CLOSE: i32 = -11;
+
+/// In place of the number of a request: a watch has fired.
+const EVENT: i32 = -1;
 
 const NO_NODE: i32 = -101;
 const NODE_EXISTS: i32 = -110;
@@ -26,6 +31,8 @@ pub enum Make {
 pub struct Raw {
     stream: TcpStream,
     next: i32,
+    /// The paths of the watches that have fired while something else was waited for.
+    told: VecDeque<String>,
 }
 
 impl Raw {
@@ -34,7 +41,7 @@ impl Raw {
         let stream = TcpStream::connect_timeout(&address, session)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(session))?;
-        let mut raw = Self { stream, next: 0 };
+        let mut raw = Self { stream, next: 0, told: VecDeque::new() };
         let mut hello = Vec::new();
         hello.extend(0_i32.to_be_bytes());
         hello.extend(0_i64.to_be_bytes());
@@ -49,26 +56,73 @@ impl Raw {
 
     /// Makes a node, for everybody. Gives its path; nothing when it is there already.
     pub fn create(&mut self, path: &str, data: &[u8], make: Make) -> io::Result<Option<String>> {
-        let mut body = Vec::new();
-        put(&mut body, path.as_bytes());
-        put(&mut body, data);
-        // One entry: all rights, for anyone.
-        body.extend(1_i32.to_be_bytes());
-        body.extend(31_i32.to_be_bytes());
-        put(&mut body, b"world");
-        put(&mut body, b"anyone");
-        let flags: i32 = if make == Make::Persistent { 0 } else { 3 };
-        body.extend(flags.to_be_bytes());
-        let made = self.ask(CREATE, &body, NODE_EXISTS)?;
+        let made = self.ask(CREATE, &creating(path, data, make), NODE_EXISTS)?;
         made.map(|answer| text(&mut answer.as_slice())).transpose()
     }
 
     /// Deletes a node, whoever made it; whether it was there.
     pub fn delete(&mut self, path: &str) -> io::Result<bool> {
+        Ok(self.ask(DELETE, &deleting(path), NO_NODE)?.is_some())
+    }
+
+    /// Watches a node, if it is there; whether it is.
+    pub fn watch(&mut self, path: &str) -> io::Result<bool> {
         let mut body = Vec::new();
         put(&mut body, path.as_bytes());
-        body.extend((-1_i32).to_be_bytes());
-        Ok(self.ask(DELETE, &body, NO_NODE)?.is_some())
+        body.push(1);
+        Ok(self.ask(EXISTS, &body, NO_NODE)?.is_some())
+    }
+
+    /// Waits until a watch fires, and gives its path.
+    pub fn told(&mut self) -> io::Result<String> {
+        if let Some(path) = self.told.pop_front() {
+            return Ok(path);
+        }
+        let message = self.read()?;
+        event(&message)?.ok_or_else(|| io::Error::other("an answer that nobody waits for"))
+    }
+
+    /// Makes a node below each of these, deletes it, and again, all at once on this one session: how often, until then.
+    pub fn cycles(&mut self, parents: &[String], end: Instant) -> io::Result<u64> {
+        let mut answers = BufReader::with_capacity(1 << 16, self.stream.try_clone()?);
+        let (mut out, mut count) = (Vec::new(), 0);
+        let create = |parent: &String| creating(&format!("{parent}/node-"), b"raw", Make::EphemeralSequential);
+        // In the order of their answers; with the parent while the node is made.
+        let mut waiting = VecDeque::new();
+        for parent in parents {
+            self.put(&mut out, CREATE, &create(parent));
+            waiting.push_back((parent, true));
+        }
+        while let Some((parent, is_made)) = waiting.pop_front() {
+            if answers.buffer().is_empty() && !out.is_empty() {
+                self.stream.write_all(&out)?;
+                out.clear();
+            }
+            let message = read(&mut answers)?;
+            let mut rest = message.as_slice();
+            let (_number, _transaction, code) = (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
+            if code != 0 {
+                return Err(io::Error::other(format!("ZooKeeper refuses with code {code}")));
+            }
+            if is_made {
+                self.put(&mut out, DELETE, &deleting(&text(&mut rest)?));
+                waiting.push_back((parent, false));
+                continue;
+            }
+            count += 1;
+            if Instant::now() < end {
+                self.put(&mut out, CREATE, &create(parent));
+                waiting.push_back((parent, true));
+            }
+        }
+        Ok(count)
+    }
+
+    /// Adds a request to those that go out together.
+    fn put(&mut self, out: &mut Vec<u8>, kind: i32, body: &[u8]) {
+        self.next += 1;
+        let head = [self.next.to_be_bytes(), kind.to_be_bytes()].concat();
+        put(out, &[&head, body].concat());
     }
 
     /// The names of a node's children; none when it is not there.
@@ -89,7 +143,13 @@ impl Raw {
         request.extend(kind.to_be_bytes());
         request.extend(body);
         self.write(&request)?;
-        let answer = self.read()?;
+        let answer = loop {
+            let message = self.read()?;
+            match event(&message)? {
+                Some(path) => self.told.push_back(path),
+                None => break message,
+            }
+        };
         let mut rest = answer.as_slice();
         let (number, _transaction, code) = (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
         match code {
@@ -107,12 +167,49 @@ impl Raw {
     }
 
     fn read(&mut self) -> io::Result<Vec<u8>> {
-        let mut length = [0; 4];
-        self.stream.read_exact(&mut length)?;
-        let mut message = vec![0; u32::from_be_bytes(length) as usize];
-        self.stream.read_exact(&mut message)?;
-        Ok(message)
+        read(&mut self.stream)
     }
+}
+
+fn read(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let mut message = vec![0; u32::from_be_bytes(length) as usize];
+    from.read_exact(&mut message)?;
+    Ok(message)
+}
+
+fn creating(path: &str, data: &[u8], make: Make) -> Vec<u8> {
+    let mut body = Vec::new();
+    put(&mut body, path.as_bytes());
+    put(&mut body, data);
+    // One entry: all rights, for anyone.
+    body.extend(1_i32.to_be_bytes());
+    body.extend(31_i32.to_be_bytes());
+    put(&mut body, b"world");
+    put(&mut body, b"anyone");
+    let flags: i32 = if make == Make::Persistent { 0 } else { 3 };
+    body.extend(flags.to_be_bytes());
+    body
+}
+
+fn deleting(path: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    put(&mut body, path.as_bytes());
+    body.extend((-1_i32).to_be_bytes());
+    body
+}
+
+/// The path of a watch that has fired, if the message says so.
+fn event(message: &[u8]) -> io::Result<Option<String>> {
+    let mut rest = message;
+    if int(&mut rest)? != EVENT {
+        return Ok(None);
+    }
+    // The transaction and the error, then what happened and how the session is.
+    take::<12>(&mut rest)?;
+    take::<8>(&mut rest)?;
+    text(&mut rest).map(Some)
 }
 
 impl Drop for Raw {

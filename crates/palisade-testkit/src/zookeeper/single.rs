@@ -32,6 +32,7 @@ pub struct Setup {
     place: Place,
     tls: Option<&'static str>,
     users: Vec<(String, String)>,
+    for_production: bool,
     settings: Vec<(String, String)>,
     properties: Vec<(String, String)>,
 }
@@ -75,6 +76,14 @@ impl Setup {
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.users.push((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Runs as in production, where Java compiles what is hot as well as it can: slow for a while, and then fast. For measurements;
+    /// tests want a quick start.
+    #[must_use]
+    pub fn as_in_production(mut self) -> Self {
+        self.for_production = true;
         self
     }
 
@@ -275,8 +284,14 @@ impl Node {
             writeln!(config, "{word}={value}").expect("a string");
         }
         let config = dir.write("zoo.cfg", &config);
+        let java: &[&str] = match setup.for_production {
+            // As much as ZooKeeper's own script gives it.
+            true => &["-Xmx1000m"],
+            false => &["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        };
         let recipe = Recipe::new("java", &self.place)
-            .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
+            .args(java)
+            .args(["-cp"])
             .args([classpath()?])
             .args(properties.iter().map(|(word, value)| format!("-D{word}={value}")))
             .args(["org.apache.zookeeper.server.quorum.QuorumPeerMain"])

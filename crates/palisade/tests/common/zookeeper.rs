@@ -77,7 +77,7 @@ impl std::fmt::Debug for Tally {
 }
 
 /// Takes the whole messages off the front, without their lengths.
-fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
+pub fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while let Some(length) = number(bytes, 0).and_then(|length| usize::try_from(length).ok())
         && bytes.len() >= 4 + length
@@ -88,7 +88,7 @@ fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     frames
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<i32> {
+pub fn number(bytes: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use super::ending::wipe_in_the_end;
 use super::failure::{self, Failed};
 use super::known::{Known, LEASES, Seat, Stage, recipe_of};
-use super::proto::{self, Code, Make, Request, Stat};
+use super::proto::{self, Code, Request};
 use super::recipe::{self, Verdict};
 use super::session::{Sent, Session};
 use super::shared::{Shared, fence_of};
+use super::together::{Stand, Stands};
 use super::value::{self, Value};
 use crate::error::{Error, Result};
-use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, ClaimId, Grant, Holder, Kind, Mode, Place};
 
 /// How often a line is read again because it changed under our eyes.
@@ -130,55 +130,46 @@ impl Shared {
         self.delete(&known.session, &known.nodes()).await
     }
 
-    /// Makes our node in a line, and reads the line. The parents are made first where they may be missing.
+    /// Makes our node in a line and reads the line. The parents are made first where they may be missing.
+    ///
+    /// It may go together with others, unless there is more to be asked in the same round trip.
     pub(super) async fn stand(
         &self,
         session: &Arc<Session>,
         seat: &Seat,
         value: &[u8],
         parents: &[String],
-        more: impl Fn() -> Vec<Sent>,
-    ) -> Result<(String, Stat, Vec<String>, Vec<Sent>), Failed> {
+        more: Option<&(dyn Fn() -> Vec<Sent> + Sync)>,
+    ) -> Result<(Stands, Vec<String>, Vec<Sent>), Failed> {
         let line = seat.line();
         let wanted = format!("{line}/{}", seat.recipe.prefix(&seat.guid));
         failure::fits(wanted.len() + value.len())?;
         let mut made_again = 0;
         loop {
-            let making = self.make_parents(session, parents, made_again > 0);
-            let create = session.send(Request::create(&wanted, value, self.settings.acl(), Make::EphemeralSequential));
-            let list = session.send(Request::children(&line, false));
-            let more = more();
-            let mut denied = None;
-            for made in making {
-                match made.answer().await {
-                    Ok(_) => {}
-                    // There already, or not ours to make: the node itself will tell.
-                    Err(Failed::Refused(Code::NodeExists | Code::NoNode)) => {}
-                    Err(failed @ Failed::Refused(Code::NoAuth)) => denied = Some(failed),
-                    Err(Failed::Refused(Code::NoChildrenForEphemerals)) => {}
-                    Err(failed) => return Err(failed),
+            let missing = self.missing(parents, made_again > 0);
+            let stand = Stand { missing, line: line.clone(), wanted: wanted.clone(), value: value.to_vec() };
+            let (stands, more) = match more {
+                None => (session.stand(stand).await, Vec::new()),
+                Some(more) => {
+                    let sent = stand.send(session);
+                    let more = more();
+                    (sent.answer().await, more)
                 }
-            }
-            let created = create.answer().await;
-            let listed = list.answer().await;
-            match created {
-                Ok(body) => {
-                    let (path, stat) = proto::created(&body)?;
-                    let child = path.rsplit('/').next().unwrap_or_default().to_owned();
-                    let children = match listed {
-                        Ok(body) => proto::children(&body)?,
+            };
+            match stands {
+                Ok(mut stands) => {
+                    let children = match std::mem::replace(&mut stands.line, Ok(Vec::new())) {
+                        Ok(children) => children,
                         // Ours to make, and not to read.
                         Err(failed @ Failed::Refused(Code::NoAuth)) => {
-                            let _ = self.delete(session, &[path]).await;
+                            let _ = self.delete(session, &[stands.path]).await;
                             return Err(failed);
                         }
                         // The parents cannot be gone: our node is in them.
                         Err(failed) => return Err(unsure(failed)),
                     };
-                    return Ok((child, stat, children, more));
+                    return Ok((stands, children, more));
                 }
-                // Trying again would not make it ours to make, and whoever asked would hear that the servers are at fault.
-                Err(failed) if failed.is(Code::NoNode) && denied.is_some() => return Err(denied.unwrap_or(failed)),
                 Err(failed) if failed.is(Code::NoNode) && made_again < MADE_AGAIN => made_again += 1,
                 Err(failed) => return Err(failed),
             }
@@ -186,19 +177,21 @@ impl Shared {
     }
 
     async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
-        let sent = BootClock.now();
         let value = self.value_of(claim, session);
-        let (child, stat, children, _) = self.stand(session, seat, &value, std::slice::from_ref(&seat.base), Vec::new).await?;
-        self.waits(claim, seat, session, (child.clone(), stat.czxid), sent);
-        if let Err(refused) = self.check_no_permits(session, seat, &children).await {
-            // Where only the answer is lost, its place in line stays: whoever asks again finds it.
-            if !matches!(refused, Failed::Unsure(_) | Failed::Ended) {
-                self.withdraw(claim.id).await?;
-            }
+        let (stands, children, _) = self.stand(session, seat, &value, std::slice::from_ref(&seat.base), None).await?;
+        let (child, czxid) = (stands.child(), stands.czxid);
+        let verdict = seat.recipe.verdict(&children, child);
+        let may_have_permits = children.iter().any(|child| child == LEASES);
+        if verdict == Verdict::Held && !may_have_permits {
+            return Ok(Answer::Granted(self.granted(claim, seat, session, child, czxid)));
+        }
+        self.waits(claim, seat, session, (child.to_owned(), czxid), stands.sent);
+        if may_have_permits && let Err(refused) = self.check_no_permits(session, seat).await {
+            self.withdraw(claim.id).await?;
             return Err(refused);
         }
-        match seat.recipe.verdict(&children, &child) {
-            Verdict::Held => Ok(Answer::Granted(self.granted(claim, seat, session, &child, stat.czxid))),
+        match verdict {
+            Verdict::Held => Ok(Answer::Granted(self.granted(claim, seat, session, child, czxid))),
             Verdict::Blocked { first, .. } if !claim.queue => {
                 let holder = session.send(Request::get_data(&format!("{}/{first}", seat.line()), false));
                 self.withdraw(claim.id).await?;
@@ -219,10 +212,7 @@ impl Shared {
     }
 
     /// One name serves one kind at a time. The permits of a semaphore are elsewhere, and looked at only where there may be some.
-    async fn check_no_permits(&self, session: &Arc<Session>, seat: &Seat, children: &[String]) -> Result<(), Failed> {
-        if !children.iter().any(|child| child == LEASES) {
-            return Ok(());
-        }
+    async fn check_no_permits(&self, session: &Arc<Session>, seat: &Seat) -> Result<(), Failed> {
         let held = match session.ask(Request::children(&seat.leases(), false)).await {
             Ok(body) => proto::children(&body)?.len(),
             Err(failed) if failed.is(Code::NoNode) => 0,

@@ -24,7 +24,7 @@ impl Failed {
 }
 
 /// What one request may have: a server hangs up on more than `jute.maxbuffer`, a megabyte, and with it on all who share the session.
-const LONGEST: usize = 1_000_000;
+pub(super) const LONGEST: usize = 1_000_000;
 
 /// Refuses what no server would take.
 pub(super) fn fits(bytes: usize) -> Result<(), Failed> {

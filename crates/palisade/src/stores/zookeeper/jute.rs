@@ -9,6 +9,11 @@ impl Out {
         Out(vec![0; 4])
     }
 
+    /// The part of a message that follows its header.
+    pub(super) fn part() -> Out {
+        Out(Vec::with_capacity(128))
+    }
+
     pub(super) fn i32(mut self, value: i32) -> Out {
         self.0.extend(value.to_be_bytes());
         self
@@ -34,15 +39,9 @@ impl Out {
         self.bytes(value.as_bytes())
     }
 
-    /// What [`Out::inner`] of another message wrote.
-    pub(super) fn raw(mut self, value: &[u8]) -> Out {
-        self.0.extend(value);
-        self
-    }
-
-    /// Without the length.
-    pub(super) fn inner(self) -> Vec<u8> {
-        self.0.into_iter().skip(4).collect()
+    /// As it is, of a [`Out::part`].
+    pub(super) fn written(self) -> Vec<u8> {
+        self.0
     }
 
     /// With its length before it, as it goes out.

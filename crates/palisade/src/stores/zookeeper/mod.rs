@@ -16,6 +16,8 @@
 //!     mailbox ◄─── known ◄────┘ └──────────────── shared ◄─────────────────────┘ (what its watches tell)
 //! ```
 //!
+//! Claims and releases of many tasks go through `together`, by which they become one transaction.
+//!
 //! `recipe` is the rule by which the nodes of a line hold or wait; `dating` is what an answer proves about a session.
 //!
 //! # Why its own client
@@ -27,7 +29,7 @@
 //!
 //! # What a verb costs
 //!
-//! | verb | requests |
+//! | verb | requests at most |
 //! |---|---|
 //! | acquire, free | `create` and `getChildren`, in one round trip |
 //! | acquire, in line | the same, and `getData` with a watch |
@@ -56,6 +58,7 @@ mod sessions;
 mod settings;
 mod shared;
 mod tls;
+mod together;
 mod value;
 mod wire;
 

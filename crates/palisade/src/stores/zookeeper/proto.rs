@@ -11,6 +11,7 @@ mod op {
     pub(super) const SET_DATA: i32 = 5;
     pub(super) const GET_CHILDREN: i32 = 8;
     pub(super) const SYNC: i32 = 9;
+    pub(super) const GET_CHILDREN2: i32 = 12;
     pub(super) const CHECK: i32 = 13;
     pub(super) const MULTI: i32 = 14;
     pub(super) const CREATE2: i32 = 15;
@@ -100,38 +101,43 @@ pub(super) struct Request {
 
 impl Request {
     fn new(op: i32, by_leader: bool, body: Out) -> Request {
-        Request { op, body: body.inner(), by_leader }
+        Request { op, body: body.written(), by_leader }
     }
 
     pub(super) fn create(path: &str, data: &[u8], acl: Acl, make: Make) -> Request {
         let op = if make == Make::Container { op::CREATE_CONTAINER } else { op::CREATE2 };
-        Request::new(op, true, creating(path, data, acl, make))
+        Request::new(op, true, creating(Out::part(), path, data, acl, make))
     }
 
     pub(super) fn delete(path: &str, version: i32) -> Request {
-        Request::new(op::DELETE, true, Out::bare().text(path).i32(version))
+        Request::new(op::DELETE, true, Out::part().text(path).i32(version))
     }
 
     pub(super) fn exists(path: &str, watch: bool) -> Request {
-        Request::new(op::EXISTS, false, Out::bare().text(path).bool(watch))
+        Request::new(op::EXISTS, false, Out::part().text(path).bool(watch))
     }
 
     pub(super) fn get_data(path: &str, watch: bool) -> Request {
-        Request::new(op::GET_DATA, false, Out::bare().text(path).bool(watch))
+        Request::new(op::GET_DATA, false, Out::part().text(path).bool(watch))
     }
 
     pub(super) fn children(path: &str, watch: bool) -> Request {
-        Request::new(op::GET_CHILDREN, false, Out::bare().text(path).bool(watch))
+        Request::new(op::GET_CHILDREN, false, Out::part().text(path).bool(watch))
+    }
+
+    /// With what is known of the node itself.
+    pub(super) fn children_and_stat(path: &str) -> Request {
+        Request::new(op::GET_CHILDREN2, false, Out::part().text(path).bool(false))
     }
 
     /// Comes back from the leader, behind everything that it has committed until then. It proves nothing about our session: the
     /// leader asks nobody, and may have been replaced without knowing it yet.
     pub(super) fn sync(path: &str) -> Request {
-        Request::new(op::SYNC, false, Out::bare().text(path))
+        Request::new(op::SYNC, false, Out::part().text(path))
     }
 
     pub(super) fn multi(steps: &[Step<'_>]) -> Request {
-        let mut body = Out::bare();
+        let mut body = Out::part();
         for step in steps {
             body = step.written(body);
         }
@@ -144,22 +150,27 @@ impl Request {
     }
 
     pub(super) fn close() -> Request {
-        Request::new(op::CLOSE, true, Out::bare())
+        Request::new(op::CLOSE, true, Out::part())
     }
 
-    /// As it goes out.
-    pub(super) fn framed(&self, xid: i32) -> Vec<u8> {
-        Out::bare().i32(xid).i32(self.op).raw(&self.body).framed()
+    /// Writes it as it goes out.
+    pub(super) fn write(&self, xid: i32, out: &mut Vec<u8>) {
+        let length = u32::try_from(8 + self.body.len()).unwrap_or(u32::MAX);
+        out.reserve(12 + self.body.len());
+        out.extend(length.to_be_bytes());
+        out.extend(xid.to_be_bytes());
+        out.extend(self.op.to_be_bytes());
+        out.extend(&self.body);
     }
 }
 
-fn creating(path: &str, data: &[u8], acl: Acl, make: Make) -> Out {
+fn creating(out: Out, path: &str, data: &[u8], acl: Acl, make: Make) -> Out {
     let (scheme, id) = match acl {
         Acl::Open => ("world", "anyone"),
         Acl::Creator => ("auth", ""),
     };
     // One entry: all rights.
-    Out::bare().text(path).bytes(data).i32(1).i32(31).text(scheme).text(id).i32(make as i32)
+    out.text(path).bytes(data).i32(1).i32(31).text(scheme).text(id).i32(make as i32)
 }
 
 /// The login of a connection. It is sent before anything else is asked.
@@ -204,14 +215,14 @@ pub(super) enum Step<'a> {
 
 impl Step<'_> {
     fn written(&self, out: Out) -> Out {
-        let (op, body) = match *self {
+        let head = |op: i32| out.i32(op).bool(false).i32(-1);
+        match *self {
             // Within a multi no server says more of what it made than its path.
-            Step::Create { path, data, acl, make } => (op::CREATE, creating(path, data, acl, make)),
-            Step::Delete { path, version } => (op::DELETE, Out::bare().text(path).i32(version)),
-            Step::SetData { path, data, version } => (op::SET_DATA, Out::bare().text(path).bytes(data).i32(version)),
-            Step::Check { path, version } => (op::CHECK, Out::bare().text(path).i32(version)),
-        };
-        out.i32(op).bool(false).i32(-1).raw(&body.inner())
+            Step::Create { path, data, acl, make } => creating(head(op::CREATE), path, data, acl, make),
+            Step::Delete { path, version } => head(op::DELETE).text(path).i32(version),
+            Step::SetData { path, data, version } => head(op::SET_DATA).text(path).bytes(data).i32(version),
+            Step::Check { path, version } => head(op::CHECK).text(path).i32(version),
+        }
     }
 }
 
@@ -259,7 +270,9 @@ pub(super) fn multi(body: &[u8]) -> Result<Multi, Broken> {
 
 /// Whether the answer to a request says that the session has ended. A multi says so of its steps only.
 pub(super) fn is_of_ended_session(op: i32, header: &Header, body: &[u8]) -> bool {
-    let in_a_step = || matches!(multi(body), Ok(Multi::Failed(codes)) if codes.contains(&Code::SessionExpired));
+    // If one step has failed, the first says so, too.
+    let has_failed = body.starts_with(&(-1_i32).to_be_bytes());
+    let in_a_step = || has_failed && matches!(multi(body), Ok(Multi::Failed(codes)) if codes.contains(&Code::SessionExpired));
     Code::of(header.error) == Code::SessionExpired || op == op::MULTI && header.error == 0 && in_a_step()
 }
 
@@ -274,6 +287,8 @@ pub(super) struct Stat {
     /// The session that it hangs on; 0 for none.
     pub(super) owner: i64,
     pub(super) children: i32,
+    /// The transaction that last added a child, or took one away.
+    pub(super) pzxid: i64,
 }
 
 impl Stat {
@@ -286,8 +301,8 @@ impl Stat {
         let owner = read.i64()?;
         let _length = read.i32()?;
         let children = read.i32()?;
-        let _pzxid = read.i64()?;
-        Ok(Stat { czxid, mzxid, version, owner, children })
+        let pzxid = read.i64()?;
+        Ok(Stat { czxid, mzxid, version, owner, children, pzxid })
     }
 }
 
@@ -307,6 +322,11 @@ pub(super) fn data(body: &[u8]) -> Result<(Vec<u8>, Stat), Broken> {
 
 pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Broken> {
     In(body).texts()
+}
+
+pub(super) fn children_and_stat(body: &[u8]) -> Result<(Vec<String>, Stat), Broken> {
+    let mut read = In(body);
+    Ok((read.texts()?, Stat::read(&mut read)?))
 }
 
 /// The first message of a connection: for a new session with the number 0, for an old one with its number and password.
@@ -333,6 +353,9 @@ pub(super) struct Header {
     pub(super) zxid: i64,
     pub(super) error: i32,
 }
+
+/// How long that is.
+pub(super) const HEADER: usize = 16;
 
 pub(super) fn header(body: &[u8]) -> Result<(Header, &[u8]), Broken> {
     let mut read = In(body);

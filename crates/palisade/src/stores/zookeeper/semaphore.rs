@@ -20,7 +20,6 @@ use super::shared::{Shared, fence_of};
 use super::value::{self, Value};
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, Grant, Holder};
 
 /// What the server answered to one of several questions.
@@ -46,7 +45,6 @@ impl Shared {
         session: &Arc<Session>,
         permits: (u32, u32),
     ) -> Result<Answer, Failed> {
-        let sent = BootClock.now();
         let parents = [seat.base.clone(), seat.line(), seat.leases()];
         let value = self.value_of(claim, session);
         let wanted = format!("{}/{}", seat.leases(), lease_prefix(&seat.guid));
@@ -61,8 +59,9 @@ impl Shared {
                 session.send(Request::get_data(&seat.leases(), false)),
             ]
         };
-        let (child, stat, line, looked) = self.stand(session, seat, &value, &parents, look).await?;
-        self.waits(claim, seat, session, (child.clone(), stat.czxid), sent);
+        let (stands, line, looked) = self.stand(session, seat, &value, &parents, Some(&look)).await?;
+        let child = stands.child().to_owned();
+        self.waits(claim, seat, session, (child.clone(), stands.czxid), stands.sent);
         let mut answers = Vec::new();
         for sent in looked {
             answers.push(sent.answer().await);

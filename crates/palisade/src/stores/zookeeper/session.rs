@@ -15,8 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::dating::{Dating, PASSED_ON};
 use super::failure::Failed;
-use super::proto::{self, Code, Request};
+use super::proto::{self, Acl, Code, Request};
 use super::settings::Settings;
+use super::together::{self, Together};
 use super::wire::{Hello, Wire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{BootClock, Clock, Moment};
@@ -45,6 +46,8 @@ pub(super) struct Session {
     settings: Arc<Settings>,
     state: Mutex<State>,
     commands: mpsc::UnboundedSender<Command>,
+    /// Those of its requests that may go together.
+    together: Arc<Together>,
     debts: Debt,
 }
 
@@ -68,20 +71,31 @@ struct State {
 }
 
 enum Command {
-    Ask(Request, oneshot::Sender<Result<Vec<u8>, Failed>>),
+    Ask(Request, oneshot::Sender<Result<Reply, Failed>>),
     /// Lets go of the session without ending it.
     Leave,
 }
 
+/// A good answer.
+pub(super) struct Reply {
+    /// The newest transaction that the server had done: its own, for a request that is one.
+    pub(super) zxid: i64,
+    pub(super) body: Vec<u8>,
+}
+
 /// A request on its way.
 pub(super) struct Sent {
-    answer: oneshot::Receiver<Result<Vec<u8>, Failed>>,
+    answer: oneshot::Receiver<Result<Reply, Failed>>,
     session: Arc<Session>,
 }
 
 impl Sent {
     /// The body of the answer.
     pub(super) async fn answer(self) -> Result<Vec<u8>, Failed> {
+        self.reply().await.map(|reply| reply.body)
+    }
+
+    pub(super) async fn reply(self) -> Result<Reply, Failed> {
         match tokio::time::timeout(self.session.settings.request_timeout, self.answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) if self.session.is_gone() => Err(Failed::Ended),
@@ -147,8 +161,13 @@ impl Session {
                 gone: false,
                 connection: 1,
             };
-            let session =
-                Arc::new(Session { settings: Arc::clone(settings), state: Mutex::new(state), commands, debts: Debt::default() });
+            let session = Arc::new_cyclic(|this| Session {
+                settings: Arc::clone(settings),
+                state: Mutex::new(state),
+                commands,
+                together: together::on(this),
+                debts: Debt::default(),
+            });
             let actor = Actor {
                 id: session.id(),
                 session: Arc::downgrade(&session),
@@ -165,6 +184,14 @@ impl Session {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn acl(&self) -> Acl {
+        self.settings.acl()
+    }
+
+    pub(super) fn together(&self) -> &Arc<Together> {
+        &self.together
     }
 
     pub(super) fn id(&self) -> i64 {
@@ -290,7 +317,7 @@ struct Flight {
     sent: Moment,
     op: i32,
     by_leader: bool,
-    reply: oneshot::Sender<Result<Vec<u8>, Failed>>,
+    reply: oneshot::Sender<Result<Reply, Failed>>,
 }
 
 struct Actor {
@@ -423,7 +450,7 @@ impl Actor {
                         Err(cause) => return lost(flights, Error::unavailable("the connection to ZooKeeper is lost").with_source(cause)),
                     };
                     while let Some(message) = next {
-                        match self.take(&message, &mut flights) {
+                        match self.take(message, &mut flights) {
                             Ok(()) => {}
                             Err(Over::Lost(error)) => return lost(flights, error),
                             Err(over) => return over,
@@ -446,7 +473,7 @@ impl Actor {
                             Command::Ask(_, reply) if reply.is_closed() => {}
                             Command::Ask(request, reply) => {
                                 xid = xid.checked_add(1).unwrap_or(1);
-                                out.extend(request.framed(xid));
+                                request.write(xid, &mut out);
                                 flights.push_back(Flight { xid, sent, op: request.op, by_leader: request.by_leader, reply });
                             }
                         }
@@ -454,7 +481,7 @@ impl Actor {
                     }
                     if over {
                         xid = xid.checked_add(1).unwrap_or(1);
-                        out.extend(Request::close().framed(xid));
+                        Request::close().write(xid, &mut out);
                     }
                     let writing = async {
                         write.write_all(&out).await?;
@@ -478,9 +505,9 @@ impl Actor {
     }
 
     /// Takes up one message.
-    fn take(&self, message: &[u8], flights: &mut VecDeque<Flight>) -> Result<(), Over> {
+    fn take(&self, mut message: Vec<u8>, flights: &mut VecDeque<Flight>) -> Result<(), Over> {
         let unreadable = |_| Over::Lost(Error::protocol("ZooKeeper answered what this version does not understand"));
-        let (header, body) = proto::header(message).map_err(unreadable)?;
+        let (header, body) = proto::header(&message).map_err(unreadable)?;
         let Some(session) = self.session.upgrade() else { return Ok(()) };
         match header.xid {
             proto::XID_EVENT => {
@@ -513,7 +540,13 @@ impl Actor {
                     }
                 }
                 // Whoever asked may have left.
-                let _ = flight.reply.send(if header.error == 0 { Ok(body.to_vec()) } else { Err(Failed::Refused(code)) });
+                let _ = flight.reply.send(match header.error {
+                    0 => {
+                        message.drain(..proto::HEADER);
+                        Ok(Reply { zxid: header.zxid, body: message })
+                    }
+                    _ => Err(Failed::Refused(code)),
+                });
                 Ok(())
             }
         }

@@ -134,13 +134,19 @@ impl Shared {
 
     /// Sends what makes the nodes that a line needs, unless they were there before.
     pub(super) fn make_parents(&self, session: &Arc<Session>, parents: &[String], all: bool) -> Vec<Sent> {
+        let make = |path: &String| session.send(Request::create(path, b"", self.settings.acl(), Make::Container));
+        self.missing(parents, all).iter().map(make).collect()
+    }
+
+    /// Those of the nodes that a line needs that may not be there; all of them, and what is above them, if something was missing.
+    pub(super) fn missing(&self, parents: &[String], all: bool) -> Vec<String> {
         let mut made = locked(&self.made);
         if made.len() >= MADE {
             made.clear();
         }
         let mut missing: Vec<String> = Vec::new();
         for parent in parents {
-            let is_new = made.insert(parent.clone());
+            let is_new = !made.contains(parent) && made.insert(parent.clone());
             if all {
                 let ancestors = parent.match_indices('/').skip(1).filter_map(|(at, _)| parent.get(..at));
                 missing.extend(ancestors.map(str::to_owned).filter(|ancestor| !parents.contains(ancestor)));
@@ -150,19 +156,27 @@ impl Shared {
             }
         }
         missing.dedup();
-        let make = |path: &String| session.send(Request::create(path, b"", self.settings.acl(), Make::Container));
-        missing.iter().map(make).collect()
+        missing
     }
 
     /// Deletes nodes, all at once; whether each was there.
     ///
     /// One that cannot be reached is tried again in the background, until it is gone or its session has ended.
     pub(super) async fn delete(&self, session: &Arc<Session>, paths: &[String]) -> Result<bool, Failed> {
-        let sent: Vec<Sent> = paths.iter().map(|path| session.send(Request::delete(path, ANY))).collect();
+        let mut answers = Vec::with_capacity(paths.len());
+        match paths {
+            [path] => answers.push(session.delete(path.clone()).await),
+            paths => {
+                let sent: Vec<Sent> = paths.iter().map(|path| session.send(Request::delete(path, ANY))).collect();
+                for sent in sent {
+                    answers.push(sent.answer().await.map(drop));
+                }
+            }
+        }
         let (mut all, mut failure, mut left) = (true, None, Vec::new());
-        for (sent, path) in sent.into_iter().zip(paths) {
-            match sent.answer().await {
-                Ok(_) => {}
+        for (answer, path) in answers.into_iter().zip(paths) {
+            match answer {
+                Ok(()) => {}
                 Err(failed) if failed.is(Code::NoNode) => all = false,
                 Err(Failed::Ended) => all = false,
                 Err(failed @ Failed::Unsure(_)) => {

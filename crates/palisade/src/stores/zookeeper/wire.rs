@@ -19,6 +19,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// No server sends more at once; ZooKeeper's own limit is a megabyte.
 const LONGEST: usize = 64 << 20;
 
+/// So much is read at once, at the least.
+const ROOM: usize = 8 << 10;
+
 /// What a session introduces itself with.
 pub(super) struct Hello<'a> {
     /// The newest transaction that it has seen: a server that is behind it refuses it.
@@ -49,6 +52,8 @@ impl Incoming {
             if let Some(message) = self.buffered()? {
                 return Ok(message);
             }
+            // More than usually comes at once: whatever fills it must be followed by another look.
+            self.buffer.reserve(ROOM);
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
