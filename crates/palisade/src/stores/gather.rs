@@ -37,6 +37,8 @@ pub(super) struct Gather<C: Carries> {
     /// How many go together at most.
     most: usize,
     state: Mutex<State<C>>,
+    /// Had by the group whose answers are given out.
+    gives_out: tokio::sync::Mutex<()>,
 }
 
 struct State<C: Carries> {
@@ -52,7 +54,7 @@ struct Waiting<C: Carries> {
 impl<C: Carries> Gather<C> {
     pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
         let state = State { on_their_way: 0, waiting: VecDeque::new() };
-        Arc::new(Gather { carrier, runtime, at_once, most, state: Mutex::new(state) })
+        Arc::new(Gather { carrier, runtime, at_once, most, state: Mutex::new(state), gives_out: tokio::sync::Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<C>> {
@@ -86,7 +88,7 @@ impl<C: Carries> Gather<C> {
     }
 
     async fn ask_alone(self: &Arc<Self>, request: C::Request) -> Option<C::Answer> {
-        let alone = Arc::new(Alone { turn: Mutex::new(Some(Turn { gather: Arc::clone(self) })), caller: Mutex::default() });
+        let alone = Arc::new(Alone { turn: Mutex::new(Some(Turn::of(self))), caller: Mutex::default() });
         let _leaves = Leaves(&alone);
         let waker = Waker::from(Arc::clone(&alone));
         let mut carried = pin!(self.carrier.carry(vec![request]));
@@ -97,20 +99,28 @@ impl<C: Carries> Gather<C> {
         answers.await.pop()
     }
 
-    /// Sends the next group, or nothing when nobody waits. One that was on its way has arrived.
-    fn go_on(self: &Arc<Self>) {
-        let Some((requests, replies)) = self.next() else { return };
+    /// Sends the next group; `false` when nobody waits. One that was on its way has arrived.
+    fn go_on(self: &Arc<Self>) -> bool {
+        let Some((requests, replies)) = self.next() else { return false };
         // Here, not in the task: a runtime that has ended drops it unseen.
-        let turn = Turn { gather: Arc::clone(self) };
+        let turn = Turn::of(self);
         self.runtime.spawn(async move {
-            let answers = turn.gather.carrier.carry(requests).await;
-            // First, so that what waits goes while those that were answered think.
-            drop(turn);
+            let gather = Arc::clone(&turn.gather);
+            let answers = gather.carrier.carry(requests).await;
+            // Answers come together where several groups are done in one go. They are given out one group after the other, and in
+            // between leaves what those who have theirs ask next: else all would think while the server has nothing to do,
+            // and all wait while it works.
+            let _gives_out = gather.gives_out.lock().await;
+            if turn.pass_on() {
+                tokio::task::yield_now().await;
+            }
             for (reply, answer) in replies.into_iter().zip(answers) {
                 // Nobody may wait for it any more.
                 drop(reply.send(answer));
             }
+            tokio::task::yield_now().await;
         });
+        true
     }
 
     /// Those of the waiting that go together now.
@@ -144,11 +154,27 @@ impl<C: Carries> Gather<C> {
 /// A place among those that are on their way. Whoever leaves it, answered or not, sends the next.
 struct Turn<C: Carries> {
     gather: Arc<Gather<C>>,
+    /// Whether somebody else has it.
+    passed_on: bool,
+}
+
+impl<C: Carries> Turn<C> {
+    fn of(gather: &Arc<Gather<C>>) -> Turn<C> {
+        Turn { gather: Arc::clone(gather), passed_on: false }
+    }
+
+    /// Leaves; `true` when others go in its place.
+    fn pass_on(mut self) -> bool {
+        self.passed_on = true;
+        self.gather.go_on()
+    }
 }
 
 impl<C: Carries> Drop for Turn<C> {
     fn drop(&mut self) {
-        self.gather.go_on();
+        if !self.passed_on {
+            self.gather.go_on();
+        }
     }
 }
 
@@ -263,6 +289,26 @@ mod tests {
         }
         assert_eq!(seen.recv().await.unwrap(), [60]);
         assert_eq!(gather.lock().on_their_way, 0);
+    }
+
+    /// Two groups are answered at the same moment: what those of the first ask next has left before the others have their answers.
+    #[tokio::test]
+    async fn what_the_answered_ask_next_leaves_before_others_are_answered() {
+        let (gather, mut seen) = server(2, 2);
+        let busy = |request: u32| {
+            let gather = Arc::clone(&gather);
+            tokio::spawn(async move { (gather.ask(request).await, gather.ask(request + 500).await) })
+        };
+        let tasks: Vec<_> = (1..=6).map(|number| busy(10 * number)).collect();
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[10], [20]]);
+        gather.carrier.may_answer.add_permits(2);
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[30, 40], [50, 60]]);
+        gather.carrier.may_answer.add_permits(2);
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[510, 520], [530, 540]]);
+        gather.carrier.may_answer.add_permits(10);
+        for (task, number) in tasks.into_iter().zip(1..) {
+            assert_eq!(task.await.unwrap(), (Some(1000 + 10 * number), Some(1500 + 10 * number)));
+        }
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 pub mod etcd;
 mod events;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code, reason = "taken into use store by store")]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "taken into use store by store"))]
 mod gather;
 mod mailbox;
 #[cfg(feature = "sqlite")]

@@ -1,7 +1,8 @@
 //! `redis:` — the line in Redis: one server, a primary under sentinels, or a cluster.
 //!
 //! Every verb is one Lua script on one key, so one step of the server: see `line` for what the key holds. A release hands the
-//! name to the next in line in the same step and tells just that waiter, by `PUBLISH` to its inbox.
+//! name to the next in line in the same step and tells just that waiter, by `PUBLISH` to its inbox. Claims and releases that many
+//! tasks ask for at the same time go as one script on their keys, but for a cluster: see `group`.
 //!
 //! # How a request flows
 //!
@@ -17,7 +18,7 @@
 //!
 //! # What a verb costs
 //!
-//! | verb | requests | commands inside |
+//! | verb | requests at most | commands inside |
 //! |---|---|---|
 //! | acquire, free | 1 | 3 |
 //! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3 to 4 |

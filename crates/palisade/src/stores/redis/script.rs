@@ -1,6 +1,6 @@
 //! A script, one call of it on one key, and several calls as one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use redis::Cmd;
@@ -155,12 +155,13 @@ impl Calls for Call {
 /// Several calls as one, each with its own answer.
 pub(super) struct Together<'a> {
     script: &'static Script,
-    calls: &'a [Arc<Call>],
+    calls: Vec<&'a Call>,
 }
 
 impl<'a> Together<'a> {
     /// `None` when one of them does not go with the others.
-    pub(super) fn of(calls: &'a [Arc<Call>]) -> Option<Together<'a>> {
+    pub(super) fn of(calls: impl IntoIterator<Item = &'a Call>) -> Option<Together<'a>> {
+        let calls: Vec<&Call> = calls.into_iter().collect();
         let first = calls.first()?;
         let (_, script) = first.together()?;
         calls.iter().all(|call| first.goes_with(call)).then_some(Together { script, calls })
@@ -182,7 +183,7 @@ impl Calls for Together<'_> {
         let mut command = Cmd::with_capacity(words, verb.len() + script.len() + 4 + bytes);
         command.arg(verb).arg(script).arg(self.calls.len());
         let mut verbs = Vec::with_capacity(2 * self.calls.len());
-        for call in self.calls {
+        for call in &self.calls {
             command.arg(call.key());
             let letter = call.together().map_or(0, |(letter, _)| letter);
             // No verb has more than some.
@@ -242,16 +243,16 @@ mod tests {
         static B: Script = Script::new("return 2").together(b'b', &BOTH);
         static C: Script = Script::new("return 3").together(b'c', &OTHER);
         static ALONE: Script = Script::new("return 4");
-        let [a, b, c, alone] = [&A, &B, &C, &ALONE].map(|script| Arc::new(Call::new(script, "k").text("x").number(7)));
-        let b = Arc::new(b.as_ref().clone().text("ü"));
-        let sent = redis::cmd("EVAL").arg("return { 1, 2 }").arg(2).arg("k").arg("k").arg(b"a\x02b\x03").arg("x").arg(7);
-        let sent = sent.arg("x").arg(7).arg("ü").get_packed_command();
-        let both = [Arc::clone(&a), Arc::clone(&b)];
-        assert_eq!(Together::of(&both).unwrap().whole().get_packed_command(), sent);
-        for other in [c, Arc::clone(&alone), Arc::new(Call::new(&A, "k").beside("l"))] {
-            assert!(!a.goes_with(&other) && !other.goes_with(&a));
-            assert!(Together::of(&[Arc::clone(&a), other]).is_none());
+        let [a, b, c, alone] = [&A, &B, &C, &ALONE].map(|script| Call::new(script, "k").text("x").number(7));
+        let b = b.text("ü");
+        let mut sent = redis::cmd("EVAL");
+        sent.arg("return { 1, 2 }").arg(2).arg("k").arg("k").arg(b"a\x02b\x03");
+        sent.arg("x").arg(7).arg("x").arg(7).arg("ü");
+        assert_eq!(Together::of([&a, &b]).unwrap().whole().get_packed_command(), sent.get_packed_command());
+        for other in [&c, &alone, &Call::new(&A, "k").beside("l")] {
+            assert!(!a.goes_with(other) && !other.goes_with(&a));
+            assert!(Together::of([&a, other]).is_none());
         }
-        assert!(!alone.goes_with(&alone) && Together::of(&[alone]).is_none() && Together::of(&[]).is_none());
+        assert!(!alone.goes_with(&alone) && Together::of([&alone]).is_none() && Together::of([]).is_none());
     }
 }

@@ -19,8 +19,8 @@
 //! which would cost as much again. What a fast path does must be what the general path would have done: the tests compare
 //! both with [`crate::line::Line`].
 //!
-//! A claim, a renewal and a release are also functions of one more script, which does many of them on as many keys: the same
-//! texts, so the same answers, and what a script costs by itself is paid once.
+//! A claim and a release are also functions of one more script, which does many of them on as many keys: the same texts, so the
+//! same answers, and what a script costs by itself is paid once.
 
 mod reply;
 #[cfg(test)]
@@ -59,12 +59,6 @@ macro_rules! claim {
     };
 }
 
-macro_rules! renew {
-    ($make:ident!($($name:literal)?)) => {
-        $make!($($name,)? "claim, fence, inbox", verb!("renew_fast.lua", "line.lua", "renew.lua"))
-    };
-}
-
 macro_rules! release {
     ($make:ident!($($name:literal)?)) => {
         $make!($($name,)? "claim, fence, ending, keep", verb!("release_fast.lua", "line.lua", "release.lua"))
@@ -72,7 +66,7 @@ macro_rules! release {
 }
 
 static CLAIM: Script = claim!(script!()).together(b'c', &TOGETHER);
-static RENEW: Script = renew!(script!()).together(b'n', &TOGETHER);
+static RENEW: Script = script!("claim, fence, inbox", verb!("renew_fast.lua", "line.lua", "renew.lua"));
 static RELEASE: Script = release!(script!()).together(b'r', &TOGETHER);
 static DOWNGRADE: Script = script!("claim, fence", verb!("line.lua", "downgrade.lua"));
 static PROCLAIM: Script = script!("claim, fence, owner", verb!("line.lua", "proclaim.lua"));
@@ -83,7 +77,6 @@ static SHOW: Script = script!("_", verb!("nobody.lua", "line.lua", "show.lua"));
 static TOGETHER: Script = Script::new(concat!(
     include_str!("open.lua"),
     claim!(function!("claim")),
-    renew!(function!("renew")),
     release!(function!("release")),
     include_str!("together.lua")
 ));
