@@ -137,7 +137,9 @@ async fn stands_still(connected: bool) {
     let (client, outside) = (connect(&url), connect(&url));
     let blocker = long(&outside, "still-waits").acquire().await.expect("a grant");
     let (mut claims, still) = {
-        let claims: Vec<Acquiring> = ["still", "still-waits"].into_iter().map(|name| acquiring(&long(&client, name))).collect();
+        // More than go alone: of some nobody ever sends the request that they wait to go with.
+        let names = ["still", "still-2", "still-3", "still-4", "still-5", "still-waits"];
+        let claims: Vec<Acquiring> = names.into_iter().map(|name| acquiring(&long(&client, name))).collect();
         let cycles = long(&client, "cycles");
         aside(move || {
             let mut claims = claims;
@@ -167,9 +169,10 @@ async fn stands_still(connected: bool) {
     is_renewed(&short).await;
     assert!(held.is_held() && short.is_held());
     // Moved to this runtime they come to their end, and dropped as well.
-    let waits = claims.pop().expect("two");
-    let got = soon("a grant", claims.pop().expect("two")).await.expect("a grant");
-    give_back(got).await;
+    let waits = claims.pop().expect("six");
+    for claim in claims {
+        give_back(soon("a grant", claim).await.expect("a grant")).await;
+    }
     drop(waits);
     soon("what was dropped is withdrawn", client.shutdown()).await;
     in_line(&outside, "still-waits", 0).await;

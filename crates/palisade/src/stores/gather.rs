@@ -3,7 +3,10 @@
 //! Whoever asks alone waits for nobody, and pays nothing.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -18,6 +21,11 @@ pub(super) trait Carries: Send + Sync + 'static {
 
     /// Takes a group to the server: one answer for each, in their order. A group of one is the usual request.
     fn carry(&self, group: Vec<Self::Request>) -> impl Future<Output = Vec<Self::Answer>> + Send;
+
+    /// Completes when nobody must wait for a group any more: it may never be carried. Waited for beside the answer.
+    fn given_up(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 }
 
 pub(super) struct Gather<C: Carries> {
@@ -29,6 +37,8 @@ pub(super) struct Gather<C: Carries> {
     /// How many go together at most.
     most: usize,
     state: Mutex<State<C>>,
+    /// Had by the group whose answers are given out.
+    gives_out: tokio::sync::Mutex<()>,
 }
 
 struct State<C: Carries> {
@@ -50,14 +60,15 @@ struct Group<C: Carries> {
 impl<C: Carries> Gather<C> {
     pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
         let state = State { on_their_way: 0, waiting: VecDeque::new() };
-        Arc::new(Gather { carrier, runtime, at_once, most, state: Mutex::new(state) })
+        Arc::new(Gather { carrier, runtime, at_once, most, state: Mutex::new(state), gives_out: tokio::sync::Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<C>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
-    /// Sends a request, alone or with others, and waits for its answer; `None` when the runtime that carries it has ended.
+    /// Sends a request, alone or with others, and waits for its answer; `None` when the runtime that carries it has ended, or
+    /// the carrier has given up.
     ///
     /// Dropped before it went, it never goes. Dropped later, nobody knows whether it arrived.
     pub(super) async fn ask(self: &Arc<Self>, request: C::Request) -> Option<C::Answer> {
@@ -73,30 +84,49 @@ impl<C: Carries> Gather<C> {
             }
         };
         match answer {
-            Ok(answer) => answer.await.ok(),
-            Err(request) => {
-                let turn = Turn { gather: Arc::clone(self) };
-                let answer = self.carrier.carry(vec![request]).await.pop();
-                drop(turn);
-                answer
-            }
+            Ok(answer) => tokio::select! {
+                biased;
+                answer = answer => answer.ok(),
+                () = self.carrier.given_up() => None,
+            },
+            Err(request) => self.ask_alone(request).await,
         }
     }
 
-    /// Sends the next group, or nothing when nobody waits. One that was on its way has arrived.
-    fn go_on(self: &Arc<Self>) {
-        let Some(Group { requests, replies }) = self.next() else { return };
+    async fn ask_alone(self: &Arc<Self>, request: C::Request) -> Option<C::Answer> {
+        let alone = Arc::new(Alone { turn: Mutex::new(Some(Turn::of(self))), caller: Mutex::default() });
+        let _leaves = Leaves(&alone);
+        let waker = Waker::from(Arc::clone(&alone));
+        let mut carried = pin!(self.carrier.carry(vec![request]));
+        let answers = poll_fn(|context| {
+            alone.is_polled_by(context.waker());
+            carried.as_mut().poll(&mut Context::from_waker(&waker))
+        });
+        answers.await.pop()
+    }
+
+    /// Sends the next group; `false` when nobody waits. One that was on its way has arrived.
+    fn go_on(self: &Arc<Self>) -> bool {
+        let Some(Group { requests, replies }) = self.next() else { return false };
         // Here, not in the task: a runtime that has ended drops it unseen.
-        let turn = Turn { gather: Arc::clone(self) };
+        let turn = Turn::of(self);
         self.runtime.spawn(async move {
-            let answers = turn.gather.carrier.carry(requests).await;
-            // First, so that what waits goes while those that were answered think.
-            drop(turn);
+            let gather = Arc::clone(&turn.gather);
+            let answers = gather.carrier.carry(requests).await;
+            // Answers come together where several groups are done in one go. They are given out one group after the other, and in
+            // between leaves what those who have theirs ask next: else all would think while the server has nothing to do,
+            // and all wait while it works.
+            let _gives_out = gather.gives_out.lock().await;
+            if turn.pass_on() {
+                tokio::task::yield_now().await;
+            }
             for (reply, answer) in replies.into_iter().zip(answers) {
                 // Nobody may wait for it any more.
                 drop(reply.send(answer));
             }
+            tokio::task::yield_now().await;
         });
+        true
     }
 
     /// Those of the waiting that go together now.
@@ -130,16 +160,82 @@ impl<C: Carries> Gather<C> {
 /// A place among those that are on their way. Whoever leaves it, answered or not, sends the next.
 struct Turn<C: Carries> {
     gather: Arc<Gather<C>>,
+    /// Whether somebody else has it.
+    passed_on: bool,
+}
+
+impl<C: Carries> Turn<C> {
+    fn of(gather: &Arc<Gather<C>>) -> Turn<C> {
+        Turn { gather: Arc::clone(gather), passed_on: false }
+    }
+
+    /// Leaves; `true` when others go in its place.
+    fn pass_on(mut self) -> bool {
+        self.passed_on = true;
+        self.gather.go_on()
+    }
 }
 
 impl<C: Carries> Drop for Turn<C> {
     fn drop(&mut self) {
-        self.gather.go_on();
+        if !self.passed_on {
+            self.gather.go_on();
+        }
     }
+}
+
+/// One who asked alone, and carries his request himself. Nobody knows when he will look for the answer: his turn ends when it is
+/// there.
+struct Alone<C: Carries> {
+    turn: Mutex<Option<Turn<C>>>,
+    caller: Mutex<Option<Waker>>,
+}
+
+impl<C: Carries> Alone<C> {
+    fn is_polled_by(&self, waker: &Waker) {
+        let mut caller = locked(&self.caller);
+        if !caller.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *caller = Some(waker.clone());
+        }
+    }
+
+    fn give_turn_away(&self) {
+        let turn = locked(&self.turn).take();
+        drop(turn);
+    }
+}
+
+impl<C: Carries> Wake for Alone<C> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.give_turn_away();
+        let caller = locked(&self.caller).clone();
+        if let Some(caller) = caller {
+            caller.wake();
+        }
+    }
+}
+
+/// Whoever leaves, answered or not, does not keep the turn.
+struct Leaves<'a, C: Carries>(&'a Alone<C>);
+
+impl<C: Carries> Drop for Leaves<'_, C> {
+    fn drop(&mut self) {
+        self.0.give_turn_away();
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use tokio::sync::{Semaphore, mpsc};
 
     use super::*;
@@ -201,6 +297,26 @@ mod tests {
         assert_eq!(gather.lock().on_their_way, 0);
     }
 
+    /// Two groups are answered at the same moment: what those of the first ask next has left before the others have their answers.
+    #[tokio::test]
+    async fn what_the_answered_ask_next_leaves_before_others_are_answered() {
+        let (gather, mut seen) = server(2, 2);
+        let busy = |request: u32| {
+            let gather = Arc::clone(&gather);
+            tokio::spawn(async move { (gather.ask(request).await, gather.ask(request + 500).await) })
+        };
+        let tasks: Vec<_> = (1..=6).map(|number| busy(10 * number)).collect();
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[10], [20]]);
+        gather.carrier.may_answer.add_permits(2);
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[30, 40], [50, 60]]);
+        gather.carrier.may_answer.add_permits(2);
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[510, 520], [530, 540]]);
+        gather.carrier.may_answer.add_permits(10);
+        for (task, number) in tasks.into_iter().zip(1..) {
+            assert_eq!(task.await.unwrap(), (Some(1000 + 10 * number), Some(1500 + 10 * number)));
+        }
+    }
+
     #[tokio::test]
     async fn two_that_do_not_fit_go_one_after_the_other() {
         let (gather, mut seen) = server(1, 10);
@@ -228,6 +344,22 @@ mod tests {
         assert_eq!(seen.recv().await.unwrap(), [30]);
         gather.carrier.may_answer.add_permits(1);
         assert_eq!(tasks.into_iter().next_back().unwrap().await.unwrap(), Some(1030));
+        assert_eq!(gather.lock().on_their_way, 0);
+    }
+
+    #[tokio::test]
+    async fn who_does_not_look_for_his_answer_holds_nobody_up() {
+        let (gather, mut seen) = server(1, 10);
+        let mut looks_away = Box::pin(gather.ask(10));
+        let polled = poll_fn(|context| Poll::Ready(looks_away.as_mut().poll(context))).await;
+        assert!(polled.is_pending());
+        let tasks = asked(&gather, [20, 30]).await;
+        gather.carrier.may_answer.add_permits(2);
+        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [vec![10], vec![20, 30]]);
+        for (task, answer) in tasks.into_iter().zip([1020, 1030]) {
+            assert_eq!(task.await.unwrap(), Some(answer));
+        }
+        assert_eq!(looks_away.await, Some(1010));
         assert_eq!(gather.lock().on_their_way, 0);
     }
 

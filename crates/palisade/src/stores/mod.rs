@@ -4,7 +4,6 @@
 pub mod etcd;
 mod events;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
-#[allow(dead_code, reason = "taken into use store by store")]
 mod gather;
 mod mailbox;
 #[cfg(feature = "sqlite")]

@@ -1,11 +1,11 @@
 //! One connection to one server, in the runtime of whoever asks.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -13,8 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::address::Address;
 use super::commit::Commit;
 use super::failure::{self, Remedy};
-use super::script::Call;
+use super::group::Carrier;
+use super::script::{Call, Calls, Together};
 use crate::error::{Error, Result};
+use crate::stores::gather::Gather;
 
 /// How many requests may wait in the connection's own queue before a caller waits to put one in.
 const QUEUE: usize = 4096;
@@ -41,6 +43,8 @@ pub(super) struct Link {
     /// How many replicas the server had when it was last asked.
     replicas: AtomicUsize,
     pub(super) commit: Commit,
+    /// What goes to the server together.
+    gather: Arc<Gather<Carrier>>,
     /// Whether the server tells what becomes of its keys; asked for at first need.
     tells_of_keys: OnceCell<bool>,
 }
@@ -60,7 +64,7 @@ impl Link {
         // The connection has the only other hold on the ears: when it ends, they hear of it.
         drop(config);
         let connection = connection.map_err(|error| told(&error, &address))?;
-        let link = Link {
+        let link = |link: &Weak<Link>| Link {
             address,
             in_use,
             connection,
@@ -70,9 +74,10 @@ impl Link {
             answered: AtomicU64::new(0),
             replicas: AtomicUsize::new(0),
             commit: Commit::default(),
+            gather: Carrier::gather(Weak::clone(link), Handle::current()),
             tells_of_keys: OnceCell::new(),
         };
-        Ok(Arc::new(link))
+        Ok(Arc::new_cyclic(link))
     }
 
     /// Asks the server what it is. A replica is not asked for locks.
@@ -104,9 +109,14 @@ impl Link {
 
     /// Sends one command.
     pub(super) async fn ask(&self, command: Cmd) -> RedisResult<Value> {
+        self.answer(command).await?.extract_error()
+    }
+
+    /// The answer to a command as it came: it may be an error, or have errors in it.
+    async fn answer(&self, command: Cmd) -> RedisResult<Value> {
         let mut connection = self.connection.clone();
         // Pinned where it is made: it is large, and made for every request.
-        self.until_broken(pin!(connection.send_packed_command(&command))).await?.extract_error()
+        self.until_broken(pin!(connection.send_packed_command(&command))).await
     }
 
     /// Calls a script: by its hash once the server has had it from here, else whole.
@@ -115,6 +125,26 @@ impl Link {
         match answer {
             Err(error) if is_no_script(&error) => Box::pin(self.ask(call.whole())).await,
             answer => answer,
+        }
+    }
+
+    /// The same, together with what others call at the same time.
+    pub(super) async fn call_together(&self, call: Arc<Call>) -> RedisResult<Value> {
+        self.gather.ask(call).await.unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// Calls several as one: what is wrong with the script is the same for each, else each has its own answer.
+    pub(super) async fn call_group(&self, calls: &Together<'_>) -> RedisResult<Vec<RedisResult<Value>>> {
+        let answer = match self.answer(self.command(calls)).await? {
+            Value::ServerError(error) if is_no_script(&error.clone().into()) => self.answer(calls.whole()).await?,
+            answer => answer,
+        };
+        match answer {
+            Value::Array(answers) if answers.len() == calls.count() => {
+                Ok(answers.into_iter().map(Value::extract_error).collect())
+            }
+            Value::ServerError(error) => Err(error.into()),
+            _ => Err((ErrorKind::UnexpectedReturnType, "the server does not answer each of those that asked together").into()),
         }
     }
 
@@ -136,8 +166,8 @@ impl Link {
         Ok(answers.into_iter().map(Value::extract_error).collect())
     }
 
-    fn command(&self, call: &Call) -> Cmd {
-        let bit = call.script_bit();
+    fn command(&self, call: &impl Calls) -> Cmd {
+        let bit = call.script().bit();
         // A script that somebody has flushed since is found missing, and sent whole.
         if self.scripts.fetch_or(bit, Ordering::Relaxed) & bit == 0 { call.whole() } else { call.by_hash() }
     }
@@ -236,7 +266,7 @@ impl Drop for Counted<'_> {
 }
 
 pub(super) fn is_no_script(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
+    error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoScript)
 }
 
 /// What to tell of an error when there is nothing to be done about it.
@@ -249,7 +279,7 @@ pub(super) fn told(error: &RedisError, address: &Address) -> Error {
     }
 }
 
-fn unanswered() -> RedisError {
+pub(super) fn unanswered() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "no answer in time").into()
 }
 

@@ -1,7 +1,8 @@
 //! `redis:` — the line in Redis: one server, a primary under sentinels, or a cluster.
 //!
 //! Every verb is one Lua script on one key, so one step of the server: see `line` for what the key holds. A release hands the
-//! name to the next in line in the same step and tells just that waiter, by `PUBLISH` to its inbox.
+//! name to the next in line in the same step and tells just that waiter, by `PUBLISH` to its inbox. Claims and releases that many
+//! tasks ask for at the same time go as one script on their keys, but for a cluster: see `group`.
 //!
 //! # How a request flows
 //!
@@ -17,7 +18,7 @@
 //!
 //! # What a verb costs
 //!
-//! | verb | requests | commands inside |
+//! | verb | requests at most | commands inside |
 //! |---|---|---|
 //! | acquire, free | 1 | 3 |
 //! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3 to 4 |
@@ -33,6 +34,7 @@ mod contact;
 mod failure;
 mod flight;
 mod grant;
+mod group;
 mod keyspace;
 mod lane;
 mod line;
@@ -195,9 +197,9 @@ impl Store for RedisStore {
             shared.wait_for(claim.id, &lane);
         }
         let key = shared.settings.key(&claim.name);
-        let called = shared.call(&lane, &line::claim(&key, claim, &lane.inbox), claim.queue).await;
+        let called = shared.call_together(&lane, &Arc::new(line::claim(&key, claim, &lane.inbox)), claim.queue).await;
         let answer = match called {
-            Ok((link, value)) => match line::claim_answer(&value, claim) {
+            Ok((link, value, _)) => match line::claim_answer(&value, claim) {
                 Ok(Answer::Granted(grant)) => {
                     if !claim.queue {
                         // Nobody waits for it, but a revocation is to be heard of.
@@ -262,8 +264,8 @@ impl Store for RedisStore {
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
         self.0.stop_waiting(claim.claim.id);
         let lane = self.0.lane()?;
-        let call = line::release(&self.0.settings.key(&claim.claim.name), claim, ending);
-        let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
+        let call = Arc::new(line::release(&self.0.settings.key(&claim.claim.name), claim, ending));
+        let (_, value, sent_again) = self.0.call_together(&lane, &call, false).await?;
         self.0.recent.keep(call);
         Ok(shared::unsure(line::released(&value)?, sent_again))
     }

@@ -3,7 +3,7 @@
 //! claim and its fence.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::script::Call;
@@ -14,15 +14,15 @@ const LONGEST: Duration = Duration::from_secs(60);
 const MOST: usize = 1024;
 
 #[derive(Default)]
-pub(super) struct Recent(Mutex<VecDeque<(Instant, Call)>>);
+pub(super) struct Recent(Mutex<VecDeque<(Instant, Arc<Call>)>>);
 
 impl Recent {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Call)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<Call>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a release that was done.
-    pub(super) fn keep(&self, release: Call) {
+    pub(super) fn keep(&self, release: Arc<Call>) {
         let mut recent = self.lock();
         if recent.len() == MOST {
             recent.pop_front();
@@ -36,6 +36,6 @@ impl Recent {
         while recent.front().is_some_and(|(at, _)| at.elapsed() > LONGEST) {
             recent.pop_front();
         }
-        recent.iter().map(|(_, release)| release.clone()).collect()
+        recent.iter().map(|(_, release)| release.as_ref().clone()).collect()
     }
 }

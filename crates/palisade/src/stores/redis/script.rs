@@ -1,4 +1,4 @@
-//! A script, and one call of it on one key.
+//! A script, one call of it on one key, and several calls as one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +9,7 @@ use redis::Cmd;
 pub(super) struct Script {
     text: &'static str,
     known: OnceLock<Known>,
+    together: Option<(u8, &'static Script)>,
 }
 
 struct Known {
@@ -22,7 +23,18 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Script {
     pub(super) const fn new(text: &'static str) -> Script {
-        Script { text, known: OnceLock::new() }
+        Script { text, known: OnceLock::new(), together: None }
+    }
+
+    /// That a call of it may be one of several in a call of another script, which knows it by this letter.
+    pub(super) const fn together(mut self, letter: u8, script: &'static Script) -> Script {
+        self.together = Some((letter, script));
+        self
+    }
+
+    /// One bit, for a set of scripts.
+    pub(super) fn bit(&self) -> u64 {
+        self.known().bit
     }
 
     fn known(&self) -> &Known {
@@ -94,25 +106,91 @@ impl Call {
         })
     }
 
-    /// One bit, for a set of scripts.
-    pub(super) fn script_bit(&self) -> u64 {
-        self.script.known().bit
+    /// The script for several calls, if this may be one of them.
+    fn together(&self) -> Option<(u8, &'static Script)> {
+        self.script.together.filter(|_| self.keys == 1)
     }
 
+    /// Whether this may go together with another call, in one script.
+    pub(super) fn goes_with(&self, other: &Call) -> bool {
+        match (self.together(), other.together()) {
+            (Some((_, script)), Some((_, other))) => std::ptr::eq(script, other),
+            _ => false,
+        }
+    }
+}
+
+/// What is sent as one call of a script.
+pub(super) trait Calls {
+    fn script(&self) -> &'static Script;
+
+    fn command(&self, verb: &str, script: &str) -> Cmd;
+
     /// The call by the script's hash: for a server that has seen the script.
-    pub(super) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.known().sha)
+    fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", &self.script().known().sha)
     }
 
     /// The call with the whole text: one round trip on a server that has not seen the script.
-    pub(super) fn whole(&self) -> Cmd {
-        self.command("EVAL", self.script.text)
+    fn whole(&self) -> Cmd {
+        self.command("EVAL", self.script().text)
+    }
+}
+
+impl Calls for Call {
+    fn script(&self) -> &'static Script {
+        self.script
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let mut command = Cmd::with_capacity(3 + self.ends.len(), verb.len() + script.len() + 1 + self.words.len());
         command.arg(verb).arg(script).arg(self.keys);
         for word in self.words() {
+            command.arg(word);
+        }
+        command
+    }
+}
+
+/// Several calls as one, each with its own answer.
+pub(super) struct Together<'a> {
+    script: &'static Script,
+    calls: Vec<&'a Call>,
+}
+
+impl<'a> Together<'a> {
+    /// `None` when one of them does not go with the others.
+    pub(super) fn of(calls: impl IntoIterator<Item = &'a Call>) -> Option<Together<'a>> {
+        let calls: Vec<&Call> = calls.into_iter().collect();
+        let first = calls.first()?;
+        let (_, script) = first.together()?;
+        calls.iter().all(|call| first.goes_with(call)).then_some(Together { script, calls })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.calls.len()
+    }
+}
+
+impl Calls for Together<'_> {
+    fn script(&self) -> &'static Script {
+        self.script
+    }
+
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let (words, bytes) =
+            self.calls.iter().fold((4, 0), |(words, bytes), call| (words + call.ends.len(), bytes + call.words.len() + 2));
+        let mut command = Cmd::with_capacity(words, verb.len() + script.len() + 4 + bytes);
+        command.arg(verb).arg(script).arg(self.calls.len());
+        let mut verbs = Vec::with_capacity(2 * self.calls.len());
+        for call in &self.calls {
+            command.arg(call.key());
+            let letter = call.together().map_or(0, |(letter, _)| letter);
+            // No verb has more than some.
+            verbs.extend([letter, (call.ends.len() - 1) as u8]);
+        }
+        command.arg(verbs);
+        for word in self.calls.iter().flat_map(|call| call.words().skip(1)) {
             command.arg(word);
         }
         command
@@ -155,5 +233,26 @@ mod tests {
         let sent =
             redis::cmd("EVAL").arg("return 1").arg(2).arg("{a}").arg("{a}:b").arg("").arg(7).arg("ü 1").get_packed_command();
         assert_eq!(call.whole().get_packed_command(), sent);
+    }
+
+    #[test]
+    fn calls_go_together_only_as_parts_of_one_script() {
+        static BOTH: Script = Script::new("return { 1, 2 }");
+        static OTHER: Script = Script::new("return { 3 }");
+        static A: Script = Script::new("return 1").together(b'a', &BOTH);
+        static B: Script = Script::new("return 2").together(b'b', &BOTH);
+        static C: Script = Script::new("return 3").together(b'c', &OTHER);
+        static ALONE: Script = Script::new("return 4");
+        let [a, b, c, alone] = [&A, &B, &C, &ALONE].map(|script| Call::new(script, "k").text("x").number(7));
+        let b = b.text("ü");
+        let mut sent = redis::cmd("EVAL");
+        sent.arg("return { 1, 2 }").arg(2).arg("k").arg("k").arg(b"a\x02b\x03");
+        sent.arg("x").arg(7).arg("x").arg(7).arg("ü");
+        assert_eq!(Together::of([&a, &b]).unwrap().whole().get_packed_command(), sent.get_packed_command());
+        for other in [&c, &alone, &Call::new(&A, "k").beside("l")] {
+            assert!(!a.goes_with(other) && !other.goes_with(&a));
+            assert!(Together::of([&a, other]).is_none());
+        }
+        assert!(!alone.goes_with(&alone) && Together::of([&alone]).is_none() && Together::of([]).is_none());
     }
 }

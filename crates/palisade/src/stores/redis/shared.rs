@@ -185,6 +185,27 @@ impl Shared {
         Box::pin(self.call_in_need(lane, call, queues, failed)).await
     }
 
+    /// The same, with whatever else is asked in this lane at the same time. In a cluster each goes alone: its keys are in
+    /// different slots, and no script may touch two of them.
+    pub(super) async fn call_together(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        call: &Arc<Call>,
+        queues: bool,
+    ) -> Result<(Arc<Link>, Value, bool)> {
+        if let Site::Cluster(_) = self.settings.site {
+            return self.call_perhaps_twice(lane, call, queues).await;
+        }
+        let failed = match self.ready(lane, call.key(), queues) {
+            Some(link) => match link.call_together(Arc::clone(call)).await {
+                Ok(value) => return Ok((link, value, false)),
+                Err(error) => Some((link, error)),
+            },
+            None => None,
+        };
+        Box::pin(self.call_in_need(lane, call, queues, failed)).await
+    }
+
     /// The link for a key, if nothing has to be opened or found for it.
     fn ready(&self, lane: &Lane, key: &str, queues: bool) -> Option<Arc<Link>> {
         let link = lane.open_link(&self.topology.known(key)?, Purpose::Requests)?;

@@ -190,7 +190,7 @@ impl Store for SimpleStore {
         let lane = self.0.lane()?;
         let call = self.release_call(&claim.claim, claim.fence);
         let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
-        self.0.recent.keep(call);
+        self.0.recent.keep(Arc::new(call));
         match value {
             Value::Int(1) => Ok(Released::Done),
             Value::Int(0) => Ok(super::shared::unsure(Released::AlreadyLost, sent_again)),

@@ -9,7 +9,7 @@ local function answer()
   if known then return known end
   if seal then return { 'S' } end
   permits = tonumber(permits) or 0
-  local min_hold, once_per = tonumber(ARGV[5]) or 0, tonumber(ARGV[6]) or 0
+  local min_hold, once_per = tonumber(min_hold) or 0, tonumber(once_per) or 0
   local left = too_soon_by(once_per)
   if left then return with_holder({ 'B', 1, left }) end
   local free = count == 0 and admits(mode, permits)

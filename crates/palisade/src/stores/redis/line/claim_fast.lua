@@ -1,5 +1,5 @@
--- ARGV: claim, lease, how (q or n, kind, mode), meta, and only where one is asked for: min_hold, once_per.
-local claim, lease, how, meta = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+-- `how` is q or n, kind, mode; min_hold and once_per are only there where one is asked for.
+lease = tonumber(lease)
 
 -- The fast paths: a plain exclusive claim that finds the name free, or held by one exclusive holder.
 -- 49 is 1, 105 i, 119 w, 120 x: bytes are cheaper to compare than texts. A name without a key is idle.
@@ -17,7 +17,7 @@ if state then
 end
 -- What is no number of ours compares as false.
 if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and since <= now and (kept > 0 or not state)
-  and (how == 'qmx' or how == 'qrx' or how == 'nmx' or how == 'nrx') and not ARGV[5] then
+  and (how == 'qmx' or how == 'qrx' or how == 'nmx' or how == 'nrx') and not min_hold then
   local ends = since + span
   if ends <= now and letter ~= 119 then
     local fence = now

@@ -18,6 +18,9 @@
 //! Each script begins with `open.lua`. A `…_fast.lua` is what nearly all calls need and returns before `line.lua` makes its functions,
 //! which would cost as much again. What a fast path does must be what the general path would have done: the tests compare
 //! both with [`crate::line::Line`].
+//!
+//! A claim and a release are also functions of one more script, which does many of them on as many keys: the same texts, so the
+//! same answers, and what a script costs by itself is paid once.
 
 mod reply;
 #[cfg(test)]
@@ -31,17 +34,52 @@ use super::script::{Call, Script, push_number};
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimRef, Ending, Kind, Mode};
 
-macro_rules! script {
-    ($($file:literal),+) => { Script::new(concat!($(include_str!($file)),+)) };
+/// What a verb does with its key and its words, once those and the time are known.
+macro_rules! verb {
+    ($($file:literal),+) => { concat!(include_str!("look.lua"), $(include_str!($file)),+) };
 }
 
-static CLAIM: Script = script!("open.lua", "claim_fast.lua", "line.lua", "claim.lua");
-static RENEW: Script = script!("open.lua", "renew_fast.lua", "line.lua", "renew.lua");
-static RELEASE: Script = script!("open.lua", "release_fast.lua", "line.lua", "release.lua");
-static DOWNGRADE: Script = script!("open.lua", "claimant.lua", "line.lua", "downgrade.lua");
-static PROCLAIM: Script = script!("open.lua", "claimant.lua", "line.lua", "proclaim.lua");
-static REVOKE: Script = script!("open.lua", "nobody.lua", "line.lua", "revoke.lua");
-static SHOW: Script = script!("open.lua", "nobody.lua", "line.lua", "show.lua");
+/// A script that is one verb: what it is given are the key and these words.
+macro_rules! script {
+    ($words:literal, $verb:expr) => {
+        Script::new(concat!(include_str!("open.lua"), "local key, ", $words, " = KEYS[1], unpack(ARGV)\n", $verb))
+    };
+}
+
+/// The same verb as a function.
+macro_rules! function {
+    ($name:literal, $words:literal, $verb:expr) => {
+        concat!("local function ", $name, "(key, ", $words, ")\n", $verb, "end\n")
+    };
+}
+
+macro_rules! claim {
+    ($make:ident!($($name:literal)?)) => {
+        $make!($($name,)? "claim, lease, how, meta, min_hold, once_per", verb!("claim_fast.lua", "line.lua", "claim.lua"))
+    };
+}
+
+macro_rules! release {
+    ($make:ident!($($name:literal)?)) => {
+        $make!($($name,)? "claim, fence, ending, keep", verb!("release_fast.lua", "line.lua", "release.lua"))
+    };
+}
+
+static CLAIM: Script = claim!(script!()).together(b'c', &TOGETHER);
+static RENEW: Script = script!("claim, fence, inbox", verb!("renew_fast.lua", "line.lua", "renew.lua"));
+static RELEASE: Script = release!(script!()).together(b'r', &TOGETHER);
+static DOWNGRADE: Script = script!("claim, fence", verb!("line.lua", "downgrade.lua"));
+static PROCLAIM: Script = script!("claim, fence, owner", verb!("line.lua", "proclaim.lua"));
+static REVOKE: Script = script!("fence", verb!("nobody.lua", "line.lua", "revoke.lua"));
+static SHOW: Script = script!("_", verb!("nobody.lua", "line.lua", "show.lua"));
+
+/// Several of those verbs at once, each on its own key.
+static TOGETHER: Script = Script::new(concat!(
+    include_str!("open.lua"),
+    claim!(function!("claim")),
+    release!(function!("release")),
+    include_str!("together.lua")
+));
 
 /// A Lua function `holds(state, claim, fence, now)`, for scripts that write to a key beside the lock: whether this claim holds
 /// by this fence (decimal), alone, at this time (microseconds). `state` is the field `s` of the lock's key.

@@ -1,13 +1,13 @@
--- ARGV: claim, fence, the new owner behind its length.
+-- The new owner comes behind its length.
 expire()
-local holder = live_holder(tonumber(ARGV[2]))
+local holder = live_holder(tonumber(fence))
 if holder then
   local meta = holder[META]
   local _, owner_at = inbox_of(meta)
   local _, behind = inbox_of(sub(meta, owner_at))
-  holder[META] = sub(meta, 1, owner_at - 1) .. ARGV[3] .. sub(meta, owner_at + behind - 1)
+  holder[META] = sub(meta, 1, owner_at - 1) .. owner .. sub(meta, owner_at + behind - 1)
 end
-local said = stand(tonumber(ARGV[2]) or 0) or why_gone()
+local said = stand(tonumber(fence) or 0) or why_gone()
 hand_off()
 save()
 return said

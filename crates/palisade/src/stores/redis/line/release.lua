@@ -34,7 +34,7 @@ local function finish(fence, ending)
   if holder then
     holder[GHOST] = true
     if ending == 'u' then undo(fence) end
-    if ending == 's' then close(tonumber(ARGV[4])) end
+    if ending == 's' then close(tonumber(keep)) end
     clear_the_way()
     return 1
   end
@@ -49,7 +49,7 @@ local function finish(fence, ending)
 end
 
 expire()
-local said = finish(tonumber(ARGV[2]), ARGV[3])
+local said = finish(tonumber(fence), ending)
 hand_off()
 save()
 return said

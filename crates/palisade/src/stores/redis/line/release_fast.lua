@@ -1,12 +1,11 @@
--- ARGV: claim, fence (empty while none is known), ending (r release, u undo, s seal), and for a seal how long.
-local claim = ARGV[1]
-
+-- The fence is empty while none is known; the ending is r release, u undo, or s seal, which alone is kept for a time.
+--
 -- The fast paths: the one exclusive holder releases, to nobody or to a plain exclusive claim that heads the line.
-if state and #state > 75 and ARGV[3] == 'r' then
+if state and #state > 75 and ending == 'r' then
   -- 49 is 1, 105 i, 119 w, 120 x: bytes are cheaper to compare than texts. What is no number of ours compares as false.
   local version, letter, kept, last, since, _, span, holder = read('<BBdddddc32', state)
   if holder == claim and version == 49 and (letter == 120 or letter == 119)
-    and (ARGV[2] == '' or tonumber(ARGV[2]) == last) and last % 1 == 0 and last >= 0 and now < since + span then
+    and (fence == '' or tonumber(fence) == last) and last % 1 == 0 and last >= 0 and now < since + span then
     local spare = kept * 1000000 - now - 605000000
     if spare >= 0 and spare <= 1195000000 then
       if letter == 120 then

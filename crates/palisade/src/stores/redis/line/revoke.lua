@@ -1,4 +1,3 @@
--- ARGV: fence.
 local function end_grant(fence)
   for at, holder in ipairs(holders) do
     if holder[FENCE] == fence then
@@ -15,7 +14,7 @@ local function end_grant(fence)
 end
 
 expire()
-local said = end_grant(tonumber(ARGV[1]))
+local said = end_grant(tonumber(fence))
 hand_off()
 save()
 return said

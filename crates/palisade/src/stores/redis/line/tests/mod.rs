@@ -4,6 +4,7 @@ mod codec;
 mod cost;
 mod oracle;
 mod promises;
+mod together;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::*;
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{Answer, ClaimId, Grant, LineView, Released, Revoked, Standing};
+use crate::stores::redis::script::{Calls, Together};
 
 const KEY: &str = "palisade:1:{orders}";
 const INBOX: &str = "palisade:inbox:1";
@@ -69,6 +71,31 @@ impl Client {
             }
             reply => reply.unwrap(),
         }
+    }
+
+    fn run_each(&mut self, calls: &[&Call]) -> Vec<Value> {
+        calls.iter().map(|call| self.run(call)).collect()
+    }
+
+    /// Those that go together in as few scripts as may be; in their order.
+    fn run_together(&mut self, calls: &[&Call]) -> Vec<Value> {
+        let mut replies = Vec::new();
+        for group in calls.chunk_by(|call, next| call.goes_with(next)) {
+            let Some(together) = Together::of(group.iter().copied()) else {
+                replies.extend(self.run_each(group));
+                continue;
+            };
+            let answers = match together.by_hash().query(&mut self.0) {
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    together.whole().query(&mut self.0).unwrap()
+                }
+                answers => answers.unwrap(),
+            };
+            let Value::Array(answers) = answers else { panic!("{answers:?}") };
+            assert_eq!(answers.len(), group.len());
+            replies.extend(answers);
+        }
+        replies
     }
 
     fn ask<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {

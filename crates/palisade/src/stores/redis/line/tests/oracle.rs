@@ -19,6 +19,17 @@ const SLACK: Duration = Duration::from_millis(400);
 
 #[test]
 fn random_histories_go_as_specified() {
+    histories(1);
+}
+
+/// Several verbs in one script, on one key after the other and on several keys.
+#[test]
+fn random_histories_go_as_specified_together() {
+    histories(3);
+}
+
+/// Plays so many at the same time.
+fn histories(at_once: u64) {
     let server = Redis::with().clock().start();
     let seed = std::env::var("PALISADE_SEED").ok().map(|seed| seed.parse().unwrap());
     let first = seed.unwrap_or_else(|| fastrand::u64(..1 << 40));
@@ -27,7 +38,7 @@ fn random_histories_go_as_specified() {
     let mut played = 0;
     for seed in first..first + count {
         println!("PALISADE_SEED={seed}");
-        played += world.play(seed);
+        played += world.play(seed, at_once);
     }
     assert!(played as u64 > count * STEPS as u64 / 2, "only {played} steps were played: the machine is too slow for this test");
 }
@@ -62,6 +73,7 @@ struct World<'a> {
 /// One history.
 struct History {
     key: String,
+    flavour: usize,
     line: Line,
     slots: Vec<Option<Claim>>,
     /// The latest fence of each claim, as the line counts.
@@ -69,6 +81,21 @@ struct History {
     /// The line's fences, and the server's.
     fences: BTreeMap<Fence, Fence>,
     inboxes: HashMap<ClaimId, String>,
+}
+
+/// What is asked of the server, and what it must answer.
+struct Ask {
+    call: Call,
+    expected: Expected,
+    /// Who must hear of it, and in which inbox.
+    told: Vec<(Told, String)>,
+}
+
+enum Expected {
+    Answer(Box<Claim>, Result<Answer, crate::line::ClaimError>),
+    Standing(Claim, Standing),
+    Released(Released),
+    Revoked(Revoked),
 }
 
 impl World<'_> {
@@ -85,17 +112,10 @@ impl World<'_> {
         StoreTime::at(Duration::from_micros(secs * 1_000_000 + micros))
     }
 
-    fn play(&mut self, seed: u64) -> usize {
+    fn play(&mut self, seed: u64, at_once: u64) -> usize {
         let mut rng = Rng::with_seed(seed);
-        let mut history = History {
-            key: format!("palisade:1:{{{seed}}}"),
-            line: Line::default(),
-            slots: vec![None; SLOTS],
-            fence_of: HashMap::new(),
-            fences: BTreeMap::new(),
-            inboxes: HashMap::new(),
-        };
-        let flavour = rng.usize(..4);
+        let mut histories: Vec<History> =
+            (0..at_once).map(|number| History::new(format!("palisade:1:{{{seed}-{number}}}"), rng.usize(..4))).collect();
         let begun = Instant::now();
         for step in 0..STEPS {
             let pause = match rng.u8(..20) {
@@ -108,67 +128,28 @@ impl World<'_> {
                 self.ahead += pause;
                 self.server.clock().set_ahead(secs(self.ahead));
             }
-            let Some(op) = self.op(&mut rng, &mut history, flavour) else { continue };
-            let context = format!("seed {seed}, step {step}, {op:?}");
             let now = self.now();
-            let mut told = Vec::new();
-            match op {
-                Op::Claim(wanted) => {
-                    let inbox = format!("in:{}", rng.u8(..));
-                    let expected = history.line.claim(now, &wanted, &mut told);
-                    let reply = self.client.run(&claim(&history.key, &wanted, &inbox));
-                    let found = claim_answer(&reply, &wanted);
-                    history.same_answer(&wanted, expected, found, &context);
-                    history.inboxes.insert(wanted.id, inbox);
-                }
-                Op::Renew(slot, by) => {
-                    let Some(claim) = history.slots[slot].clone() else { continue };
-                    let (fence, its) = history.fence(claim.id, by);
-                    let inbox = if rng.u8(..3) == 0 { format!("in:{}", rng.u8(..)) } else { history.inboxes[&claim.id].clone() };
-                    let expected = history.line.renew(now, claim.id, fence, &mut told);
-                    let reply = self.client.run(&renew(&history.key, &known(&claim, its), &inbox));
-                    if !matches!(expected, Standing::Gone(_)) {
-                        history.inboxes.insert(claim.id, inbox);
-                    }
-                    history.same_standing(&claim, expected, standing(&reply, &claim).unwrap(), &context);
-                }
-                Op::Release(slot, by, ending) => {
-                    let Some(claim) = history.slots[slot].clone() else { continue };
-                    let (fence, its) = history.fence(claim.id, by);
-                    let expected = history.line.release(now, claim.id, fence, ending, &mut told);
-                    let reply = self.client.run(&release(&history.key, &known(&claim, its), ending));
-                    assert_eq!(expected, released(&reply).unwrap(), "{context}");
-                }
-                Op::Downgrade(slot, by) => {
-                    let Some(claim) = history.slots[slot].clone() else { continue };
-                    let (Some(fence), its) = history.fence(claim.id, by) else { continue };
-                    let expected = history.line.downgrade(now, claim.id, fence, &mut told);
-                    let reply = self.client.run(&downgrade(&history.key, &known(&claim, its)));
-                    history.same_standing(&claim, expected, standing(&reply, &claim).unwrap(), &context);
-                }
-                Op::Proclaim(slot, by) => {
-                    let Some(claim) = history.slots[slot].clone() else { continue };
-                    let (Some(fence), its) = history.fence(claim.id, by) else { continue };
-                    let value = "x".repeat(rng.usize(..12));
-                    let expected = history.line.proclaim(now, claim.id, fence, &value, &mut told);
-                    let reply = self.client.run(&proclaim(&history.key, &known(&claim, its), &value));
-                    history.same_standing(&claim, expected, standing(&reply, &claim).unwrap(), &context);
-                }
-                Op::Revoke(slot, by) => {
-                    let Some(claim) = history.slots[slot].clone() else { continue };
-                    let (Some(fence), Some(its)) = history.fence(claim.id, by) else { continue };
-                    let expected = history.line.revoke(now, fence, &mut told);
-                    match (expected, revoked(&self.client.run(&revoke(&history.key, its))).unwrap()) {
-                        (Revoked::OtherHolder { fence }, Revoked::OtherHolder { fence: found }) => {
-                            history.same_fence(fence, found, &context);
-                        }
-                        (expected, found) => assert_eq!(expected, found, "{context}"),
-                    }
+            let mut asked = Vec::new();
+            for number in 0..histories.len() {
+                // Two on one key, one behind the other, where they go together.
+                for _ in 0..if at_once > 1 { rng.usize(..3) } else { 1 } {
+                    let history = &mut histories[number];
+                    let Some(op) = self.op(&mut rng, history) else { continue };
+                    let context = format!("seed {seed}, step {step}, history {number}, {op:?}");
+                    asked.extend(history.ask(op, now, &mut rng).map(|ask| (number, ask, context)));
                 }
             }
-            let heard = self.heard();
-            history.same_news(&told, &heard, &context);
-            self.same_view(&mut history, &context);
+            let calls: Vec<&Call> = asked.iter().map(|(_, ask, _)| &ask.call).collect();
+            let replies = if at_once > 1 { self.client.run_together(&calls) } else { self.client.run_each(&calls) };
+            let mut heard = self.heard().into_iter();
+            for ((number, ask, context), reply) in asked.into_iter().zip(replies) {
+                let news: Vec<_> = heard.by_ref().take(ask.told.len()).collect();
+                histories[number].same(ask, &reply, &news, &context);
+            }
+            assert_eq!(heard.collect::<Vec<_>>(), [], "seed {seed}, step {step}: nobody was to hear this");
+            for history in &mut histories {
+                self.same_view(history, &format!("seed {seed}, step {step}, {}", history.key));
+            }
             if begun.elapsed() > SLACK / 2 {
                 return step + 1;
             }
@@ -176,7 +157,8 @@ impl World<'_> {
         STEPS
     }
 
-    fn op(&mut self, rng: &mut Rng, history: &mut History, flavour: usize) -> Option<Op> {
+    fn op(&mut self, rng: &mut Rng, history: &mut History) -> Option<Op> {
+        let flavour = history.flavour;
         let slot = rng.usize(..SLOTS);
         let by = *rng.choice(&[By::Nothing, By::Nothing, By::Nothing, By::Its, By::Its, By::Its, By::Its, By::Wrong]).unwrap();
         Some(match rng.u8(..21) {
@@ -276,6 +258,85 @@ fn near(expected: Option<Duration>, found: Option<Duration>, context: &str) {
 }
 
 impl History {
+    fn new(key: String, flavour: usize) -> History {
+        History {
+            key,
+            flavour,
+            line: Line::default(),
+            slots: vec![None; SLOTS],
+            fence_of: HashMap::new(),
+            fences: BTreeMap::new(),
+            inboxes: HashMap::new(),
+        }
+    }
+
+    /// Asks the line, and says how to ask the server.
+    fn ask(&mut self, op: Op, now: StoreTime, rng: &mut Rng) -> Option<Ask> {
+        let mut told = Vec::new();
+        let (call, expected) = match op {
+            Op::Claim(wanted) => {
+                let inbox = format!("in:{}", rng.u8(..));
+                let expected = self.line.claim(now, &wanted, &mut told);
+                let call = claim(&self.key, &wanted, &inbox);
+                self.inboxes.insert(wanted.id, inbox);
+                (call, Expected::Answer(wanted, expected))
+            }
+            Op::Renew(slot, by) => {
+                let claim = self.slots[slot].clone()?;
+                let (fence, its) = self.fence(claim.id, by);
+                let inbox = if rng.u8(..3) == 0 { format!("in:{}", rng.u8(..)) } else { self.inboxes[&claim.id].clone() };
+                let expected = self.line.renew(now, claim.id, fence, &mut told);
+                let call = renew(&self.key, &known(&claim, its), &inbox);
+                if !matches!(expected, Standing::Gone(_)) {
+                    self.inboxes.insert(claim.id, inbox);
+                }
+                (call, Expected::Standing(claim, expected))
+            }
+            Op::Release(slot, by, ending) => {
+                let claim = self.slots[slot].clone()?;
+                let (fence, its) = self.fence(claim.id, by);
+                let expected = self.line.release(now, claim.id, fence, ending, &mut told);
+                (release(&self.key, &known(&claim, its), ending), Expected::Released(expected))
+            }
+            Op::Downgrade(slot, by) => {
+                let claim = self.slots[slot].clone()?;
+                let (Some(fence), its) = self.fence(claim.id, by) else { return None };
+                let expected = self.line.downgrade(now, claim.id, fence, &mut told);
+                (downgrade(&self.key, &known(&claim, its)), Expected::Standing(claim, expected))
+            }
+            Op::Proclaim(slot, by) => {
+                let claim = self.slots[slot].clone()?;
+                let (Some(fence), its) = self.fence(claim.id, by) else { return None };
+                let value = "x".repeat(rng.usize(..12));
+                let expected = self.line.proclaim(now, claim.id, fence, &value, &mut told);
+                (proclaim(&self.key, &known(&claim, its), &value), Expected::Standing(claim, expected))
+            }
+            Op::Revoke(slot, by) => {
+                let claim = self.slots[slot].clone()?;
+                let (Some(fence), Some(its)) = self.fence(claim.id, by) else { return None };
+                (revoke(&self.key, its), Expected::Revoked(self.line.revoke(now, fence, &mut told)))
+            }
+        };
+        // As it is now: what comes behind may change it.
+        let told = told.into_iter().map(|told| (told, self.inboxes[&told.claim()].clone())).collect();
+        Some(Ask { call, expected, told })
+    }
+
+    fn same(&mut self, ask: Ask, reply: &Value, news: &[(String, Vec<u8>)], context: &str) {
+        match ask.expected {
+            Expected::Answer(wanted, expected) => self.same_answer(&wanted, expected, claim_answer(reply, &wanted), context),
+            Expected::Standing(claim, expected) => {
+                self.same_standing(&claim, expected, standing(reply, &claim).unwrap(), context);
+            }
+            Expected::Released(expected) => assert_eq!(expected, released(reply).unwrap(), "{context}"),
+            Expected::Revoked(expected) => match (expected, revoked(reply).unwrap()) {
+                (Revoked::OtherHolder { fence }, Revoked::OtherHolder { fence: found }) => self.same_fence(fence, found, context),
+                (expected, found) => assert_eq!(expected, found, "{context}"),
+            },
+        }
+        self.same_news(&ask.told, news, context);
+    }
+
     /// The fence to come with, for the line and for the server.
     fn fence(&self, claim: ClaimId, by: By) -> (Option<Fence>, Option<Fence>) {
         match by {
@@ -365,12 +426,11 @@ impl History {
         near(expected.lease_left, found.lease_left, context);
     }
 
-    fn same_news(&mut self, expected: &[Told], found: &[(String, Vec<u8>)], context: &str) {
+    fn same_news(&mut self, expected: &[(Told, String)], found: &[(String, Vec<u8>)], context: &str) {
         assert_eq!(expected.len(), found.len(), "{context}: {expected:?} {found:?}");
-        for (expected, (inbox, payload)) in expected.iter().zip(found) {
+        for ((expected, told_in), (inbox, payload)) in expected.iter().zip(found) {
             let (claim, news) = push(payload).unwrap();
-            assert_eq!(expected.claim(), claim, "{context}");
-            assert_eq!(&self.inboxes[&claim], inbox, "{context}");
+            assert_eq!((expected.claim(), told_in), (claim, inbox), "{context}");
             match (expected, news) {
                 (Told::Granted { fence, .. }, Push::Granted(found)) => self.granted(claim, *fence, found, context),
                 (Told::Gone { why, .. }, Push::Gone(found)) => assert_eq!(*why, found, "{context}"),

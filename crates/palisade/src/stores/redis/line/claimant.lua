@@ -1,1 +1,0 @@
-local claim = ARGV[1]
