@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 
 /// The numbers of a transaction's steps.
 mod step {
-    pub const CREATE: i32 = 1;
-    pub const DELETE: i32 = 2;
+    pub(super) const CREATE: i32 = 1;
+    pub(super) const DELETE: i32 = 2;
 }
 
 /// One step: what it is, and the node whose child it makes or deletes.
@@ -236,7 +236,7 @@ async fn who_went_with_a_lost_answer_finds_its_node() {
         release(next).await;
     }
     for given in given {
-        tokio::time::timeout(LIMIT, given).await.expect("in time").expect("no panic").expect("an answer");
+        let _done_or_unknown = tokio::time::timeout(LIMIT, given).await.expect("in time").expect("no panic").expect("an answer");
     }
     eventually("no node is left", async || nodes(&scene.server).is_empty()).await;
 }
