@@ -26,6 +26,7 @@ pub struct Setup {
     tls: Tls,
     auth: bool,
     place: Place,
+    args: Vec<std::ffi::OsString>,
 }
 
 impl Setup {
@@ -51,6 +52,13 @@ impl Setup {
         self
     }
 
+    /// How many operations it takes in one transaction.
+    #[must_use]
+    pub fn max_txn_ops(mut self, most: usize) -> Self {
+        self.args.push(format!("--max-txn-ops={most}").into());
+        self
+    }
+
     /// Puts it on a host of a [`crate::lan::Lan`]. Its certificate does not know the address there.
     #[must_use]
     pub fn on(mut self, host: &Host) -> Self {
@@ -71,7 +79,7 @@ impl Setup {
     fn start_once(&self) -> Result<Etcd> {
         let node = Node::new(&self.place);
         let members = node.member("s1");
-        let etcd = node.launch("s1", &members, self.tls)?;
+        let etcd = node.launch("s1", &members, self.tls, &self.args)?;
         etcd.server.wait_ready()?;
         if self.auth {
             etcd.client.make_users()?;
@@ -97,7 +105,7 @@ impl Node {
         format!("{name}=http://{}:{}", self.place.ip(), self.peer)
     }
 
-    pub(super) fn launch(self, name: &str, members: &str, tls: Tls) -> Result<Etcd> {
+    pub(super) fn launch(self, name: &str, members: &str, tls: Tls, args: &[std::ffi::OsString]) -> Result<Etcd> {
         let dir = Dir::new("etcd");
         let client =
             Client { address: (self.place.ip(), self.client.number()).into(), tls, users: Arc::new(AtomicBool::new(false)) };
@@ -109,7 +117,8 @@ impl Node {
             .args(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
             // Both, or it takes its well-known port as well.
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(tls_args(tls));
+            .args(tls_args(tls))
+            .args(args);
         let probe = Box::new({
             let client = client.clone();
             move || client.probe()

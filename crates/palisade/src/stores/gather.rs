@@ -3,7 +3,9 @@
 //! Whoever asks alone waits for nobody, and pays nothing.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -18,6 +20,12 @@ pub(super) trait Carries: Send + Sync + 'static {
 
     /// Takes a group to the server: one answer for each, in their order. A group of one is the usual request.
     fn carry(&self, group: Vec<Self::Request>) -> impl Future<Output = Vec<Self::Answer>> + Send;
+
+    /// For how long others wait for a group that is on its way. After that they go without waiting for its answer: whatever holds it
+    /// up need not hold them up.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
 }
 
 pub(super) struct Gather<C: Carries> {
@@ -70,10 +78,24 @@ impl<C: Carries> Gather<C> {
             Ok(answer) => answer.await.ok(),
             Err(request) => {
                 let turn = Turn { gather: Arc::clone(self) };
-                let answer = self.carrier.carry(vec![request]).await.pop();
-                drop(turn);
-                answer
+                self.carried(vec![request], turn).await.pop()
             }
+        }
+    }
+
+    /// Takes a group to the server, and gives the turn away when it is answered, or has taken too long.
+    async fn carried(&self, group: Vec<C::Request>, turn: Turn<C>) -> Vec<C::Answer> {
+        let mut carrying = pin!(self.carrier.carry(group));
+        let Some(patience) = self.carrier.patience() else {
+            let answers = carrying.await;
+            drop(turn);
+            return answers;
+        };
+        let in_time = tokio::time::timeout(patience, carrying.as_mut()).await;
+        drop(turn);
+        match in_time {
+            Ok(answers) => answers,
+            Err(_) => carrying.await,
         }
     }
 
@@ -83,9 +105,9 @@ impl<C: Carries> Gather<C> {
         // Here, not in the task: a runtime that has ended drops it unseen.
         let turn = Turn { gather: Arc::clone(self) };
         self.runtime.spawn(async move {
-            let answers = turn.gather.carrier.carry(requests).await;
-            // First, so that what waits goes while those that were answered think.
-            drop(turn);
+            let gather = Arc::clone(&turn.gather);
+            // The turn first, so that what waits goes while those that were answered think.
+            let answers = gather.carried(requests, turn).await;
             for (reply, answer) in replies.into_iter().zip(answers) {
                 // Nobody may wait for it any more.
                 drop(reply.send(answer));
@@ -222,6 +244,52 @@ mod tests {
         assert_eq!(seen.recv().await.unwrap(), [30]);
         gather.carrier.may_answer.add_permits(1);
         assert_eq!(tasks.into_iter().next_back().unwrap().await.unwrap(), Some(1030));
+        assert_eq!(gather.lock().on_their_way, 0);
+    }
+
+    /// Gives up waiting for its groups after a moment.
+    struct Impatient(Server);
+
+    impl Carries for Impatient {
+        type Request = u32;
+        type Answer = u32;
+
+        fn fits(&self, group: &[u32], request: &u32) -> bool {
+            self.0.fits(group, request)
+        }
+
+        async fn carry(&self, group: Vec<u32>) -> Vec<u32> {
+            self.0.carry(group).await
+        }
+
+        fn patience(&self) -> Option<Duration> {
+            Some(Duration::from_millis(5))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_that_hangs_does_not_hold_up_the_others() {
+        let (groups, mut seen) = mpsc::unbounded_channel();
+        let server = Impatient(Server { groups, may_answer: Semaphore::new(0) });
+        let gather = Gather::new(server, Handle::current(), 1, 10);
+        let ask = |request: u32| {
+            let gather = Arc::clone(&gather);
+            tokio::spawn(async move { gather.ask(request).await })
+        };
+        let first = ask(10);
+        assert_eq!(seen.recv().await.unwrap(), [10]);
+        let others = [ask(20), ask(30)];
+        // Nobody answers, and all go.
+        let mut gone = Vec::new();
+        while gone.len() < 2 {
+            gone.extend(seen.recv().await.unwrap());
+        }
+        assert_eq!(gone, [20, 30]);
+        gather.carrier.0.may_answer.add_permits(3);
+        assert_eq!(first.await.unwrap(), Some(1010), "its answer comes late, but it comes");
+        for (other, request) in others.into_iter().zip([20, 30]) {
+            assert_eq!(other.await.unwrap(), Some(1000 + request));
+        }
         assert_eq!(gather.lock().on_their_way, 0);
     }
 
