@@ -58,7 +58,7 @@ impl Cluster {
         let nodes: Vec<(String, Node)> =
             places.iter().enumerate().map(|(at, place)| (format!("n{at}"), Node::new(place))).collect();
         let members = nodes.iter().map(|(name, node)| node.member(name)).collect::<Vec<_>>().join(",");
-        let nodes = nodes.into_iter().map(|(name, node)| node.launch(&name, &members, tls, None)).collect::<Result<Vec<_>>>()?;
+        let nodes = nodes.into_iter().map(|(name, node)| node.launch(&name, &members, tls, &[])).collect::<Result<Vec<_>>>()?;
         nodes.iter().try_for_each(Etcd::wait_ready)?;
         Ok(Self { nodes })
     }

@@ -25,8 +25,8 @@ pub(super) enum Tls {
 pub struct Setup {
     tls: Tls,
     auth: bool,
-    login_seconds: Option<u32>,
     place: Place,
+    args: Vec<std::ffi::OsString>,
 }
 
 impl Setup {
@@ -55,7 +55,14 @@ impl Setup {
     /// Lets a login end that was not used for so many seconds, and not for five minutes.
     #[must_use]
     pub fn login_lasts(mut self, seconds: u32) -> Self {
-        self.login_seconds = Some(seconds);
+        self.args.push(format!("--auth-token-ttl={seconds}").into());
+        self
+    }
+
+    /// How many operations it takes in one transaction.
+    #[must_use]
+    pub fn max_txn_ops(mut self, most: usize) -> Self {
+        self.args.push(format!("--max-txn-ops={most}").into());
         self
     }
 
@@ -79,8 +86,7 @@ impl Setup {
     fn start_once(&self) -> Result<Etcd> {
         let node = Node::new(&self.place);
         let members = node.member("s1");
-        let more = self.login_seconds.map(|seconds| format!("--auth-token-ttl={seconds}"));
-        let etcd = node.launch("s1", &members, self.tls, more)?;
+        let etcd = node.launch("s1", &members, self.tls, &self.args)?;
         etcd.server.wait_ready()?;
         if self.auth {
             etcd.client.make_users()?;
@@ -106,7 +112,7 @@ impl Node {
         format!("{name}=http://{}:{}", self.place.ip(), self.peer)
     }
 
-    pub(super) fn launch(self, name: &str, members: &str, tls: Tls, more: Option<String>) -> Result<Etcd> {
+    pub(super) fn launch(self, name: &str, members: &str, tls: Tls, args: &[std::ffi::OsString]) -> Result<Etcd> {
         let dir = Dir::new("etcd");
         let client =
             Client { address: (self.place.ip(), self.client.number()).into(), tls, users: Arc::new(AtomicBool::new(false)) };
@@ -119,7 +125,7 @@ impl Node {
             // Both, or it takes its well-known port as well.
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(tls_args(tls))
-            .args(more);
+            .args(args);
         let probe = Box::new({
             let client = client.clone();
             move || client.probe()

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -25,6 +26,12 @@ pub(super) trait Carries: Send + Sync + 'static {
     /// Completes when nobody must wait for a group any more: it may never be carried. Waited for beside the answer.
     fn given_up(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
+    }
+
+    /// For how long others wait for a group that is on its way. After that they go without waiting for its answer: whatever holds it
+    /// up need not hold them up.
+    fn patience(&self) -> Option<Duration> {
+        None
     }
 }
 
@@ -97,12 +104,26 @@ impl<C: Carries> Gather<C> {
         let alone = Arc::new(Alone { turn: Mutex::new(Some(Turn::of(self))), caller: Mutex::default() });
         let _leaves = Leaves(&alone);
         let waker = Waker::from(Arc::clone(&alone));
-        let mut carried = pin!(self.carrier.carry(vec![request]));
+        // Whatever wakes it, its answer or the end of the patience, it gives its turn away.
+        let mut carried = pin!(self.carried(vec![request], || {}));
         let answers = poll_fn(|context| {
             alone.is_polled_by(context.waker());
             carried.as_mut().poll(&mut Context::from_waker(&waker))
         });
         answers.await.pop()
+    }
+
+    /// Takes a group to the server, and says when it takes too long.
+    async fn carried(&self, group: Vec<C::Request>, too_long: impl FnOnce()) -> Vec<C::Answer> {
+        let mut carrying = pin!(self.carrier.carry(group));
+        let Some(patience) = self.carrier.patience() else { return carrying.await };
+        match tokio::time::timeout(patience, carrying.as_mut()).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                too_long();
+                carrying.await
+            }
+        }
     }
 
     /// Sends the next group; `false` when nobody waits. One that was on its way has arrived.
@@ -112,12 +133,13 @@ impl<C: Carries> Gather<C> {
         let turn = Turn::of(self);
         self.runtime.spawn(async move {
             let gather = Arc::clone(&turn.gather);
-            let answers = gather.carrier.carry(requests).await;
+            let mut turn = Some(turn);
+            let answers = gather.carried(requests, || drop(turn.take())).await;
             // Answers come together where several groups are done in one go. They are given out one group after the other, and in
             // between leaves what those who have theirs ask next: else all would think while the server has nothing to do,
             // and all wait while it works.
             let _gives_out = gather.gives_out.lock().await;
-            if turn.pass_on() {
+            if turn.is_some_and(Turn::pass_on) {
                 tokio::task::yield_now().await;
             }
             for (reply, answer) in replies.into_iter().zip(answers) {
@@ -360,6 +382,52 @@ mod tests {
             assert_eq!(task.await.unwrap(), Some(answer));
         }
         assert_eq!(looks_away.await, Some(1010));
+        assert_eq!(gather.lock().on_their_way, 0);
+    }
+
+    /// Gives up waiting for its groups after a moment.
+    struct Impatient(Server);
+
+    impl Carries for Impatient {
+        type Request = u32;
+        type Answer = u32;
+
+        fn fits(&self, group: &[u32], request: &u32) -> bool {
+            self.0.fits(group, request)
+        }
+
+        async fn carry(&self, group: Vec<u32>) -> Vec<u32> {
+            self.0.carry(group).await
+        }
+
+        fn patience(&self) -> Option<Duration> {
+            Some(Duration::from_millis(5))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_that_hangs_does_not_hold_up_the_others() {
+        let (groups, mut seen) = mpsc::unbounded_channel();
+        let server = Impatient(Server { groups, may_answer: Semaphore::new(0) });
+        let gather = Gather::new(server, Handle::current(), 1, 10);
+        let ask = |request: u32| {
+            let gather = Arc::clone(&gather);
+            tokio::spawn(async move { gather.ask(request).await })
+        };
+        let first = ask(10);
+        assert_eq!(seen.recv().await.unwrap(), [10]);
+        let others = [ask(20), ask(30)];
+        // Nobody answers, and all go.
+        let mut gone = Vec::new();
+        while gone.len() < 2 {
+            gone.extend(seen.recv().await.unwrap());
+        }
+        assert_eq!(gone, [20, 30]);
+        gather.carrier.0.may_answer.add_permits(3);
+        assert_eq!(first.await.unwrap(), Some(1010), "its answer comes late, but it comes");
+        for (other, request) in others.into_iter().zip([20, 30]) {
+            assert_eq!(other.await.unwrap(), Some(1000 + request));
+        }
         assert_eq!(gather.lock().on_their_way, 0);
     }
 

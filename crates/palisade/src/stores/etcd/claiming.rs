@@ -203,7 +203,7 @@ impl Shared {
     /// Makes sure that a session outlasts what a waiter counts on, before its key is moved there.
     pub(super) async fn may_move_to(&self, claim: &Claim, session: &Session) -> Result<(), Failed> {
         let lasts = self.sessions.outlasts(session, BootClock.now() + claim.wait_lease()).await?;
-        if lasts { Ok(()) } else { Err(Failed { error: gone(), lease_gone: true }) }
+        if lasts { Ok(()) } else { Err(Failed { lease_gone: true, ..Failed::from(gone()) }) }
     }
 
     /// Hangs a key of ours on another session.

@@ -25,7 +25,7 @@ use crate::url::{Host, Secret};
 const LONGEST_ANSWER: usize = 64 << 20;
 
 /// How long a member may leave a request unanswered before others are asked what comes next.
-const SUSPECT: Duration = Duration::from_millis(500);
+pub(super) const SUSPECT: Duration = Duration::from_millis(500);
 
 /// How often one request logs in: whoever changes users and roles mostly changes several.
 const LOGINS: usize = 3;
@@ -49,10 +49,15 @@ pub(super) enum Sent {
     Again,
 }
 
-/// An error, and whether it is that the lease of the request is gone.
+/// An error, and what it says of the request.
+#[derive(Clone)]
 pub(super) struct Failed {
     pub(super) error: Error,
+    /// The lease that it names is gone.
     pub(super) lease_gone: bool,
+    /// The server has refused it: the last time that it was sent it has done nothing.
+    pub(super) refused: bool,
+    pub(super) sent: Sent,
 }
 
 impl From<Failed> for Error {
@@ -63,7 +68,7 @@ impl From<Failed> for Error {
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
-        Failed { error, lease_gone: false }
+        Failed { error, lease_gone: false, refused: false, sent: Sent::Once }
     }
 }
 
@@ -208,7 +213,8 @@ impl Members {
                         sent = Sent::Again;
                         error
                     }
-                    Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true }),
+                    Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true, refused: true, sent }),
+                    Remedy::Tell(error) => return Err(Failed { error, lease_gone: false, refused: true, sent }),
                     other => return Err(other.into_error().into()),
                 };
                 if attempt >= self.attempts() {

@@ -16,6 +16,7 @@
 //!     mailbox ◄─── known ◄────┘ └── watcher ◄──      └─► session ─► heartbeat ─► server
 //! ```
 //!
+//! `together` lets claims and releases go together that find others on their way.
 //! `seats` is where the keys are, and which are used again.
 //! `electing` is what elections add: the leader's value, and who watches it.
 //! `standing` is the rule by which the keys of a line hold or wait; `entry` is what a key says.
@@ -52,6 +53,7 @@ mod session;
 mod settings;
 mod shared;
 mod standing;
+mod together;
 mod txn;
 mod watcher;
 

@@ -1,24 +1,28 @@
 //! What all verbs of one client share: members, sessions, watches, its own claims, and what the core must hear of.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+
+use tokio::runtime::Handle;
 
 use super::entry::{Entry, Purpose};
 use super::known::{Claims, Known, Waiting};
 use super::leaving::Leaving;
 use super::members::{Again, Failed, Members, Sent};
-use super::proto::{DELETE_RANGE, DeleteRangeRequest, DeleteRangeResponse, KeyValue, TXN, TxnRequest, TxnResponse};
+use super::proto::{DeleteRangeRequest, KeyValue, Request, TXN, TxnRequest, TxnResponse};
 use super::seats::Seat;
 use super::session::{Session, Sessions};
 use super::settings::Settings;
 use super::standing::Blocker;
+use super::together::{AT_ONCE, Carrier, MOST, Verb};
 use super::txn;
 use super::watcher::{Contact, Told, Watcher};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
 use crate::stores::events::Events;
+use crate::stores::gather::Gather;
 use crate::stores::mailbox::Mailbox;
 
 /// The key of a claim is watched only after so long: most holds and most waits are shorter, and then a watch would cost more than
@@ -36,6 +40,7 @@ pub(super) struct Shared {
     pub(super) watcher: Arc<Watcher>,
     pub(super) events: Arc<Events>,
     pub(super) claims: Claims,
+    gather: OnceLock<Arc<Gather<Carrier>>>,
     /// Sessions that belong to one claim.
     owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
     /// Claims of which nobody knows whether they arrived.
@@ -71,6 +76,7 @@ impl Shared {
             watcher,
             events,
             claims: Claims::default(),
+            gather: OnceLock::new(),
             owned: Mutex::default(),
             unsure: Mutex::default(),
             fresh: Mutex::default(),
@@ -112,7 +118,7 @@ impl Shared {
     /// at any time.
     pub(super) async fn make(&self, seat: &Seat, txn: TxnRequest) -> Result<TxnResponse, Failed> {
         seat.sent();
-        let (response, sent) = self.members.ask_counted(TXN, txn, Again::Freely).await?;
+        let (response, sent) = self.together(seat, Request::Txn(txn), Again::Freely).await?;
         if sent == Sent::Once {
             seat.arrived();
         }
@@ -129,9 +135,17 @@ impl Shared {
         seat.sent();
         let deleting = DeleteRangeRequest { key: seat.key.clone(), prev_kv: true };
         // Never twice: it is not bound to this claim, and the next one may stand there by then.
-        let deleted: DeleteRangeResponse = self.members.ask(DELETE_RANGE, deleting, Again::Never).await?;
+        let (response, _) = self.together(seat, Request::Delete(deleting), Again::Never).await?;
         seat.arrived();
-        Ok(deleted.prev_kvs.iter().any(|kv| kv.create_revision == revision))
+        Ok(txn::has_deleted(&response, revision))
+    }
+
+    /// Sends what a claim or a release asks, with others if some are on their way.
+    async fn together(&self, seat: &Seat, request: Request, again: Again) -> Result<(TxnResponse, Sent), Failed> {
+        // Whoever asks does so in the runtime of the client.
+        let gather = self.gather.get_or_init(|| Gather::new(Carrier::new(&self.members), Handle::current(), AT_ONCE, MOST));
+        let answer = gather.ask(Verb { line: seat.line.clone(), request, again }).await;
+        answer.unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
     }
 
     /// Reads a whole line, and at which revision.

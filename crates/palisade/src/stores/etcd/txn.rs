@@ -169,6 +169,14 @@ pub(super) fn unnested(response: TxnResponse) -> TxnResponse {
     TxnResponse { header, ..nested.unwrap_or_default() }
 }
 
+/// Whether the transaction deleted a key that was made at this revision.
+pub(super) fn has_deleted(response: &TxnResponse, revision: i64) -> bool {
+    response.responses.iter().any(|op| match &op.response {
+        Some(Response::Delete(delete)) => delete.prev_kvs.iter().any(|kv| kv.create_revision == revision),
+        _ => false,
+    })
+}
+
 /// How many keys the transaction deleted.
 pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
     response
