@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::actors::{connect, in_line, is_renewed};
-use common::etcd::{LIMIT, LONG, Metrics, client, keys, leases};
+use common::actors::{connect, is_renewed};
+use common::etcd::{LIMIT, LONG, Metrics, client, keys, leases, line_is};
 use common::etcd_lines::{LINES, Takes};
 use palisade::blocking::Wait;
 use palisade::{Client, Guard, Released};
@@ -190,12 +190,13 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
                 })
             })
             .collect();
-        in_line(&holder, &name, waiters as usize).await;
+        line_is(&holder, &name, (1, waiters as usize)).await;
         eventually("all watch", async || Metrics::of(&server).watches() >= 2 * waiters).await;
         let since = Since::now(&server);
         assert_eq!(held.release().await.expect("an answer"), Released::Done);
         for turn in turns {
-            tokio::time::timeout(LIMIT, turn).await.expect("its turn").expect("no panic");
+            // Hundreds stand before the last.
+            tokio::time::timeout(LIMIT * 3, turn).await.expect("its turn").expect("no panic");
         }
         let (requests, events, bytes) = (
             since.requests(&server, "Txn") + since.requests(&server, "DeleteRange"),
