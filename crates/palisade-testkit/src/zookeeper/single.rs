@@ -1,6 +1,6 @@
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -297,7 +297,12 @@ impl Node {
             .args(["org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .args([config]);
         // Not "ruok": it answers before requests are.
-        let probe = Box::new(move || mode(address).map(drop));
+        let tls = setup.tls.map(|_| tls_address);
+        let probe = Box::new(move || {
+            mode(address)?;
+            // Opened after the other.
+            tls.map_or(Ok(()), |tls| TcpStream::connect(tls).map(drop).map_err(|error| error.to_string()))
+        });
         let server = Server::launch(recipe, dir, self.ports.into(), probe)?;
         Ok(ZooKeeper { server, address, tls_address })
     }

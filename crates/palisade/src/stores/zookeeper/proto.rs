@@ -18,6 +18,7 @@ mod op {
     pub(super) const CREATE_CONTAINER: i32 = 19;
     pub(super) const CLOSE: i32 = -11;
     pub(super) const AUTH: i32 = 100;
+    #[cfg(feature = "zookeeper-sasl")]
     pub(super) const SASL: i32 = 102;
 }
 
@@ -179,11 +180,13 @@ pub(super) fn login(user: &str, password: &str) -> Vec<u8> {
 }
 
 /// One message of a SASL login. It has a number, though nothing else is asked meanwhile.
+#[cfg(feature = "zookeeper-sasl")]
 pub(super) fn sasl(xid: i32, token: &[u8]) -> Vec<u8> {
     Out::bare().i32(xid).i32(op::SASL).bytes(token).framed()
 }
 
 /// The server's part of it; empty when it has nothing to say.
+#[cfg(feature = "zookeeper-sasl")]
 pub(super) fn sasl_token(body: &[u8]) -> Result<Vec<u8>, Broken> {
     In(body).bytes().map(<[u8]>::to_vec)
 }
