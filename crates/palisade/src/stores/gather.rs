@@ -26,6 +26,11 @@ pub(super) trait Carries: Send + Sync + 'static {
     fn patience(&self) -> Option<Duration> {
         None
     }
+
+    /// Whether those that do not fit into a group wait for it. Where they need not, they go beside it: waiting would not spare a request.
+    fn misfits_wait(&self) -> bool {
+        true
+    }
 }
 
 pub(super) struct Gather<C: Carries> {
@@ -48,6 +53,9 @@ struct Waiting<C: Carries> {
     request: C::Request,
     reply: oneshot::Sender<C::Answer>,
 }
+
+/// Those that go together, who waits for their answers, and how many did not fit.
+type Group<C> = (Vec<<C as Carries>::Request>, Vec<oneshot::Sender<<C as Carries>::Answer>>, usize);
 
 impl<C: Carries> Gather<C> {
     pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
@@ -101,7 +109,16 @@ impl<C: Carries> Gather<C> {
 
     /// Sends the next group, or nothing when nobody waits. One that was on its way has arrived.
     fn go_on(self: &Arc<Self>) {
-        let Some((requests, replies)) = self.next() else { return };
+        while let Some((requests, replies, misfits)) = self.next() {
+            self.send(requests, replies);
+            if misfits == 0 || self.carrier.misfits_wait() {
+                return;
+            }
+            self.lock().on_their_way += 1;
+        }
+    }
+
+    fn send(self: &Arc<Self>, requests: Vec<C::Request>, replies: Vec<oneshot::Sender<C::Answer>>) {
         // Here, not in the task: a runtime that has ended drops it unseen.
         let turn = Turn { gather: Arc::clone(self) };
         self.runtime.spawn(async move {
@@ -116,7 +133,7 @@ impl<C: Carries> Gather<C> {
     }
 
     /// Those of the waiting that go together now.
-    fn next(&self) -> Option<(Vec<C::Request>, Vec<oneshot::Sender<C::Answer>>)> {
+    fn next(&self) -> Option<Group<C>> {
         let mut state = self.lock();
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         let mut stay = VecDeque::new();
@@ -132,6 +149,7 @@ impl<C: Carries> Gather<C> {
                 stay.push_back(waiting);
             }
         }
+        let misfits = stay.len();
         while let Some(waiting) = stay.pop_back() {
             state.waiting.push_front(waiting);
         }
@@ -139,7 +157,7 @@ impl<C: Carries> Gather<C> {
             state.on_their_way -= 1;
             return None;
         }
-        Some((requests, replies))
+        Some((requests, replies, misfits))
     }
 }
 
@@ -265,6 +283,34 @@ mod tests {
         fn patience(&self) -> Option<Duration> {
             Some(Duration::from_millis(5))
         }
+
+        fn misfits_wait(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn those_that_do_not_fit_need_not_wait_for_each_other() {
+        let (groups, mut seen) = mpsc::unbounded_channel();
+        let server = Impatient(Server { groups, may_answer: Semaphore::new(0) });
+        let gather = Gather::new(server, Handle::current(), 1, 10);
+        let tasks: Vec<_> = [10, 21, 22, 30, 23]
+            .into_iter()
+            .map(|request| {
+                let gather = Arc::clone(&gather);
+                tokio::spawn(async move { gather.ask(request).await })
+            })
+            .collect();
+        assert_eq!(seen.recv().await.unwrap(), [10]);
+        // Nobody has answered any of these when the last of them goes.
+        for group in [vec![21, 30], vec![22], vec![23]] {
+            assert_eq!(seen.recv().await.unwrap(), group);
+        }
+        gather.carrier.0.may_answer.add_permits(4);
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        assert_eq!(gather.lock().on_their_way, 0);
     }
 
     #[tokio::test]
