@@ -28,6 +28,11 @@ pub(super) trait Carries: Send + Sync + 'static {
         std::future::pending()
     }
 
+    /// Whether those that do not fit into a group wait for it. Where they need not, they go beside it: waiting would not spare a request.
+    fn misfits_wait(&self) -> bool {
+        true
+    }
+
     /// For how long others wait for a group that is on its way. After that they go without waiting for its answer: whatever holds it
     /// up need not hold them up.
     fn patience(&self) -> Option<Duration> {
@@ -62,6 +67,8 @@ struct Waiting<C: Carries> {
 struct Group<C: Carries> {
     requests: Vec<C::Request>,
     replies: Vec<oneshot::Sender<C::Answer>>,
+    /// How many did not fit.
+    misfits: usize,
 }
 
 impl<C: Carries> Gather<C> {
@@ -128,7 +135,20 @@ impl<C: Carries> Gather<C> {
 
     /// Sends the next group; `false` when nobody waits. One that was on its way has arrived.
     fn go_on(self: &Arc<Self>) -> bool {
-        let Some(Group { requests, replies }) = self.next() else { return false };
+        let mut others_go = false;
+        while let Some(group) = self.next() {
+            let misfits = group.misfits;
+            self.send(group);
+            others_go = true;
+            if misfits == 0 || self.carrier.misfits_wait() {
+                break;
+            }
+            self.lock().on_their_way += 1;
+        }
+        others_go
+    }
+
+    fn send(self: &Arc<Self>, Group { requests, replies, .. }: Group<C>) {
         // Here, not in the task: a runtime that has ended drops it unseen.
         let turn = Turn::of(self);
         self.runtime.spawn(async move {
@@ -148,7 +168,6 @@ impl<C: Carries> Gather<C> {
             }
             tokio::task::yield_now().await;
         });
-        true
     }
 
     /// Those of the waiting that go together now.
@@ -168,6 +187,7 @@ impl<C: Carries> Gather<C> {
                 stay.push_back(waiting);
             }
         }
+        let misfits = stay.len();
         while let Some(waiting) = stay.pop_back() {
             state.waiting.push_front(waiting);
         }
@@ -175,7 +195,7 @@ impl<C: Carries> Gather<C> {
             state.on_their_way -= 1;
             return None;
         }
-        Some(Group { requests, replies })
+        Some(Group { requests, replies, misfits })
     }
 }
 
@@ -403,6 +423,34 @@ mod tests {
         fn patience(&self) -> Option<Duration> {
             Some(Duration::from_millis(5))
         }
+
+        fn misfits_wait(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn those_that_do_not_fit_need_not_wait_for_each_other() {
+        let (groups, mut seen) = mpsc::unbounded_channel();
+        let server = Impatient(Server { groups, may_answer: Semaphore::new(0) });
+        let gather = Gather::new(server, Handle::current(), 1, 10);
+        let tasks: Vec<_> = [10, 21, 22, 30, 23]
+            .into_iter()
+            .map(|request| {
+                let gather = Arc::clone(&gather);
+                tokio::spawn(async move { gather.ask(request).await })
+            })
+            .collect();
+        assert_eq!(seen.recv().await.unwrap(), [10]);
+        // Nobody has answered any of these when the last of them goes.
+        for group in [vec![21, 30], vec![22], vec![23]] {
+            assert_eq!(seen.recv().await.unwrap(), group);
+        }
+        gather.carrier.0.may_answer.add_permits(4);
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        assert_eq!(gather.lock().on_their_way, 0);
     }
 
     #[tokio::test]

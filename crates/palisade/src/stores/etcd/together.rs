@@ -118,6 +118,11 @@ impl Carries for Carrier {
         }
     }
 
+    /// Many at one name are as fast as they can be: the server commits together what comes at the same time.
+    fn misfits_wait(&self) -> bool {
+        false
+    }
+
     /// Whoever comes after a member that hangs is to ask another one.
     fn patience(&self) -> Option<Duration> {
         Some(SUSPECT)
@@ -155,9 +160,11 @@ mod tests {
         Verb { line: line.into(), request: Request::Delete(DeleteRangeRequest { key, prev_kv: true }), again: Again::Never }
     }
 
-    /// What each of these was answered: whether its condition was met, at which revision, which keys it read, and when what it deleted
-    /// was made.
-    fn said(answers: Vec<<Carrier as Carries>::Answer>) -> Vec<Option<(bool, i64, usize, Vec<i64>)>> {
+    /// Whether its condition was met, at which revision, how many keys it read, and when what it deleted was made.
+    type Said = (bool, i64, usize, Vec<i64>);
+
+    /// What each of these was answered.
+    fn said(answers: Vec<<Carrier as Carries>::Answer>) -> Vec<Option<Said>> {
         let one = |answer: <Carrier as Carries>::Answer| {
             let (response, sent) = answer.ok()?;
             assert_eq!(sent, Sent::Once);
