@@ -51,6 +51,9 @@ struct Waiting<C: Carries> {
     reply: oneshot::Sender<C::Answer>,
 }
 
+/// Requests, and where the answer to each belongs.
+type Group<C> = (Vec<<C as Carries>::Request>, Vec<oneshot::Sender<<C as Carries>::Answer>>);
+
 impl<C: Carries> Gather<C> {
     pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
         let state = State { on_their_way: 0, waiting: VecDeque::new() };
@@ -124,7 +127,7 @@ impl<C: Carries> Gather<C> {
     }
 
     /// Those of the waiting that go together now.
-    fn next(&self) -> Option<(Vec<C::Request>, Vec<oneshot::Sender<C::Answer>>)> {
+    fn next(&self) -> Option<Group<C>> {
         let mut state = self.lock();
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         let mut stay = VecDeque::new();

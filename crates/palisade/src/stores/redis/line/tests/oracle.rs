@@ -131,10 +131,9 @@ impl World<'_> {
             }
             let now = self.now();
             let mut asked = Vec::new();
-            for number in 0..histories.len() {
+            for (number, history) in histories.iter_mut().enumerate() {
                 // Two on one key, one behind the other, where they go together.
                 for _ in 0..if at_once > 1 { rng.usize(..3) } else { 1 } {
-                    let history = &mut histories[number];
                     let Some(op) = self.op(&mut rng, history) else { continue };
                     let context = format!("seed {seed}, step {step}, history {number}, {op:?}");
                     asked.extend(history.ask(op, now, &mut rng).map(|ask| (number, ask, context)));
