@@ -131,7 +131,7 @@ async fn one_key_of_another_kind_hurts_nobody_else() {
 #[tokio::test]
 async fn one_key_that_is_denied_hurts_nobody_else() {
     let redis = Redis::with().acl("locker on >lockpw ~palisade:1:{n*} &palisade:1:inbox:* +@all").start();
-    let url = redis.url().replace("redis://", "redis://locker:lockpw@");
+    let url = format!("redis://locker:lockpw@{}", redis.address());
     let client = warm(&url).await;
     let mut asking =
         ask_at_once(&redis, &client, names(TASKS / 2).chain(["denied".to_owned()]).chain(names(TASKS).skip(TASKS / 2))).await;

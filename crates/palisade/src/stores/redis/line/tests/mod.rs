@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_testkit::redis::Redis;
-use redis::{Cmd, Connection, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, Connection, ConnectionLike, ErrorKind, ServerErrorKind, Value};
 
 use super::*;
 use crate::error::Result;
@@ -85,11 +85,11 @@ impl Client {
                 replies.extend(self.run_each(group));
                 continue;
             };
-            let answers = match together.by_hash().query(&mut self.0) {
-                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    together.whole().query(&mut self.0).unwrap()
-                }
-                answers => answers.unwrap(),
+            // As it came: one error among the answers is not all of them.
+            let mut send = |command: Cmd| self.0.req_packed_command(&command.get_packed_command()).unwrap();
+            let answers = match send(together.by_hash()) {
+                Value::ServerError(error) if error.code() == "NOSCRIPT" => send(together.whole()),
+                answers => answers,
             };
             let Value::Array(answers) = answers else { panic!("{answers:?}") };
             assert_eq!(answers.len(), group.len());
