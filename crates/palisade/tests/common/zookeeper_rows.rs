@@ -180,7 +180,10 @@ pub fn url(row: &Row, at: std::net::SocketAddr) -> String {
 }
 
 fn delete_below(operator: &mut Raw, path: &str) {
-    for child in operator.children(path).expect("an answer") {
+    // The last in line first, and the line before what is held: otherwise a waiter may be admitted in between, and lose that again.
+    let mut children = operator.children(path).expect("an answer");
+    children.sort_by_key(|child| std::cmp::Reverse(child[child.len().saturating_sub(10)..].to_owned()));
+    for child in children {
         delete_below(operator, &format!("{path}/{child}"));
     }
     // Refused where somebody has come back meanwhile.
