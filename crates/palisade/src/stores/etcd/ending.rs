@@ -52,7 +52,6 @@ impl Shared {
             (Ending::Release, Some(left)) => {
                 let closed = self.close(claim, &seat, left).await?;
                 self.closed(id);
-                self.claims.lock().seats.left(&[id]);
                 return Ok(done(closed));
             }
             (Ending::Release | Ending::Undo, _) => {
@@ -74,7 +73,8 @@ impl Shared {
         self.end_owned(id);
         self.withdrawn(id, &seat);
         match ending {
-            Ending::Seal(_) => self.claims.lock().seats.left(&[id]),
+            // Whoever seals again must find it. It is forgotten in time.
+            Ending::Seal(_) => {}
             Ending::Release | Ending::Undo => {
                 self.leave(&claim.claim.name, id, &seat, is_plain && released == Released::Done);
             }
