@@ -17,6 +17,10 @@ pub(super) trait Carries: Send + Sync + 'static {
     type Request: Send + 'static;
     type Answer: Send + 'static;
 
+    /// Whether one who asks alone is woken by nothing but the answer. Then his turn ends with that, however late he looks for it.
+    /// Otherwise whoever asks must be a task that looks when it is woken.
+    const ANSWER_WAKES: bool = false;
+
     /// Whether a request may go with these. What one of them does must not depend on what another does.
     fn fits(&self, group: &[Self::Request], request: &Self::Request) -> bool;
 
@@ -111,8 +115,7 @@ impl<C: Carries> Gather<C> {
         let alone = Arc::new(Alone { turn: Mutex::new(Some(Turn::of(self))), caller: Mutex::default() });
         let _leaves = Leaves(&alone);
         let waker = Waker::from(Arc::clone(&alone));
-        // Whatever wakes it, its answer or the end of the patience, it gives its turn away.
-        let mut carried = pin!(self.carried(vec![request], || {}));
+        let mut carried = pin!(self.carried(vec![request], || alone.give_turn_away()));
         let answers = poll_fn(|context| {
             alone.is_polled_by(context.waker());
             carried.as_mut().poll(&mut Context::from_waker(&waker))
@@ -253,7 +256,9 @@ impl<C: Carries> Wake for Alone<C> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.give_turn_away();
+        if C::ANSWER_WAKES {
+            self.give_turn_away();
+        }
         let caller = locked(&self.caller).clone();
         if let Some(caller) = caller {
             caller.wake();
@@ -291,6 +296,8 @@ mod tests {
     impl Carries for Server {
         type Request = u32;
         type Answer = u32;
+
+        const ANSWER_WAKES: bool = true;
 
         /// As if those with the same tens were about one name.
         fn fits(&self, group: &[u32], request: &u32) -> bool {

@@ -27,6 +27,8 @@ impl Carries for Carrier {
     type Request = Arc<Call>;
     type Answer = RedisResult<Value>;
 
+    const ANSWER_WAKES: bool = true;
+
     fn fits(&self, group: &[Arc<Call>], request: &Arc<Call>) -> bool {
         // On one key they are done one after the other, in this order.
         group.first().is_none_or(|first| first.goes_with(request))
