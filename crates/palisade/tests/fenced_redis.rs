@@ -295,8 +295,16 @@ struct Lock {
     key: String,
 }
 
+/// A script that is given its key and these words.
 macro_rules! line_script {
-    ($($file:literal),+) => { concat!($(include_str!(concat!("../src/stores/redis/line/", $file))),+) };
+    ($words:literal, $($file:literal),+) => {
+        concat!(
+            include_str!("../src/stores/redis/line/open.lua"),
+            "local key, ", $words, " = KEYS[1], unpack(ARGV)\n",
+            include_str!("../src/stores/redis/line/look.lua"),
+            $(include_str!(concat!("../src/stores/redis/line/", $file))),+
+        )
+    };
 }
 
 impl Lock {
@@ -311,7 +319,7 @@ impl Lock {
 
     /// Claims the name for one holder, and answers the grant. `how` is a word of the store's.
     async fn claim<C: ConnectionLike>(&self, redis: &mut C, number: u64, lease: Duration, how: &str) -> DetachedGrant {
-        let script = line_script!("open.lua", "claim_fast.lua", "line.lua", "claim.lua");
+        let script = line_script!("claim, lease, how, meta, min_hold, once_per", "claim_fast.lua", "line.lua", "claim.lua");
         let (claim, micros) = (format!("{number:032x}"), format!("{:016}", lease.as_micros()));
         let redis::Value::Int(fence) = self.run(redis, script, &[&claim, &micros, how, "1:i2:me"]).await else {
             panic!("not granted")
@@ -324,7 +332,7 @@ impl Lock {
     }
 
     async fn revoke<C: ConnectionLike>(&self, redis: &mut C, grant: &DetachedGrant) {
-        let script = line_script!("open.lua", "nobody.lua", "line.lua", "revoke.lua");
+        let script = line_script!("fence", "nobody.lua", "line.lua", "revoke.lua");
         let said = self.run(redis, script, &[&grant.fence().to_string()]).await;
         assert_eq!(said, redis::Value::BulkString(b"D".to_vec()));
     }

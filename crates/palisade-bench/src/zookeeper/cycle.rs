@@ -23,6 +23,8 @@ enum Side {
     Blocking(RefCell<Raw>),
     /// Another does, and wakes us.
     Elsewhere(Caller, Elsewhere),
+    /// The same, but it reads the line as well: the least that knows whether it is first.
+    Floor(Caller, Elsewhere),
     Curator(Curator),
 }
 
@@ -32,21 +34,26 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
     let mut raw = setting.server.raw()?;
     raw.create("/raw", b"", Make::Persistent)?;
+    raw.create("/floor", b"", Make::Persistent)?;
     let elsewhere = Side::Elsewhere(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
+    let floor = Side::Floor(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
     let curator = Curator::start(setting.server.url(), "cycle curator")?;
-    let sides = [Side::Ours(caller, ours), elsewhere, Side::Blocking(RefCell::new(raw)), Side::Curator(curator)];
+    let sides = [Side::Ours(caller, ours), elsewhere, floor, Side::Blocking(RefCell::new(raw)), Side::Curator(curator)];
     for side in &sides {
         cycles(side, WARM)?;
     }
-    let [ours, raw, blocking, curator] =
+    let [ours, raw, floor, blocking, curator] =
         take_turns(&sides, |side| Pace::measure(&setting.server, || cycles(side, setting.round)))?;
     pace::print("cycle: ours", &ours);
     pace::print("cycle: raw, own thread", &raw);
+    pace::print("cycle: floor", &floor);
     pace::print("cycle: raw, blocking", &blocking);
     pace::print("cycle: Curator", &curator);
     let speed = |pace: &Pace| pace.per_second;
     // Nobody who is asked by many tasks can wait like this: a bound, and not a wish.
     ratio(&ours, &blocking, speed).print("cycle: ours / raw, blocking", "");
+    ratio(&floor, &raw, speed).print("cycle: floor / raw create and delete, own thread", "");
+    ratio(&ours, &floor, speed).print("cycle: ours / floor", "");
     verdicts.judge("cycle: ours / raw create and delete, own thread", ratio(&ours, &raw, speed), Wanted::AtLeast(0.95));
     verdicts.judge("cycle: ours / Curator", ratio(&ours, &curator, speed), Wanted::AtLeast(1.3));
     Ok(())
@@ -75,6 +82,22 @@ fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
                 let mut count = 0.0;
                 while Instant::now() < end {
                     let node = raw.run(make).await?;
+                    raw.run(move |raw| delete(raw, &node)).await?;
+                    count += 1.0;
+                }
+                Ok(count)
+            })?;
+            Ok((count, None))
+        }
+        Side::Floor(caller, raw) => {
+            let raw = raw.clone();
+            let count = caller.call(async move {
+                let mut count = 0.0;
+                while Instant::now() < end {
+                    let (node, line) = raw.run(|raw| Ok(raw.stand("/floor", "node-", b"raw")?)).await?;
+                    if line.len() != 1 {
+                        return Err("floor: not alone".into());
+                    }
                     raw.run(move |raw| delete(raw, &node)).await?;
                     count += 1.0;
                 }

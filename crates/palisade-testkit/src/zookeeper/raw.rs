@@ -60,6 +60,18 @@ impl Raw {
         made.map(|answer| text(&mut answer.as_slice())).transpose()
     }
 
+    /// Makes a node in a line and reads the line, in one round trip: its path, and who is there.
+    pub fn stand(&mut self, line: &str, prefix: &str, data: &[u8]) -> io::Result<(String, Vec<String>)> {
+        let mut out = Vec::new();
+        self.put(&mut out, CREATE, &creating(&format!("{line}/{prefix}"), data, Make::EphemeralSequential));
+        self.put(&mut out, GET_CHILDREN, &listing(line));
+        self.stream.write_all(&out)?;
+        let refused = || io::Error::other("ZooKeeper refuses a node");
+        let made = self.answer(self.next - 1, 0)?.ok_or_else(refused)?;
+        let listed = self.answer(self.next, 0)?.ok_or_else(refused)?;
+        Ok((text(&mut made.as_slice())?, names(&listed)?))
+    }
+
     /// Deletes a node, whoever made it; whether it was there.
     pub fn delete(&mut self, path: &str) -> io::Result<bool> {
         Ok(self.ask(DELETE, &deleting(path), NO_NODE)?.is_some())
@@ -127,12 +139,7 @@ impl Raw {
 
     /// The names of a node's children; none when it is not there.
     pub fn children(&mut self, path: &str) -> io::Result<Vec<String>> {
-        let mut body = Vec::new();
-        put(&mut body, path.as_bytes());
-        body.push(0);
-        let Some(answer) = self.ask(GET_CHILDREN, &body, NO_NODE)? else { return Ok(Vec::new()) };
-        let mut rest = answer.as_slice();
-        (0..int(&mut rest)?).map(|_| text(&mut rest)).collect()
+        self.ask(GET_CHILDREN, &listing(path), NO_NODE)?.map_or(Ok(Vec::new()), |answer| names(&answer))
     }
 
     /// The body of the answer; nothing when the server refuses with this code.
@@ -143,6 +150,10 @@ impl Raw {
         request.extend(kind.to_be_bytes());
         request.extend(body);
         self.write(&request)?;
+        self.answer(self.next, refused)
+    }
+
+    fn answer(&mut self, asked: i32, refused: i32) -> io::Result<Option<Vec<u8>>> {
         let answer = loop {
             let message = self.read()?;
             match event(&message)? {
@@ -153,7 +164,7 @@ impl Raw {
         let mut rest = answer.as_slice();
         let (number, _transaction, code) = (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
         match code {
-            _ if number != self.next => Err(io::Error::other(format!("an answer to request {number}, and not {}", self.next))),
+            _ if number != asked => Err(io::Error::other(format!("an answer to request {number}, and not {asked}"))),
             0 => Ok(Some(rest.to_vec())),
             code if code == refused => Ok(None),
             code => Err(io::Error::other(format!("ZooKeeper refuses with code {code}"))),
@@ -198,6 +209,19 @@ fn deleting(path: &str) -> Vec<u8> {
     put(&mut body, path.as_bytes());
     body.extend((-1_i32).to_be_bytes());
     body
+}
+
+/// Without a watch.
+fn listing(path: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    put(&mut body, path.as_bytes());
+    body.push(0);
+    body
+}
+
+fn names(answer: &[u8]) -> io::Result<Vec<String>> {
+    let mut rest = answer;
+    (0..int(&mut rest)?).map(|_| text(&mut rest)).collect()
 }
 
 /// The path of a watch that has fired, if the message says so.

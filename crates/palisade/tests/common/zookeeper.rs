@@ -29,8 +29,12 @@ pub fn proxy(server: &ZooKeeper) -> Proxy {
 
 /// The nodes of all sessions, by their path, with the session that each hangs on. Asked of a server that leads or stands alone.
 pub fn nodes(server: &ZooKeeper) -> BTreeMap<String, i64> {
-    let said = server.ask("dump");
-    let (_, ephemeral) = said.split_once("Sessions with Ephemerals").expect("a dump");
+    // Who looks for a leader, or has just found one, does not say.
+    let said = palisade_testkit::eventually("a dump", LIMIT, || {
+        let said = server.ask("dump");
+        if said.contains("Sessions with Ephemerals") { Ok(said) } else { Err(said) }
+    });
+    let ephemeral = said.split_once("Sessions with Ephemerals").map_or("", |(_, ephemeral)| ephemeral);
     let (mut nodes, mut session) = (BTreeMap::new(), 0);
     for line in ephemeral.lines() {
         if let Some(id) = line.strip_prefix("0x").and_then(|line| line.strip_suffix(':')) {
