@@ -10,6 +10,7 @@ use std::task::Poll;
 
 use common::redis::{LONG, commands, connect, fields, give_back, key, soon};
 use palisade::{Client, ErrorKind, Guard, Mutex, Released, Result};
+use palisade_conformance::eventually;
 use palisade_testkit::proxy::{Protocol, Proxy};
 use palisade_testkit::redis::Redis;
 use tokio::task::JoinHandle;
@@ -138,6 +139,18 @@ async fn one_key_that_is_denied_hurts_nobody_else() {
     redis.resume();
     let refused = soon("an answer", asking.remove(TASKS / 2)).await.expect("no panic").expect_err("it is denied");
     assert_eq!(refused.kind(), &ErrorKind::Denied, "{refused}");
+    release_all(guards(asking).await).await;
+}
+
+/// One that belongs to a cluster wants the keys of different slots apart, though it has them all.
+#[tokio::test]
+async fn a_server_that_takes_no_keys_together_is_asked_for_each() {
+    let redis = Redis::with().clustered().start();
+    redis.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually("its slots are served", async || redis.call(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok")).await;
+    let client = warm(&redis.url()).await;
+    let asking = ask_at_once(&redis, &client, names(TASKS)).await;
+    redis.resume();
     release_all(guards(asking).await).await;
 }
 

@@ -190,6 +190,21 @@ async fn who_is_refused_hurts_nobody_else() {
     eventually("no node is left", async || nodes(&scene.server).is_empty()).await;
 }
 
+/// It is too long for a transaction of several, and not for one of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_claim_goes_though_others_are_on_their_way() {
+    let names = names("long", 8);
+    let scene = Scene::start(&names).await;
+    scene.answers_late();
+    let others: Vec<_> = names.iter().skip(1).map(|name| scene.acquire(name)).collect();
+    let lock = scene.client.mutex(&names[0]).lease(LONG).store_wait(LONG).reason("r".repeat(600_000));
+    let long = tokio::spawn(async move { lock.acquire().await });
+    for asked in others {
+        release(granted(asked).await).await;
+    }
+    release(granted(long).await).await;
+}
+
 /// The answer to a transaction of many is lost, of claims and then of releases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_went_with_a_lost_answer_finds_its_node() {

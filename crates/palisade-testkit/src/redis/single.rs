@@ -76,8 +76,9 @@ impl Setup {
         self
     }
 
-    /// A node of a cluster, which takes a second port.
-    pub(super) fn clustered(mut self) -> Self {
+    /// A node of a cluster, which takes a second port. It has no slots of its own yet.
+    #[must_use]
+    pub fn clustered(mut self) -> Self {
         self.bus = true;
         self.set("cluster-enabled", "yes").set("cluster-node-timeout", "1000")
     }

@@ -60,6 +60,10 @@ pub(super) struct Gather<C: Carries> {
 struct State<C: Carries> {
     on_their_way: usize,
     waiting: VecDeque<Waiting<C>>,
+    /// Turns that were left, and not given to others yet.
+    left: usize,
+    /// Whether somebody gives turns to others just now.
+    gives_turns: bool,
 }
 
 struct Waiting<C: Carries> {
@@ -77,7 +81,7 @@ struct Group<C: Carries> {
 
 impl<C: Carries> Gather<C> {
     pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
-        let state = State { on_their_way: 0, waiting: VecDeque::new() };
+        let state = State { on_their_way: 0, waiting: VecDeque::new(), left: 0, gives_turns: false };
         Arc::new(Gather { carrier, runtime, at_once, most, state: Mutex::new(state), gives_out: tokio::sync::Mutex::default() })
     }
 
@@ -138,6 +142,24 @@ impl<C: Carries> Gather<C> {
 
     /// Sends the next group; `false` when nobody waits. One that was on its way has arrived.
     fn go_on(self: &Arc<Self>) -> bool {
+        let mut state = self.lock();
+        state.left += 1;
+        // Not one within the other: a runtime that has ended drops a group while it is given to it, and calls us from there.
+        if std::mem::replace(&mut state.gives_turns, true) {
+            return true;
+        }
+        let mut others_go = false;
+        while state.left > 0 {
+            state.left -= 1;
+            drop(state);
+            others_go |= self.give_turn();
+            state = self.lock();
+        }
+        state.gives_turns = false;
+        others_go
+    }
+
+    fn give_turn(self: &Arc<Self>) -> bool {
         let mut others_go = false;
         while let Some(group) = self.next() {
             let misfits = group.misfits;
@@ -178,12 +200,14 @@ impl<C: Carries> Gather<C> {
         let mut state = self.lock();
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         let mut stay = VecDeque::new();
-        while requests.len() < self.most {
+        // Where misfits do not wait, the rest is looked at for the next group: not all of it for each.
+        while requests.len() < self.most && (self.carrier.misfits_wait() || stay.len() < self.most) {
             let Some(waiting) = state.waiting.pop_front() else { break };
             if waiting.reply.is_closed() {
                 continue;
             }
-            if self.carrier.fits(&requests, &waiting.request) {
+            // Whoever goes first fits.
+            if requests.is_empty() || self.carrier.fits(&requests, &waiting.request) {
                 requests.push(waiting.request);
                 replies.push(waiting.reply);
             } else {
@@ -504,6 +528,13 @@ mod tests {
             assert_eq!(seen.recv().await.unwrap(), [30]);
             later[0].abort();
             for task in later.into_iter().skip(1) {
+                assert_eq!(task.await.unwrap(), None);
+            }
+            // However many they are: each of these is a group of its own.
+            let many = asked(&gather, std::iter::repeat_n(60, 3_000)).await;
+            assert_eq!(seen.recv().await.unwrap(), [60]);
+            many[0].abort();
+            for task in many.into_iter().skip(1) {
                 assert_eq!(task.await.unwrap(), None);
             }
         });

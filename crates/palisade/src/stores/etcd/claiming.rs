@@ -154,7 +154,10 @@ impl Shared {
         match verdict {
             Verdict::Sealed => Ok(Answer::Sealed),
             Verdict::Held => {
-                if own.lease != full.id && span_of(claim).is_none() {
+                // Permits that were waited for are written in any case: who stands behind looks then. Behind one that was made just now
+                // stands nobody.
+                let tells = matches!(own.mode, Mode::Permits(_)) && own.revision != seen;
+                if (own.lease != full.id || tells) && span_of(claim).is_none() {
                     self.move_key(claim, seat, own.revision, full).await?;
                 }
                 self.granted(claim, seat, own.revision, full).await.map(Answer::Granted)

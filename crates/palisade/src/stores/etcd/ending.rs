@@ -76,6 +76,8 @@ impl Shared {
             // Whoever seals again must find it. It is forgotten in time.
             Ending::Seal(_) => {}
             Ending::Release | Ending::Undo => {
+                // Somebody who asked where it stands may have taken it up again meanwhile.
+                drop(self.forget(id));
                 self.leave(&claim.claim.name, id, &seat, is_plain && released == Released::Done);
             }
         }

@@ -49,6 +49,8 @@ pub(super) struct Waiting {
     pub(super) is_near: bool,
     /// Whether the watch has told of something since.
     pub(super) told: bool,
+    /// The revision of the last deletion that the watch has told of.
+    pub(super) heard: i64,
 }
 
 impl Known {

@@ -64,7 +64,9 @@ impl Shared {
     pub(super) fn delete_later(self: &Arc<Self>, claim: ClaimId, seat: &Arc<Seat>, after: Duration) {
         seat.sent();
         let mut leaving = self.leaving();
-        leaving.keys.entry(seat.key.clone()).or_insert_with(|| (claim, BootClock.now() + after));
+        let due = BootClock.now() + after;
+        // The later one: what was asked for then may arrive until then.
+        leaving.keys.entry(seat.key.clone()).and_modify(|(_, at)| *at = (*at).max(due)).or_insert((claim, due));
         if !std::mem::replace(&mut leaving.is_attended, true) {
             tokio::spawn(attend(Arc::downgrade(self)));
         }
@@ -94,7 +96,10 @@ impl Shared {
                 leaving.going.clear();
                 // What the store refuses it will refuse again.
                 let left = if again { Vec::new() } else { due };
-                left.iter().filter_map(|key| leaving.keys.remove(key)).map(|(claim, _)| claim).collect()
+                // Unless it is to be deleted once more, later.
+                let is_done = |key: &&Vec<u8>| leaving.keys.get(*key).is_some_and(|(_, at)| *at <= now);
+                let done: Vec<Vec<u8>> = left.iter().filter(is_done).cloned().collect();
+                done.iter().filter_map(|key| leaving.keys.remove(key)).map(|(claim, _)| claim).collect()
             };
             self.claims.lock().seats.left(&left);
             self.leaving.answered.notify_waiters();

@@ -475,6 +475,11 @@ impl Shared {
         let Some(session) = self.sessions.of_key(own.lease, claim.claim.lease).await? else {
             return Ok(Standing::Gone(Gone::Expired));
         };
+        // It may have been released while we looked, and its key be another claim's by now.
+        let is_left = || !self.claims.lock().seats.of(claim.claim.id).is_some_and(|now| Arc::ptr_eq(&now, &seat));
+        if seat.is_private() && is_left() {
+            return Ok(Standing::Gone(Gone::Expired));
+        }
         match verdict(&line, at) {
             Verdict::Held => {
                 // Not ours to end: perhaps others hang on it.

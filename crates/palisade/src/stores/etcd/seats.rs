@@ -77,7 +77,7 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    fn of(&self, claim: ClaimId) -> Option<Arc<Seat>> {
+    pub(super) fn of(&self, claim: ClaimId) -> Option<Arc<Seat>> {
         self.taken.get(&claim).map(|(seat, _)| Arc::clone(seat))
     }
 

@@ -367,7 +367,15 @@ impl Shared {
         let is_new = known.waiting.is_none() && known.own_watch.is_none();
         let mut waiting = match known.waiting.take() {
             Some(waiting) => waiting,
-            None => Waiting { mailbox: Arc::default(), blocker: blocker.clone(), watch: None, seen, is_near: true, told: false },
+            None => Waiting {
+                mailbox: Arc::default(),
+                blocker: blocker.clone(),
+                watch: None,
+                seen,
+                is_near: true,
+                told: false,
+                heard: 0,
+            },
         };
         waiting.seen = seen;
         waiting.is_near = match &blocker {
@@ -377,6 +385,10 @@ impl Shared {
         waiting.told = false;
         let same = waiting.watch.is_some() && waits_alike(&waiting.blocker, &blocker);
         waiting.blocker = blocker;
+        if same && waiting.heard > seen {
+            // What was told while we looked is not in what we saw, and is not told again.
+            waiting.mailbox.push(Woken::Ask);
+        }
         if !same {
             if let Some(old) = waiting.watch.take() {
                 self.watcher.close(old);
@@ -441,6 +453,7 @@ impl Shared {
             // An earlier key by the same name, of which the line that we have read knew already.
             Told::Deleted(kv) if kv.mod_revision <= waiting.seen => false,
             Told::Deleted(kv) => {
+                waiting.heard = waiting.heard.max(kv.mod_revision);
                 let ask = waiting.blocker.deleted(&kv.key);
                 waiting.told |= ask;
                 ask

@@ -43,7 +43,7 @@ impl Carries for Carrier {
         let Some(together) = Together::of(group.iter().map(Arc::as_ref)) else { return one_by_one(&link, &group).await };
         match link.call_group(&together).await {
             Ok(answers) => answers,
-            Err(error) if is_about_one(&error) => one_by_one(&link, &group).await,
+            Err(error) if is_refused_together(&error) => one_by_one(&link, &group).await,
             Err(error) => failed(&group, &error),
         }
     }
@@ -61,9 +61,10 @@ fn failed(group: &[Arc<Call>], error: &RedisError) -> Vec<RedisResult<Value>> {
     group.iter().map(|_| Err(error.clone())).collect()
 }
 
-/// Whether all were refused before anything was done, perhaps for the key of one of them.
-fn is_about_one(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
+/// Whether all were refused before anything was done: perhaps for the key of one of them, or because this server wants those of
+/// different slots apart, though it has them all.
+fn is_refused_together(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot))
 }
 
 async fn one_by_one(link: &Link, group: &[Arc<Call>]) -> Vec<RedisResult<Value>> {

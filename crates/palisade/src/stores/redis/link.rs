@@ -205,6 +205,10 @@ impl Link {
     }
 
     async fn until_broken<T>(&self, request: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        // Not even sent then: whoever asked may have asked elsewhere since.
+        if self.is_broken() {
+            return Err(unanswered());
+        }
         let _counted = self.expect();
         tokio::select! {
             biased;

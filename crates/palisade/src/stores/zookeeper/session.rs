@@ -87,6 +87,8 @@ pub(super) struct Reply {
 pub(super) struct Sent {
     answer: oneshot::Receiver<Result<Reply, Failed>>,
     session: Arc<Session>,
+    /// From when it was sent, so that the limits of many run at the same time.
+    until: tokio::time::Instant,
 }
 
 impl Sent {
@@ -96,7 +98,7 @@ impl Sent {
     }
 
     pub(super) async fn reply(self) -> Result<Reply, Failed> {
-        match tokio::time::timeout(self.session.settings.request_timeout, self.answer).await {
+        match tokio::time::timeout_at(self.until, self.answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) if self.session.is_gone() => Err(Failed::Ended),
             Ok(Err(_)) => Err(Failed::Unsure(Error::unavailable("the connection to ZooKeeper is lost"))),
@@ -273,7 +275,8 @@ impl Session {
         let (reply, answer) = oneshot::channel();
         // If nobody receives it, the session has ended.
         drop(self.commands.send(Command::Ask(request, reply)));
-        Sent { answer, session: Arc::clone(self) }
+        let until = tokio::time::Instant::now() + self.settings.request_timeout;
+        Sent { answer, session: Arc::clone(self), until }
     }
 
     /// Sends a request and waits for the body of its answer.
@@ -417,9 +420,11 @@ impl Actor {
                 }
                 Some(Err(error)) => tracing::debug!(%error, "a session cannot be taken up again"),
             }
-            if !self.is_needed(&*self.session.upgrade()?) {
+            let session = self.session.upgrade()?;
+            if !session.has_debts() && !self.is_needed(&session) {
                 return None;
             }
+            drop(session);
             failures += 1;
             if failures.is_multiple_of(self.settings.hosts.len().max(1)) {
                 let round = u32::try_from(failures / self.settings.hosts.len().max(1)).unwrap_or(u32::MAX);

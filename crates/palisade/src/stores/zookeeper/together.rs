@@ -189,7 +189,7 @@ impl Carries for Carrier {
 
     /// Those of one line go in transactions of their own, one behind the other.
     fn fits(&self, group: &[Ask], ask: &Ask) -> bool {
-        group.iter().map(Ask::bytes).sum::<usize>() + ask.bytes() <= LONGEST / 2
+        group.is_empty() || group.iter().map(Ask::bytes).sum::<usize>() + ask.bytes() <= LONGEST / 2
     }
 
     async fn carry(&self, group: Vec<Ask>) -> Vec<Told> {

@@ -5,9 +5,11 @@ local answers, done, word = {}, 0, 1
 
 local function go_on()
   for item = done + 1, #KEYS do
+    -- First: whatever goes wrong with it, the next one is another.
+    done = item
     local key, verb, words = KEYS[item], byte(verbs, 2 * item - 1, 2 * item)
     local at = word
-    done, word = item, word + words
+    word = word + words
     -- 99 is c, 114 r.
     if verb == 99 then
       answers[item] = claim(key, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], words > 4 and ARGV[at + 5],
