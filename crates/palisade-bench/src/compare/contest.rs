@@ -20,6 +20,9 @@ pub(crate) const PROCESSES: usize = 16;
 /// From the word to the start: enough for all to hear it.
 const GET_READY: Duration = Duration::from_millis(200);
 
+/// From the start to the first turn that counts: whoever waits for the first time opens what it needs for that, on every side.
+const SETTLE: Duration = Duration::from_millis(300);
+
 /// What all processes of one side did in one round.
 pub(crate) struct Contest {
     /// Waits, and CPU per acquisition.
@@ -42,16 +45,21 @@ impl Contest {
         workers.iter_mut().try_for_each(Worker::is_ready)?;
         let start = BootClock.now().since_zero() + GET_READY;
         // The first one brings the token, if this side has one.
-        workers.iter_mut().enumerate().try_for_each(|(process, worker)| worker.go(start, length, process == 0))?;
-        sleep_until(start);
+        workers.iter_mut().enumerate().try_for_each(|(process, worker)| worker.go(start, SETTLE + length, process == 0))?;
+        let counts_from = start + SETTLE;
+        sleep_until(counts_from);
         let (counted_before, before) = (server.counted()?, server.cpu()?);
-        sleep_until(start + length);
-        let served = server.cpu()?.saturating_sub(before);
+        sleep_until(counts_from + length);
+        // In the same order as before: to ask takes its time, in which the processes go on.
         let counted = server.counted()?.into_iter().zip(counted_before).map(|(after, before)| after - before).collect();
+        let served = server.cpu()?.saturating_sub(before);
         let (mut turns, mut client) = (Vec::new(), Duration::ZERO);
         for (process, worker) in workers.into_iter().enumerate() {
             client += worker.report(process, &mut turns)?;
         }
+        // The processes count their CPU from the start on: this is their share of the time that counts.
+        let client = client.mul_f64(length.as_secs_f64() / (SETTLE + length).as_secs_f64());
+        turns.retain(|turn| turn.at >= counts_from);
         Ok(Contest::new(turns, length, (client, served), counted))
     }
 
