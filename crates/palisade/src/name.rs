@@ -115,6 +115,13 @@ impl Name {
         (name.escaped() == mapped).then_some(name)
     }
 
+    /// Whether it is mapped to itself, whatever the limit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_plain(&self) -> bool {
+        let is_plain = |byte: u8| matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.');
+        self.0.len() <= Self::SMALLEST_LIMIT && !self.0.starts_with('.') && self.0.bytes().all(is_plain)
+    }
+
     fn escaped(&self) -> String {
         // Enough for a few that are escaped.
         let mut escaped = String::with_capacity(self.0.len() + 16);
@@ -282,6 +289,13 @@ mod tests {
             prop_assert!(in_alphabet(&mapped), "{mapped}");
             prop_assert!(!mapped.starts_with('.'), "{mapped}");
             prop_assert!(mapped.len() <= limit, "{mapped}");
+        }
+
+        #[cfg(feature = "redis")]
+        #[test]
+        fn a_plain_name_is_its_own_mapping(name in prop_oneof![names(), "[a-zA-Z0-9_.-]{1,60}".prop_map(|name| Name::new(name).unwrap())]) {
+            let is_its_own = name.as_str().len() <= Name::SMALLEST_LIMIT && name.mapped(Name::SMALLEST_LIMIT) == name.as_str();
+            prop_assert_eq!(name.is_plain(), is_its_own);
         }
 
         #[test]

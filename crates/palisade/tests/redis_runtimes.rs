@@ -4,53 +4,20 @@
 
 mod common;
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use common::ms;
 use common::redis::{LONG, connect, fields, gets_in, give_back, in_line, is_renewed, rise, soon, wait_for};
+use common::runtimes::{Acquiring, acquiring, aside, begin_in, one_thread, one_worker, poll_once, poll_until_in_line};
 use palisade::blocking::Wait;
 use palisade::{Client, Guard, Mutex};
 use palisade_conformance::eventually;
 use palisade_testkit::redis::Redis;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 fn long(client: &Client, name: &str) -> Mutex {
     client.mutex(name).lease(LONG).store_wait(LONG)
-}
-
-fn one_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
-}
-
-fn one_worker() -> Runtime {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
-}
-
-type Acquiring = Pin<Box<dyn Future<Output = palisade::Result<Guard>> + Send>>;
-
-fn acquiring(mutex: &Mutex) -> Acquiring {
-    let mutex = mutex.clone();
-    Box::pin(async move { mutex.acquire().await })
-}
-
-/// Polls once, and leaves.
-async fn poll_once(future: &mut Acquiring) -> bool {
-    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
-}
-
-/// Begins a claim in this runtime, and leaves the runtime when the claim is on its way or in line.
-fn begin_in(runtime: &Runtime, future: &mut Acquiring) {
-    runtime.block_on(async {
-        assert!(!poll_once(future).await, "it cannot be ready at once");
-    });
-}
-
-/// Runs on a thread of its own: a runtime must not be dropped or blocked on inside of another.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("no panic")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,18 +75,6 @@ async fn a_claim_outlives_the_runtime_it_began_in() {
         let fence = held.fence();
         give_back(held).await;
         rise(&[fence, gets_in(waiting).await.fence()]);
-    }
-}
-
-/// Drives a claim until it stands in line.
-async fn poll_until_in_line(moved: &mut Acquiring, outside: &Client, name: &str) {
-    let drive = std::future::poll_fn(|context| match moved.as_mut().poll(context) {
-        Poll::Ready(_) => panic!("the name is held"),
-        Poll::Pending => Poll::<()>::Pending,
-    });
-    tokio::select! {
-        () = drive => {}
-        () = in_line(outside, name, 1) => {}
     }
 }
 

@@ -1,9 +1,10 @@
 //! The loop that every store shares: claim, wake, then renew or claim again.
 //!
-//! It is an errand. On most stores it runs on the client's thread, and the user's future is only the receiver of what it
-//! brings. Where the store answers at once, the first claim is made in the caller's thread, and the errand begins only if it
-//! has to wait. Where the store can be asked from [anywhere](crate::store::Runs::Caller), the user's own task runs the errand;
-//! if it leaves, what is on its way is seen off on the client's thread.
+//! It is an errand. On most stores it runs on the client's thread, on some of them [from the caller's](crate::store::Runs::FromCaller)
+//! on, and the user's future is only the receiver of what it brings. Where the store answers at once, the first claim is made in
+//! the caller's thread, and the errand begins only if it has to wait. Where the store can be asked from
+//! [anywhere](crate::store::Runs::Caller), the user's own task runs the errand; if it leaves, what is on its way is seen off on the
+//! client's thread.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};

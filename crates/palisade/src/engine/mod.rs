@@ -8,6 +8,7 @@
 //! ```
 
 pub(crate) mod acquire;
+mod begun;
 pub(crate) mod give_back;
 pub(crate) mod grip;
 pub(crate) mod plan;
@@ -98,7 +99,11 @@ impl Core {
 
     /// Runs a task on the client's thread that somebody waits for.
     pub(crate) fn spawn_errand(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        self.handle()?.spawn(task);
+        let handle = self.handle()?;
+        match self.capability().runs {
+            Runs::FromCaller => begun::begin(handle, task),
+            Runs::Client | Runs::AtOnce | Runs::Caller => drop(handle.spawn(task)),
+        }
         Ok(())
     }
 
@@ -109,8 +114,8 @@ impl Core {
 
     /// Runs a task on the client's thread; [`drain`](Core::drain) waits for it.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        self.background.spawn_on(task, self.handle()?);
-        Ok(())
+        // Counted from here on, wherever it runs.
+        self.spawn_errand(self.background.track_future(task))
     }
 
     /// Runs a store future to its end, whether or not the caller stays.

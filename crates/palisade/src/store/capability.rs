@@ -83,9 +83,13 @@ pub enum Runs {
     /// In the caller's thread, since they are ready at once, which saves two thread switches. One that is not ready after all
     /// goes on in the client's thread.
     AtOnce,
+    /// In the client's thread, but from the caller's on: they are polled for the first time there, so that what they ask first is
+    /// on its way before another thread has woken. The first poll must not block; everything in it is in the client's runtime. For
+    /// stores with a connection that any thread may write to: ZooKeeper.
+    FromCaller,
     /// In the caller's own task, for as long as it stays, and in the client's thread once it has left. So does the waiting in
     /// line: a push that reaches the caller's thread wakes nobody else. Such a future may be polled from any thread, and what
-    /// others wait for must not depend on its being polled again. For stores with a connection in the caller's runtime: Redis.
+    /// others wait for must not depend on its being polled again. For stores with a connection in the caller's runtime: Redis, etcd.
     Caller,
 }
 

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -18,7 +18,7 @@ pub(super) trait Carries: Send + Sync + 'static {
     type Answer: Send + 'static;
 
     /// Whether one who asks alone is woken by nothing but the answer. Then his turn ends with that, however late he looks for it.
-    /// Otherwise whoever asks must be a task that looks when it is woken.
+    /// Otherwise whoever asks must be a task that looks when it is woken, or others must not have patience for ever.
     const ANSWER_WAKES: bool = false;
 
     /// Whether a request may go with these. What one of them does must not depend on what another does.
@@ -42,6 +42,11 @@ pub(super) trait Carries: Send + Sync + 'static {
     fn patience(&self) -> Option<Duration> {
         None
     }
+
+    /// Sleeps, for whoever has patience: his own runtime may have no timers.
+    fn sleep(&self, span: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(span)
+    }
 }
 
 pub(super) struct Gather<C: Carries> {
@@ -58,12 +63,39 @@ pub(super) struct Gather<C: Carries> {
 }
 
 struct State<C: Carries> {
-    on_their_way: usize,
+    /// Those on their way that others wait for, by number, and since when.
+    turns: Vec<(u64, Instant)>,
+    last_turn: u64,
     waiting: VecDeque<Waiting<C>>,
     /// Turns that were left, and not given to others yet.
     left: usize,
     /// Whether somebody gives turns to others just now.
     gives_turns: bool,
+}
+
+impl<C: Carries> State<C> {
+    fn take_turn(&mut self) -> u64 {
+        self.last_turn += 1;
+        self.turns.push((self.last_turn, Instant::now()));
+        self.last_turn
+    }
+
+    /// Ends a turn; `false` when it was taken away before.
+    fn leave_turn(&mut self, number: u64) -> bool {
+        let at = self.turns.iter().position(|(turn, _)| *turn == number);
+        at.is_some_and(|at| {
+            self.turns.swap_remove(at);
+            self.left += 1;
+            true
+        })
+    }
+
+    /// Takes the turns away of those that have been on their way for so long.
+    fn take_away(&mut self, patience: Duration) {
+        let before = self.turns.len();
+        self.turns.retain(|(_, since)| since.elapsed() < patience);
+        self.left += before - self.turns.len();
+    }
 }
 
 struct Waiting<C: Carries> {
@@ -73,6 +105,7 @@ struct Waiting<C: Carries> {
 
 /// Those that go together, and who waits for each answer.
 struct Group<C: Carries> {
+    turn: u64,
     requests: Vec<C::Request>,
     replies: Vec<oneshot::Sender<C::Answer>>,
     /// How many did not fit.
@@ -81,7 +114,7 @@ struct Group<C: Carries> {
 
 impl<C: Carries> Gather<C> {
     pub(super) fn new(carrier: C, runtime: Handle, at_once: usize, most: usize) -> Arc<Gather<C>> {
-        let state = State { on_their_way: 0, waiting: VecDeque::new(), left: 0, gives_turns: false };
+        let state = State { turns: Vec::new(), last_turn: 0, waiting: VecDeque::new(), left: 0, gives_turns: false };
         Arc::new(Gather { carrier, runtime, at_once, most, state: Mutex::new(state), gives_out: tokio::sync::Mutex::default() })
     }
 
@@ -94,32 +127,31 @@ impl<C: Carries> Gather<C> {
     ///
     /// Dropped before it went, it never goes. Dropped later, nobody knows whether it arrived.
     pub(super) async fn ask(self: &Arc<Self>, request: C::Request) -> Option<C::Answer> {
-        let answer = {
+        let asking = {
             let mut state = self.lock();
-            if state.on_their_way < self.at_once {
-                state.on_their_way += 1;
-                Err(request)
+            if state.turns.len() + state.left < self.at_once {
+                Ok((request, state.take_turn()))
             } else {
                 let (reply, answer) = oneshot::channel();
                 state.waiting.push_back(Waiting { request, reply });
-                Ok(answer)
+                Err(answer)
             }
         };
-        match answer {
-            Ok(answer) => tokio::select! {
-                biased;
-                answer = answer => answer.ok(),
-                () = self.carrier.given_up() => None,
-            },
-            Err(request) => self.ask_alone(request).await,
+        match asking {
+            Ok((request, turn)) => self.ask_alone(request, Turn::of(self, turn)).await,
+            Err(answer) => self.wait_for(answer).await,
         }
     }
 
-    async fn ask_alone(self: &Arc<Self>, request: C::Request) -> Option<C::Answer> {
-        let alone = Arc::new(Alone { turn: Mutex::new(Some(Turn::of(self))), caller: Mutex::default() });
+    async fn ask_alone(&self, request: C::Request, turn: Turn<C>) -> Option<C::Answer> {
+        let mut carried = pin!(self.carrier.carry(vec![request]));
+        if !C::ANSWER_WAKES {
+            let _turn = turn;
+            return carried.await.pop();
+        }
+        let alone = Arc::new(Alone { turn: Mutex::new(Some(turn)), caller: Mutex::default() });
         let _leaves = Leaves(&alone);
         let waker = Waker::from(Arc::clone(&alone));
-        let mut carried = pin!(self.carried(vec![request], || alone.give_turn_away()));
         let answers = poll_fn(|context| {
             alone.is_polled_by(context.waker());
             carried.as_mut().poll(&mut Context::from_waker(&waker))
@@ -127,23 +159,40 @@ impl<C: Carries> Gather<C> {
         answers.await.pop()
     }
 
-    /// Takes a group to the server, and says when it takes too long.
-    async fn carried(&self, group: Vec<C::Request>, too_long: impl FnOnce()) -> Vec<C::Answer> {
-        let mut carrying = pin!(self.carrier.carry(group));
-        let Some(patience) = self.carrier.patience() else { return carrying.await };
-        match tokio::time::timeout(patience, carrying.as_mut()).await {
-            Ok(answers) => answers,
-            Err(_) => {
-                too_long();
-                carrying.await
+    /// Waits to go with others, and for the answer. Whoever is on the way for too long is not waited for.
+    async fn wait_for(self: &Arc<Self>, mut answer: oneshot::Receiver<C::Answer>) -> Option<C::Answer> {
+        let mut given_up = pin!(self.carrier.given_up());
+        loop {
+            let impatient = async {
+                match self.carrier.patience() {
+                    Some(patience) => {
+                        self.carrier.sleep(patience).await;
+                        patience
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer.ok(),
+                () = given_up.as_mut() => return None,
+                patience = impatient => {
+                    let mut state = self.lock();
+                    state.take_away(patience);
+                    self.give_turns(state);
+                }
             }
         }
     }
 
     /// Sends the next group; `false` when nobody waits. One that was on its way has arrived.
-    fn go_on(self: &Arc<Self>) -> bool {
+    fn go_on(self: &Arc<Self>, turn: u64) -> bool {
         let mut state = self.lock();
-        state.left += 1;
+        state.leave_turn(turn) && self.give_turns(state)
+    }
+
+    /// Gives the turns that were left to those who wait; `false` when nobody does.
+    fn give_turns<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State<C>>) -> bool {
         // Not one within the other: a runtime that has ended drops a group while it is given to it, and calls us from there.
         if std::mem::replace(&mut state.gives_turns, true) {
             return true;
@@ -151,40 +200,32 @@ impl<C: Carries> Gather<C> {
         let mut others_go = false;
         while state.left > 0 {
             state.left -= 1;
-            drop(state);
-            others_go |= self.give_turn();
-            state = self.lock();
+            while let Some(group) = self.next(&mut state) {
+                let misfits = group.misfits;
+                drop(state);
+                self.send(group);
+                state = self.lock();
+                others_go = true;
+                if misfits == 0 || self.carrier.misfits_wait() {
+                    break;
+                }
+            }
         }
         state.gives_turns = false;
         others_go
     }
 
-    fn give_turn(self: &Arc<Self>) -> bool {
-        let mut others_go = false;
-        while let Some(group) = self.next() {
-            let misfits = group.misfits;
-            self.send(group);
-            others_go = true;
-            if misfits == 0 || self.carrier.misfits_wait() {
-                break;
-            }
-            self.lock().on_their_way += 1;
-        }
-        others_go
-    }
-
-    fn send(self: &Arc<Self>, Group { requests, replies, .. }: Group<C>) {
+    fn send(self: &Arc<Self>, Group { turn, requests, replies, .. }: Group<C>) {
         // Here, not in the task: a runtime that has ended drops it unseen.
-        let turn = Turn::of(self);
+        let turn = Turn::of(self, turn);
         self.runtime.spawn(async move {
             let gather = Arc::clone(&turn.gather);
-            let mut turn = Some(turn);
-            let answers = gather.carried(requests, || drop(turn.take())).await;
+            let answers = gather.carrier.carry(requests).await;
             // Answers come together where several groups are done in one go. They are given out one group after the other, and in
             // between leaves what those who have theirs ask next: else all would think while the server has nothing to do,
             // and all wait while it works.
             let _gives_out = gather.gives_out.lock().await;
-            if turn.is_some_and(Turn::pass_on) {
+            if turn.pass_on() {
                 tokio::task::yield_now().await;
             }
             for (reply, answer) in replies.into_iter().zip(answers) {
@@ -196,8 +237,7 @@ impl<C: Carries> Gather<C> {
     }
 
     /// Those of the waiting that go together now.
-    fn next(&self) -> Option<Group<C>> {
-        let mut state = self.lock();
+    fn next(&self, state: &mut State<C>) -> Option<Group<C>> {
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         let mut stay = VecDeque::new();
         // Where misfits do not wait, the rest is looked at for the next group: not all of it for each.
@@ -218,37 +258,35 @@ impl<C: Carries> Gather<C> {
         while let Some(waiting) = stay.pop_back() {
             state.waiting.push_front(waiting);
         }
-        if requests.is_empty() {
-            state.on_their_way -= 1;
-            return None;
-        }
-        Some(Group { requests, replies, misfits })
+        let turn = (!requests.is_empty()).then(|| state.take_turn())?;
+        Some(Group { turn, requests, replies, misfits })
     }
 }
 
 /// A place among those that are on their way. Whoever leaves it, answered or not, sends the next.
 struct Turn<C: Carries> {
     gather: Arc<Gather<C>>,
+    number: u64,
     /// Whether somebody else has it.
     passed_on: bool,
 }
 
 impl<C: Carries> Turn<C> {
-    fn of(gather: &Arc<Gather<C>>) -> Turn<C> {
-        Turn { gather: Arc::clone(gather), passed_on: false }
+    fn of(gather: &Arc<Gather<C>>, number: u64) -> Turn<C> {
+        Turn { gather: Arc::clone(gather), number, passed_on: false }
     }
 
     /// Leaves; `true` when others go in its place.
     fn pass_on(mut self) -> bool {
         self.passed_on = true;
-        self.gather.go_on()
+        self.gather.go_on(self.number)
     }
 }
 
 impl<C: Carries> Drop for Turn<C> {
     fn drop(&mut self) {
         if !self.passed_on {
-            self.gather.go_on();
+            self.gather.go_on(self.number);
         }
     }
 }
@@ -367,7 +405,7 @@ mod tests {
             assert_eq!(task.await.unwrap(), Some(request + 1000), "each has its own answer");
         }
         assert_eq!(seen.recv().await.unwrap(), [60]);
-        assert_eq!(gather.lock().on_their_way, 0);
+        assert!(gather.lock().turns.is_empty());
     }
 
     /// Two groups are answered at the same moment: what those of the first ask next has left before the others have their answers.
@@ -417,7 +455,7 @@ mod tests {
         assert_eq!(seen.recv().await.unwrap(), [30]);
         gather.carrier.may_answer.add_permits(1);
         assert_eq!(tasks.into_iter().next_back().unwrap().await.unwrap(), Some(1030));
-        assert_eq!(gather.lock().on_their_way, 0);
+        assert!(gather.lock().turns.is_empty());
     }
 
     #[tokio::test]
@@ -433,7 +471,7 @@ mod tests {
             assert_eq!(task.await.unwrap(), Some(answer));
         }
         assert_eq!(looks_away.await, Some(1010));
-        assert_eq!(gather.lock().on_their_way, 0);
+        assert!(gather.lock().turns.is_empty());
     }
 
     /// Gives up waiting for its groups after a moment.
@@ -481,7 +519,7 @@ mod tests {
         for task in tasks {
             task.await.unwrap().unwrap();
         }
-        assert_eq!(gather.lock().on_their_way, 0);
+        assert!(gather.lock().turns.is_empty());
     }
 
     #[tokio::test]
@@ -507,7 +545,7 @@ mod tests {
         for (other, request) in others.into_iter().zip([20, 30]) {
             assert_eq!(other.await.unwrap(), Some(1000 + request));
         }
-        assert_eq!(gather.lock().on_their_way, 0);
+        assert!(gather.lock().turns.is_empty());
     }
 
     #[test]
@@ -538,6 +576,6 @@ mod tests {
                 assert_eq!(task.await.unwrap(), None);
             }
         });
-        assert_eq!(gather.lock().on_their_way, 0);
+        assert!(gather.lock().turns.is_empty());
     }
 }

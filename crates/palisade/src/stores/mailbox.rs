@@ -34,13 +34,13 @@ impl Mailbox {
 }
 
 /// A push that is put back unless somebody has seen to it.
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(feature = "etcd")]
 pub(super) struct PutsBack<'a> {
     mailbox: &'a Mailbox,
     woken: Option<Woken>,
 }
 
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(feature = "etcd")]
 impl<'a> PutsBack<'a> {
     pub(super) fn new(mailbox: &'a Mailbox, woken: Woken) -> PutsBack<'a> {
         PutsBack { mailbox, woken: Some(woken) }
@@ -51,7 +51,7 @@ impl<'a> PutsBack<'a> {
     }
 }
 
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(feature = "etcd")]
 impl Drop for PutsBack<'_> {
     fn drop(&mut self) {
         if let Some(woken) = self.woken.take() {

@@ -11,8 +11,12 @@ mod mailboxes;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "redis", feature = "etcd"))]
+mod runtimes;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "redis", feature = "zookeeper-tls"))]
+mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

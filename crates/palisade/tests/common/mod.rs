@@ -14,6 +14,7 @@ pub mod keys;
 pub mod pair;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod runtimes;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 #[cfg(feature = "zookeeper")]

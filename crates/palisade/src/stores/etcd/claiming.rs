@@ -95,6 +95,8 @@ impl Shared {
                 let compare = vec![txn::made_at(key, 0)];
                 vec![txn::nested(TxnRequest { compare, success: stand, failure: vec![txn::read_line(line)] })]
             }
+            // It asks again at once, with a session to wait on.
+            (None, _) if claim.queue => Vec::new(),
             (None, Mode::Exclusive) => vec![txn::read(key), txn::read_first(line)],
             (None, Mode::Permits(_)) => vec![txn::read(key), txn::read_firsts(line, enough_of(claim.kind), 0)],
             (None, Mode::Shared) => vec![txn::read_line(line)],
@@ -165,7 +167,7 @@ impl Shared {
             Verdict::Blocked(blocker) => {
                 let session = match [full, wait].into_iter().find(|session| session.id == own.lease) {
                     Some(session) => Arc::clone(session),
-                    None => self.sessions.of_key(own.lease, claim.wait_lease()).await?.ok_or_else(gone)?,
+                    None => self.session_of_key(own.lease, claim.wait_lease()).await?.ok_or_else(gone)?,
                 };
                 self.waits(claim, seat, own.revision, &session, blocker, (line, seen));
                 Ok(Answer::Queued(place(&session, line)))
@@ -204,13 +206,19 @@ impl Shared {
     }
 
     /// Makes sure that a session outlasts what a waiter counts on, before its key is moved there.
-    pub(super) async fn may_move_to(&self, claim: &Claim, session: &Session) -> Result<(), Failed> {
-        let lasts = self.sessions.outlasts(session, BootClock.now() + claim.wait_lease()).await?;
+    pub(super) async fn may_move_to(self: &Arc<Self>, claim: &Claim, session: &Arc<Session>) -> Result<(), Failed> {
+        let lasts = self.outlasts(session, BootClock.now() + claim.wait_lease()).await?;
         if lasts { Ok(()) } else { Err(Failed { lease_gone: true, ..Failed::from(gone()) }) }
     }
 
     /// Hangs a key of ours on another session.
-    pub(super) async fn move_key(&self, claim: &Claim, seat: &Seat, revision: i64, session: &Session) -> Result<(), Failed> {
+    pub(super) async fn move_key(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Seat,
+        revision: i64,
+        session: &Arc<Session>,
+    ) -> Result<(), Failed> {
         self.may_move_to(claim, session).await?;
         let moving = TxnRequest {
             compare: vec![txn::made_at(&seat.key, revision)],

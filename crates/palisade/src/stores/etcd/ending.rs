@@ -115,7 +115,7 @@ impl Shared {
         };
         let closed = self.txn(closing, Again::Freely).await?.succeeded;
         let (shared, left) = (Arc::downgrade(self), if closed { left } else { Duration::ZERO });
-        tokio::spawn(async move {
+        self.members.lanes.spawn(async move {
             tokio::time::sleep(left).await;
             // And with it the key. If it cannot be told, it ends by itself.
             if let Some(shared) = shared.upgrade() {

@@ -83,7 +83,7 @@ impl Heartbeat {
         }
         let (out, questions) = mpsc::unbounded_channel();
         let stream = Arc::new(Stream { place: self.members.current(), out, waiting: Mutex::default() });
-        tokio::spawn(run(Arc::clone(&self.members), Arc::clone(&stream), questions));
+        self.members.lanes.spawn(run(Arc::clone(&self.members), Arc::clone(&stream), questions));
         *current = Some(Arc::clone(&stream));
         stream
     }

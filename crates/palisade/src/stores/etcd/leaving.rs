@@ -68,7 +68,7 @@ impl Shared {
         // The later one: what was asked for then may arrive until then.
         leaving.keys.entry(seat.key.clone()).and_modify(|(_, at)| *at = (*at).max(due)).or_insert((claim, due));
         if !std::mem::replace(&mut leaving.is_attended, true) {
-            tokio::spawn(attend(Arc::downgrade(self)));
+            self.members.lanes.spawn(attend(Arc::downgrade(self)));
         }
     }
 

@@ -1,5 +1,7 @@
 //! A connection for data: the keys of the user's own, beside the locks. The same URL, members and login as the locks have.
 
+use std::sync::Arc;
+
 use super::members::{Again, Members};
 use super::proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
 use super::settings::Settings;
@@ -12,7 +14,7 @@ use crate::url::StoreUrl;
 /// Members, as the URL of the locks names them.
 pub(crate) struct Link {
     settings: Settings,
-    members: Members,
+    members: Arc<Members>,
 }
 
 /// A value, and when it was written.
@@ -33,7 +35,7 @@ impl Link {
             return Err(Error::bad_url(format!("{}: is not etcd; write etcd://host or etcds://host", url.scheme())));
         }
         let settings = Settings::read(&url)?;
-        let members = Members::new(&settings)?;
+        let members = Arc::new(Members::new(&settings)?);
         Ok(Link { settings, members })
     }
 

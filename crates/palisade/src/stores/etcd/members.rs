@@ -1,8 +1,9 @@
 //! The members of the cluster: which one is asked, and what happens when it does not answer.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -15,6 +16,9 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::failure::{Remedy, denied, remedy};
+use super::lane::Lane;
+use super::lanes::{Lanes, Place};
+use super::packed::Connector;
 use super::past::Past;
 use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Headed};
 use super::settings::Settings;
@@ -26,6 +30,9 @@ const LONGEST_ANSWER: usize = 64 << 20;
 
 /// How long a member may leave a request unanswered before others are asked what comes next.
 pub(super) const SUSPECT: Duration = Duration::from_millis(500);
+
+/// A caller's runtime that was blocked for longer than the request time-out has so long to take an answer that is there.
+const CATCHES_UP: Duration = Duration::from_millis(100);
 
 /// How often one request logs in: whoever changes users and roles mostly changes several.
 const LOGINS: usize = 3;
@@ -74,6 +81,7 @@ impl From<Error> for Failed {
 
 pub(super) struct Members {
     members: Vec<Member>,
+    pub(super) lanes: Lanes,
     /// The place of the one that is asked.
     current: AtomicUsize,
     login: Option<(Secret, Secret)>,
@@ -89,7 +97,15 @@ pub(super) struct Members {
 struct Member {
     host: Host,
     endpoint: Endpoint,
-    channel: Mutex<Option<Channel>>,
+    connector: Connector,
+}
+
+/// The attempt of a request that is under way: the member that is asked, by whose connection, and since when.
+#[derive(Clone)]
+struct Attempt {
+    place: usize,
+    lane: Arc<Lane>,
+    since: Instant,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,12 +116,13 @@ impl Members {
     pub(super) fn new(settings: &Settings) -> Result<Members> {
         let member = |host: &Host| {
             let endpoint = settings.endpoint(host)?;
-            Ok(Member { host: host.clone(), endpoint, channel: Mutex::new(None) })
+            Ok(Member { host: host.clone(), endpoint, connector: settings.connector() })
         };
         let members: Vec<Member> = settings.hosts.iter().map(member).collect::<Result<_>>()?;
         Ok(Members {
             // Clients begin at different members, so that none has all of them.
             current: AtomicUsize::new(fastrand::usize(..members.len().max(1))),
+            lanes: Lanes::new(members.len()),
             members,
             login: settings.login.clone(),
             token: Mutex::new(None),
@@ -165,7 +182,7 @@ impl Members {
     }
 
     /// Sends one request and waits for its answer, for the request time-out at the longest.
-    pub(super) async fn ask<Q, A>(&self, path: &'static str, question: Q, again: Again) -> Result<A, Failed>
+    pub(super) async fn ask<Q, A>(self: &Arc<Self>, path: &'static str, question: Q, again: Again) -> Result<A, Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
@@ -174,62 +191,117 @@ impl Members {
     }
 
     /// As [`ask`](Members::ask), and says how often it was sent.
-    pub(super) async fn ask_counted<Q, A>(&self, path: &'static str, question: Q, again: Again) -> Result<(A, Sent), Failed>
+    pub(super) async fn ask_counted<Q, A>(
+        self: &Arc<Self>,
+        path: &'static str,
+        question: Q,
+        again: Again,
+    ) -> Result<(A, Sent), Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        let limit = self.request_timeout;
-        let mut hung_at = None;
-        let at_least = self.past.highest();
-        let asking = async {
-            let mut logins = 0;
-            let mut attempt = 1;
-            let mut sent = Sent::Once;
-            loop {
-                let place = self.current();
-                hung_at = Some(place);
-                let member = self.member(place)?;
-                let token = self.token().await?;
-                let status = match self.send(place, member, path, question.clone(), token.clone(), limit).await {
-                    Ok(answer) => return self.check(&answer, &member.host, at_least).map(|()| (answer, sent)),
-                    Err(status) => status,
-                };
-                let error = match remedy(&status, &member.host) {
-                    Remedy::LogIn(_) if self.login.is_some() && logins < LOGINS => {
-                        logins += 1;
-                        self.forget_token(token.as_ref());
-                        continue;
+        if let Place::Here(_) = self.lanes.place()? {
+            return self.ask_in_time(path, question, again).await;
+        }
+        let members = Arc::clone(self);
+        let asking = async move { Ok(members.ask_in_time(path, question, again).await) };
+        self.lanes.in_client(asking).await?
+    }
+
+    /// Asks from here, and watches how long it takes.
+    async fn ask_in_time<Q, A>(self: &Arc<Self>, path: &'static str, question: Q, again: Again) -> Result<(A, Sent), Failed>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + Headed + 'static,
+    {
+        let under_way = Mutex::new(None);
+        let mut asking = pin!(self.ask_members(path, question, again, &under_way));
+        let (began, mut is_late) = (Instant::now(), false);
+        let mut timer = pin!(self.lanes.timer(SUSPECT.min(self.request_timeout)));
+        loop {
+            tokio::select! {
+                biased;
+                answer = asking.as_mut() => return answer,
+                () = timer.as_mut() => {}
+            }
+            let attempt: Option<Attempt> = locked(&under_way).clone();
+            let mut next_look = SUSPECT;
+            if let Some(attempt) = &attempt {
+                match SUSPECT.min(self.request_timeout).checked_sub(attempt.since.elapsed()) {
+                    Some(left) if !left.is_zero() => next_look = left,
+                    _ => {
+                        self.turn_from(attempt.place);
+                        attempt.lane.doubt();
                     }
-                    Remedy::AskAnother(error) => {
-                        self.turn_from(place);
-                        error
-                    }
-                    Remedy::Unsure(error) => {
-                        self.turn_from(place);
-                        if again == Again::Never {
-                            return Err(error.into());
-                        }
-                        sent = Sent::Again;
-                        error
-                    }
-                    Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true, refused: true, sent }),
-                    Remedy::Tell(error) => return Err(Failed { error, lease_gone: false, refused: true, sent }),
-                    other => return Err(other.into_error().into()),
-                };
-                if attempt >= self.attempts() {
-                    return Err(error.into());
                 }
-                attempt += 1;
             }
-        };
-        match tokio::time::timeout(limit, asking).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                let place = hung_at.unwrap_or_else(|| self.current());
-                self.turn_from(place);
-                Err(self.silent(place).into())
+            let left = self.request_timeout.saturating_sub(began.elapsed());
+            let pause = match left {
+                Duration::ZERO if is_late => {
+                    return Err(self.silent(attempt.map_or_else(|| self.current(), |attempt| attempt.place)).into());
+                }
+                Duration::ZERO => {
+                    is_late = true;
+                    CATCHES_UP
+                }
+                left => left.min(next_look),
+            };
+            timer.as_mut().reset(tokio::time::Instant::now() + pause);
+        }
+    }
+
+    /// Asks one member after the other until one has answered.
+    async fn ask_members<Q, A>(
+        self: &Arc<Self>,
+        path: &'static str,
+        question: Q,
+        again: Again,
+        under_way: &Mutex<Option<Attempt>>,
+    ) -> Result<(A, Sent), Failed>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + Headed + 'static,
+    {
+        let at_least = self.past.highest();
+        let (mut logins, mut attempt, mut sent) = (0, 1, Sent::Once);
+        loop {
+            let token = self.token().await?;
+            let place = self.current();
+            let member = self.member(place)?;
+            // Each time: whoever began elsewhere may be here now.
+            let lane = self.lanes.nearest()?;
+            *locked(under_way) = Some(Attempt { place, lane: Arc::clone(&lane), since: Instant::now() });
+            let status = match member.send(place, &lane, path, question.clone(), token.clone()).await {
+                Ok(answer) => return self.check(&answer, &member.host, at_least).map(|()| (answer, sent)),
+                Err(status) => status,
+            };
+            let error = match remedy(&status, &member.host) {
+                Remedy::LogIn(_) if self.login.is_some() && logins < LOGINS => {
+                    logins += 1;
+                    self.forget_token(token.as_ref());
+                    continue;
+                }
+                Remedy::AskAnother(error) => {
+                    self.turn_from(place);
+                    error
+                }
+                Remedy::Unsure(error) => {
+                    self.turn_from(place);
+                    if again == Again::Never {
+                        return Err(error.into());
+                    }
+                    sent = Sent::Again;
+                    error
+                }
+                Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true, refused: true, sent }),
+                Remedy::Tell(error) => return Err(Failed { error, lease_gone: false, refused: true, sent }),
+                other => return Err(other.into_error().into()),
+            };
+            if attempt >= self.attempts() {
+                return Err(error.into());
             }
+            attempt += 1;
         }
     }
 
@@ -239,39 +311,13 @@ impl Members {
         Error::unavailable(format!("{host} has not answered in time"))
     }
 
-    async fn send<Q, A>(
-        &self,
-        place: usize,
-        member: &Member,
-        path: &'static str,
-        question: Q,
-        token: Option<Token>,
-        limit: Duration,
-    ) -> Result<A, Status>
-    where
-        Q: Message + 'static,
-        A: Message + Default + 'static,
-    {
-        let mut request = with_token(Request::new(question), token);
-        // So that the server, too, gives up what nobody waits for any more.
-        request.set_timeout(limit);
-        let mut grpc = Grpc::new(member.channel()).max_decoding_message_size(LONGEST_ANSWER);
-        let sending = async {
-            grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
-            let codec = ProstCodec::<Q, A>::default();
-            grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
-        };
-        tokio::pin!(sending);
-        tokio::select! {
-            biased;
-            answer = &mut sending => return answer,
-            () = tokio::time::sleep(SUSPECT) => self.turn_from(place),
-        }
-        sending.await
-    }
-
     /// Opens a stream both ways. What is to be sent first must be waiting already: a server says nothing before it.
-    pub(super) async fn open<Q, A>(&self, place: usize, path: &'static str, out: UnboundedReceiver<Q>) -> Result<Streaming<A>>
+    pub(super) async fn open<Q, A>(
+        self: &Arc<Self>,
+        place: usize,
+        path: &'static str,
+        out: UnboundedReceiver<Q>,
+    ) -> Result<Streaming<A>>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -281,7 +327,7 @@ impl Members {
         let mut request = with_token(Request::new(UnboundedReceiverStream::new(out)), token.clone());
         // A member that has lost its leader ends the stream, instead of keeping it silent.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let mut grpc = Grpc::new(member.channel()).max_decoding_message_size(LONGEST_ANSWER);
+        let mut grpc = Grpc::new(member.channel(place, &*self.lanes.clients()?)).max_decoding_message_size(LONGEST_ANSWER);
         let opening = async {
             grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
             let codec = ProstCodec::<Q, A>::default();
@@ -318,22 +364,39 @@ impl Members {
     }
 
     /// The token of our login; none where nobody logs in.
-    async fn token(&self) -> Result<Option<Token>> {
-        let Some((user, password)) = &self.login else { return Ok(None) };
+    async fn token(self: &Arc<Self>) -> Result<Option<Token>> {
+        if self.login.is_none() {
+            return Ok(None);
+        }
         if let Some(token) = &*locked(&self.token) {
             return Ok(Some(token.clone()));
         }
+        let members = Arc::clone(self);
+        self.lanes.in_client(async move { members.log_in().await }).await
+    }
+
+    async fn log_in(&self) -> Result<Option<Token>> {
+        let Some((user, password)) = &self.login else { return Ok(None) };
+        let mut attempt = 1;
         let _one_at_a_time = self.logging_in.lock().await;
         if let Some(token) = &*locked(&self.token) {
             return Ok(Some(token.clone()));
         }
-        let mut attempt = 1;
+        let began = Instant::now();
         loop {
             let place = self.current();
             let member = self.member(place)?;
             let question = AuthenticateRequest { name: user.reveal().to_owned(), password: password.reveal().to_owned() };
-            let answer: Result<AuthenticateResponse, Status> =
-                self.send(place, member, AUTHENTICATE, question, None, self.request_timeout).await;
+            let lane = self.lanes.clients()?;
+            let mut answer = pin!(member.send::<_, AuthenticateResponse>(place, &lane, AUTHENTICATE, question, None));
+            let answer = match tokio::time::timeout(SUSPECT, answer.as_mut()).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    self.turn_from(place);
+                    let left = self.request_timeout.saturating_sub(began.elapsed());
+                    tokio::time::timeout(left, answer).await.map_err(|_| self.silent(place))?
+                }
+            };
             match answer {
                 Ok(answer) => {
                     let token = answer.token.parse().map_err(|_| Error::protocol("the server's token cannot be sent back"))?;
@@ -362,9 +425,28 @@ impl Members {
 }
 
 impl Member {
-    /// The connection, made at first use and again by itself when it has broken.
-    fn channel(&self) -> Channel {
-        locked(&self.channel).get_or_insert_with(|| self.endpoint.connect_lazy()).clone()
+    fn channel(&self, place: usize, lane: &Lane) -> Channel {
+        lane.channel(place, || self.endpoint.connect_with_connector_lazy(self.connector.clone()))
+    }
+
+    /// Asks this member, for as long as somebody waits. Whoever does not any more ends the request with the server, too.
+    async fn send<Q, A>(
+        &self,
+        place: usize,
+        lane: &Lane,
+        path: &'static str,
+        question: Q,
+        token: Option<Token>,
+    ) -> Result<A, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let request = with_token(Request::new(question), token);
+        let mut grpc = Grpc::new(self.channel(place, lane)).max_decoding_message_size(LONGEST_ANSWER);
+        grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
+        let codec = ProstCodec::<Q, A>::default();
+        grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
     }
 }
 

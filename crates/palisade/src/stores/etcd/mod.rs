@@ -11,11 +11,13 @@
 //! # How a request flows
 //!
 //! ```text
-//! EtcdStore / PlainStore ─► shared ─► claiming, renewing, asking, ending ─► members (which one?) ─► server
+//! EtcdStore / PlainStore ─► shared ─► claiming, renewing, asking, ending ─► members (which one?) ─► lane (whose runtime?) ─► server
 //!        ▲                    │ ▲                    │
 //!     mailbox ◄─── known ◄────┘ └── watcher ◄──      └─► session ─► heartbeat ─► server
 //! ```
 //!
+//! Claims, looks and releases run in the caller's own task, by a connection of its runtime: see `lane`. Sessions, streams, and all
+//! that nobody waits for are the client's own thread's: see `lanes`. `packed` is what such a connection writes by.
 //! `together` lets claims and releases go together that find others on their way.
 //! `seats` is where the keys are, and which are used again.
 //! `electing` is what elections add: the leader's value, and who watches it.
@@ -40,10 +42,13 @@ mod entry;
 mod failure;
 mod heartbeat;
 mod known;
+mod lane;
+mod lanes;
 mod leaving;
 mod link;
 mod listing;
 mod members;
+mod packed;
 mod past;
 mod plain;
 mod proto;
@@ -106,7 +111,7 @@ pub const CAPABILITY: Capability = Capability {
     name_limit: NAME_LIMIT,
     renew_batch: 1024,
     claim_blocks: false,
-    runs: Runs::Client,
+    runs: Runs::Caller,
 };
 
 pub(crate) use self::link::{Kept, Link, Writing, may_be_done};
@@ -128,6 +133,10 @@ struct EtcdStore(Arc<Shared>);
 impl Store for EtcdStore {
     fn capability(&self) -> &Capability {
         &CAPABILITY
+    }
+
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        self.0.members.lanes.attach(runtime);
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Answer> {

@@ -91,6 +91,10 @@ impl Store for PlainStore {
         &PLAIN
     }
 
+    fn attach(&self, runtime: &tokio::runtime::Handle) {
+        self.0.members.lanes.attach(runtime);
+    }
+
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         match self.0.claim(&Claim { queue: false, ..claim.clone() }).await? {
             Answer::Busy(busy) => Ok(Answer::Busy(Busy { woken: true, ..busy })),

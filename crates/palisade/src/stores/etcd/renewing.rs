@@ -281,7 +281,7 @@ impl Shared {
             };
             let Some((seat, revision, session, until, is_span)) = known else { return self.find(claim).await };
             let full = self.full_session(id, claim.claim.lease, claim.claim.detachable).await?;
-            if !self.sessions.outlasts(&full, until).await? {
+            if !self.outlasts(&full, until).await? {
                 self.session_ended(&full);
                 if attempt == ATTEMPTS {
                     return Err(gone());
@@ -472,7 +472,7 @@ impl Shared {
         if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != Purpose::Claim {
             return Ok(Standing::Gone(Gone::Expired));
         }
-        let Some(session) = self.sessions.of_key(own.lease, claim.claim.lease).await? else {
+        let Some(session) = self.session_of_key(own.lease, claim.claim.lease).await? else {
             return Ok(Standing::Gone(Gone::Expired));
         };
         // It may have been released while we looked, and its key be another claim's by now.

@@ -85,8 +85,7 @@ impl Seats {
         [&mut self.young, &mut self.old].into_iter().find_map(|seats| seats.get_mut(name)?.pop())
     }
 
-    fn take(&mut self, claim: ClaimId, seat: &Arc<Seat>, is_known: impl Fn(ClaimId) -> bool) {
-        let now = BootClock.now();
+    fn take(&mut self, claim: ClaimId, seat: &Arc<Seat>, now: Moment, is_known: impl Fn(ClaimId) -> bool) {
         if self.taken.len() >= self.limit.max(MANY) {
             self.taken.retain(|claim, (_, since)| now.since(*since) < ASKED_ABOUT || is_known(*claim));
             self.limit = self.taken.len() * 2;
@@ -151,7 +150,7 @@ impl Shared {
             None => self.seat_named(&claim.name, ClaimId::random()?, true),
         };
         let book = &mut *book;
-        book.seats.take(claim.id, &seat, |claim| book.known.contains_key(&claim));
+        book.seats.take(claim.id, &seat, BootClock.now(), |claim| book.known.contains_key(&claim));
         Ok(seat)
     }
 
@@ -265,11 +264,11 @@ mod tests {
     #[test]
     fn claims_that_nobody_will_ask_about_do_not_pile_up() {
         let mut seats = Seats::default();
-        let long_ago = BootClock.now().before(ASKED_ABOUT * 2);
+        let (long_ago, now) = (Moment::at(ASKED_ABOUT), Moment::at(ASKED_ABOUT * 3));
         let one = seat(0);
         for claim in 0..10 * MANY {
             let claim = ClaimId::from_bits(claim as u128);
-            seats.take(claim, &one, |claim| claim.bits() < 10);
+            seats.take(claim, &one, now, |claim| claim.bits() < 10);
             seats.taken.get_mut(&claim).unwrap().1 = long_ago;
         }
         assert!(seats.taken.len() <= 2 * MANY, "{}", seats.taken.len());

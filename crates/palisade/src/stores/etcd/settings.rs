@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
+use super::packed::Connector;
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::url::{Host, Secret, StoreUrl};
@@ -33,6 +34,8 @@ pub(super) struct Settings {
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be read back.
 pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
+/// After how long without a word the system asks whether a connection is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Between two pings of a connection. A server refuses a client that pings it more often than every five seconds.
 const PING: Duration = Duration::from_secs(6);
 /// How long a ping may stay unanswered.
@@ -102,9 +105,6 @@ impl Settings {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
             .map_err(refused)?
-            .connect_timeout(self.connect_timeout)
-            .tcp_nodelay(true)
-            .tcp_keepalive(Some(Duration::from_secs(15)))
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PING_TIMEOUT)
             // A server refuses pings on a connection without streams; ours has one whenever something waits or is held.
@@ -113,6 +113,11 @@ impl Settings {
             Some(tls) => endpoint.tls_config(tls.clone()).map_err(refused),
             None => Ok(endpoint),
         }
+    }
+
+    /// What makes the connections.
+    pub(super) fn connector(&self) -> Connector {
+        Connector::new(KEEP_ALIVE, self.connect_timeout)
     }
 }
 

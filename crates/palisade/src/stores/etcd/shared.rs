@@ -1,13 +1,12 @@
 //! What all verbs of one client share: members, sessions, watches, its own claims, and what the core must hear of.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
 
 use super::entry::{Entry, Purpose};
 use super::known::{Claims, Known, Waiting};
+use super::lanes::{Place, ended};
 use super::leaving::Leaving;
 use super::members::{Again, Failed, Members, Sent};
 use super::proto::{DeleteRangeRequest, KeyValue, Request, TXN, TxnRequest, TxnResponse};
@@ -15,14 +14,13 @@ use super::seats::Seat;
 use super::session::{Session, Sessions};
 use super::settings::Settings;
 use super::standing::Blocker;
-use super::together::{AT_ONCE, Carrier, MOST, Verb};
+use super::together::Verb;
 use super::txn;
 use super::watcher::{Contact, Told, Watcher};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
 use crate::stores::events::Events;
-use crate::stores::gather::Gather;
 use crate::stores::mailbox::Mailbox;
 
 /// The key of a claim is watched only after so long: most holds and most waits are shorter, and then a watch would cost more than
@@ -40,7 +38,6 @@ pub(super) struct Shared {
     pub(super) watcher: Arc<Watcher>,
     pub(super) events: Arc<Events>,
     pub(super) claims: Claims,
-    gather: OnceLock<Arc<Gather<Carrier>>>,
     /// Sessions that belong to one claim.
     owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
     /// Claims of which nobody knows whether they arrived.
@@ -76,7 +73,6 @@ impl Shared {
             watcher,
             events,
             claims: Claims::default(),
-            gather: OnceLock::new(),
             owned: Mutex::default(),
             unsure: Mutex::default(),
             fresh: Mutex::default(),
@@ -102,7 +98,7 @@ impl Shared {
         }
         if !sessions.is_empty() {
             let shared = Arc::clone(self);
-            tokio::spawn(async move {
+            self.members.lanes.spawn(async move {
                 for session in sessions {
                     drop(shared.sessions.revoke(&session).await);
                 }
@@ -142,10 +138,15 @@ impl Shared {
 
     /// Sends what a claim or a release asks, with others if some are on their way.
     async fn together(&self, seat: &Seat, request: Request, again: Again) -> Result<(TxnResponse, Sent), Failed> {
-        // Whoever asks does so in the runtime of the client.
-        let gather = self.gather.get_or_init(|| Gather::new(Carrier::new(&self.members), Handle::current(), AT_ONCE, MOST));
-        let answer = gather.ask(Verb { line: seat.line.clone(), request, again }).await;
-        answer.unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
+        let verb = Verb { line: seat.line.clone(), request, again };
+        let answer = match self.members.lanes.place()? {
+            Place::Here(lane) => lane.gather(&self.members).ask(verb).await,
+            Place::Client => {
+                let (members, lane) = (Arc::clone(&self.members), self.members.lanes.clients()?);
+                self.members.lanes.in_client(async move { Ok(lane.gather(&members).ask(verb).await) }).await?
+            }
+        };
+        answer.unwrap_or_else(|| Err(ended().into()))
     }
 
     /// Reads a whole line, and at which revision.
@@ -166,9 +167,15 @@ impl Shared {
     // Sessions.
 
     /// The session that a holder's key hangs on.
-    pub(super) async fn full_session(&self, claim: ClaimId, lease: Duration, own: bool) -> Result<Arc<Session>> {
+    pub(super) async fn full_session(self: &Arc<Self>, claim: ClaimId, lease: Duration, own: bool) -> Result<Arc<Session>> {
         if !own {
-            return self.sessions.of_length(lease, |session| self.claims.lock().uses(session)).await;
+            if let Some(session) = self.sessions.ready(lease) {
+                return Ok(session);
+            }
+            // Others wait for the one that opens it.
+            let shared = Arc::clone(self);
+            let opening = async move { shared.sessions.of_length(lease, |session| shared.claims.lock().uses(session)).await };
+            return self.members.lanes.in_client(opening).await;
         }
         if let Some(session) = self.owned_by(claim) {
             return Ok(session);
@@ -179,7 +186,7 @@ impl Shared {
     }
 
     /// The session that a waiter's key hangs on: a short one, so that dead waiters cost little.
-    pub(super) async fn wait_session(&self, claim: &Claim, full: &Arc<Session>) -> Result<Arc<Session>> {
+    pub(super) async fn wait_session(self: &Arc<Self>, claim: &Claim, full: &Arc<Session>) -> Result<Arc<Session>> {
         if claim.wait_lease() == claim.lease {
             return Ok(Arc::clone(full));
         }
@@ -192,6 +199,18 @@ impl Shared {
             return Some(Arc::clone(full));
         }
         self.sessions.ready(claim.wait_lease())
+    }
+
+    /// As [`Sessions::outlasts`], from anywhere: the keep-alives are the client's.
+    pub(super) async fn outlasts(self: &Arc<Self>, session: &Arc<Session>, until: Moment) -> Result<bool> {
+        let (shared, session) = (Arc::clone(self), Arc::clone(session));
+        self.members.lanes.in_client(async move { shared.sessions.outlasts(&session, until).await }).await
+    }
+
+    /// As [`Sessions::of_key`], from anywhere.
+    pub(super) async fn session_of_key(self: &Arc<Self>, id: i64, lease: Duration) -> Result<Option<Arc<Session>>> {
+        let shared = Arc::clone(self);
+        self.members.lanes.in_client(async move { shared.sessions.of_key(id, lease).await }).await
     }
 
     /// Keeps a session for one claim only.
@@ -214,7 +233,7 @@ impl Shared {
         if let Some(session) = self.disown(claim) {
             let shared = Arc::clone(self);
             // If it cannot be told, it ends by itself.
-            tokio::spawn(async move { drop(shared.sessions.revoke(&session).await) });
+            self.members.lanes.spawn(async move { drop(shared.sessions.revoke(&session).await) });
         }
     }
 
@@ -445,7 +464,7 @@ impl Shared {
             // Something was written between our look at the line and the opening of the watch.
             Told::Opened(revision) if revision != waiting.seen => {
                 if !waiting.is_near {
-                    tokio::spawn(look_later(Arc::downgrade(self), claim, waiting.watch));
+                    self.members.lanes.spawn(look_later(Arc::downgrade(self), claim, waiting.watch));
                 }
                 waiting.is_near
             }
@@ -502,7 +521,7 @@ impl Shared {
                 match mailbox {
                     // Its next question finds out.
                     Some(mailbox) => mailbox.push(Woken::Ask),
-                    None => drop(tokio::spawn(find_out(Arc::downgrade(self), claim, revision, session))),
+                    None => self.members.lanes.spawn(find_out(Arc::downgrade(self), claim, revision, session)),
                 }
             }
         }
@@ -514,7 +533,7 @@ impl Shared {
         let mut fresh = locked(&self.fresh);
         fresh.0.push((claim, BootClock.now()));
         if !std::mem::replace(&mut fresh.1, true) {
-            tokio::spawn(look_after(Arc::downgrade(self)));
+            self.members.lanes.spawn(look_after(Arc::downgrade(self)));
         }
     }
 

@@ -4,10 +4,12 @@
 //! server compares for all of them before it writes for any: so two of one line never go together, nor two of which one line is
 //! within the other. A group that the server refuses has done nothing; then each goes alone, and has its own answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::lane::Lane;
+use super::lanes::ended;
 use super::members::{Again, Failed, Members, SUSPECT, Sent};
 use super::proto::{
     DELETE_RANGE, DeleteRangeRequest, DeleteRangeResponse, Request, RequestOp, Response, ResponseOp, TXN, TxnRequest, TxnResponse,
@@ -30,43 +32,52 @@ pub(super) struct Verb {
 }
 
 pub(super) struct Carrier {
-    members: Arc<Members>,
+    /// They have the lane, which has this.
+    members: Weak<Members>,
+    lane: Weak<Lane>,
+    request_timeout: Duration,
     /// How many the server has not yet refused for their number.
     most: AtomicUsize,
 }
 
 impl Carrier {
-    pub(super) fn new(members: &Arc<Members>) -> Carrier {
-        Carrier { members: Arc::clone(members), most: AtomicUsize::new(MOST) }
+    pub(super) fn new(members: &Arc<Members>, lane: &Arc<Lane>) -> Carrier {
+        Carrier {
+            members: Arc::downgrade(members),
+            lane: Arc::downgrade(lane),
+            request_timeout: members.request_timeout,
+            most: AtomicUsize::new(MOST),
+        }
     }
 
     async fn alone(&self, verb: Verb) -> Result<(TxnResponse, Sent), Failed> {
+        let members = self.members.upgrade().ok_or_else(ended)?;
         match verb.request {
-            Request::Txn(txn) => self.members.ask_counted(TXN, txn, verb.again).await,
+            Request::Txn(txn) => members.ask_counted(TXN, txn, verb.again).await,
             Request::Delete(delete) => {
                 let (response, sent): (DeleteRangeResponse, Sent) =
-                    self.members.ask_counted::<DeleteRangeRequest, _>(DELETE_RANGE, delete, verb.again).await?;
+                    members.ask_counted::<DeleteRangeRequest, _>(DELETE_RANGE, delete, verb.again).await?;
                 let header = response.header.clone();
                 let responses = vec![ResponseOp { response: Some(Response::Delete(response)) }];
                 Ok((TxnResponse { header, succeeded: true, responses }, sent))
             }
             other @ (Request::Range(_) | Request::Put(_)) => {
                 let txn = TxnRequest { success: vec![RequestOp { request: Some(other) }], ..TxnRequest::default() };
-                self.members.ask_counted(TXN, txn, verb.again).await
+                members.ask_counted(TXN, txn, verb.again).await
             }
         }
     }
 
     async fn one_by_one(&self, group: Vec<Verb>, before: Sent) -> Vec<Result<(TxnResponse, Sent), Failed>> {
         let mut answers = Vec::with_capacity(group.len());
-        let mut is_silent = false;
+        let mut silent = None;
         for verb in group {
             // One that has no answer costs the others no more than it costs itself.
-            let answer = match is_silent {
-                true => Err(self.members.silent(self.members.current()).into()),
-                false => self.alone(verb).await,
+            let answer = match &silent {
+                Some(failed) => Err(Failed::clone(failed)),
+                None => self.alone(verb).await,
             };
-            is_silent |= answer.as_ref().is_err_and(|failed| !failed.refused);
+            silent = answer.as_ref().err().filter(|failed| !failed.refused).cloned();
             answers.push(answer.map(|(response, sent)| (response, if before == Sent::Again { before } else { sent })));
         }
         answers
@@ -92,7 +103,11 @@ impl Carries for Carrier {
         let again = if group.iter().all(|verb| verb.again == Again::Freely) { Again::Freely } else { Again::Never };
         let success = group.iter().map(|verb| RequestOp { request: Some(verb.request.clone()) }).collect();
         let together = TxnRequest { success, ..TxnRequest::default() };
-        match self.members.ask_counted::<_, TxnResponse>(TXN, together, again).await {
+        let answer = match self.members.upgrade() {
+            Some(members) => members.ask_counted::<_, TxnResponse>(TXN, together, again).await,
+            None => Err(ended().into()),
+        };
+        match answer {
             Ok((response, _)) if response.responses.len() != group.len() => {
                 let error = Failed::from(Error::protocol("the store has not answered every part of a transaction"));
                 group.iter().map(|_| Err(error.clone())).collect()
@@ -127,6 +142,25 @@ impl Carries for Carrier {
     fn patience(&self) -> Option<Duration> {
         Some(SUSPECT)
     }
+
+    async fn sleep(&self, span: Duration) {
+        if let Some(members) = self.members.upgrade() {
+            members.lanes.timer(span).await;
+        }
+    }
+
+    /// Where the runtime of the lane stands still, nothing is even sent.
+    async fn given_up(&self) {
+        loop {
+            self.sleep(self.request_timeout).await;
+            let Some(lane) = self.lane.upgrade() else { return };
+            lane.doubt();
+            self.sleep(SUSPECT).await;
+            if lane.is_doubted() {
+                return;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -138,10 +172,14 @@ mod tests {
     use super::super::txn;
     use super::*;
 
+    fn lone(members: &Arc<Members>) -> Carrier {
+        Carrier::new(members, &members.lanes.clients().unwrap())
+    }
+
     fn carrier(server: &Etcd) -> (Carrier, Sessions) {
         let url: crate::url::StoreUrl = format!("etcd://{}/lock", server.address()).parse().unwrap();
         let members = Arc::new(Members::new(&Settings::read(&url).unwrap()).unwrap());
-        (Carrier::new(&members), Sessions::new(&members))
+        (lone(&members), Sessions::new(&members))
     }
 
     /// As a claim asks: the key if the line is empty, else who is first.
@@ -181,7 +219,8 @@ mod tests {
     #[tokio::test]
     async fn lines_that_touch_do_not_go_together() {
         let url: crate::url::StoreUrl = "etcd://127.0.0.1:1/lock".parse().unwrap();
-        let carrier = Carrier::new(&Arc::new(Members::new(&Settings::read(&url).unwrap()).unwrap()));
+        let members = Arc::new(Members::new(&Settings::read(&url).unwrap()).unwrap());
+        let carrier = lone(&members);
         let group = [claim("a/", 0), release("b/c/")];
         for (line, fits) in [("c/", true), ("ab/", true), ("a/", false), ("a/b/", false), ("b/", false), ("b/c/", false)] {
             assert_eq!(carrier.fits(&group, &claim(line, 0)), fits, "{line}");

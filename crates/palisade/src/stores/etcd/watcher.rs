@@ -117,7 +117,7 @@ impl Watcher {
         }
         state.watches.insert(id, watch);
         if !std::mem::replace(&mut state.running, true) {
-            tokio::spawn(run(Arc::downgrade(self), Arc::clone(&self.members)));
+            self.members.lanes.spawn(run(Arc::downgrade(self), Arc::clone(&self.members)));
         }
         id
     }

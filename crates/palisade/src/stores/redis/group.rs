@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use super::link::{Link, unanswered};
+use super::link::Link;
+use super::pipe::unanswered;
 use super::script::{Call, Together};
 use crate::stores::gather::{Carries, Gather};
 

@@ -3,7 +3,6 @@
 //! A lane has one link to each server it needs, opened at first use by a task of its runtime, and one inbox: a channel of its
 //! own on which the servers tell of grants and revocations.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::runtime::Handle;
@@ -26,7 +25,8 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct State {
-    links: HashMap<(Address, Purpose), Opened>,
+    /// Few: they are looked through.
+    links: Vec<(Address, Purpose, Opened)>,
     home: Home,
 }
 
@@ -51,6 +51,18 @@ enum Home {
     At(Arc<Link>),
 }
 
+impl State {
+    fn link(&self, address: &Address, purpose: Purpose) -> Option<&Opened> {
+        let place = self.links.iter().find(|(at, of, _)| *of == purpose && at == address);
+        place.map(|(_, _, opened)| opened)
+    }
+
+    fn put(&mut self, address: &Address, purpose: Purpose, opened: Opened) {
+        self.links.retain(|(at, of, _)| !(*of == purpose && at == address));
+        self.links.push((address.clone(), purpose, opened));
+    }
+}
+
 impl Lane {
     pub(super) fn new(runtime: Handle, shared: &Arc<Shared>) -> Result<Arc<Lane>> {
         // Nobody else must be able to guess it.
@@ -64,7 +76,7 @@ impl Lane {
 
     /// The link to a server, if it is open.
     pub(super) fn open_link(&self, address: &Address, purpose: Purpose) -> Option<Arc<Link>> {
-        match self.lock().links.get(&(address.clone(), purpose)) {
+        match self.lock().link(address, purpose) {
             Some(Opened::Open(link)) if !link.is_broken() => Some(Arc::clone(link)),
             _ => None,
         }
@@ -74,13 +86,12 @@ impl Lane {
     pub(super) async fn link(self: &Arc<Self>, address: &Address, purpose: Purpose) -> Result<Arc<Link>> {
         let flight = {
             let mut state = self.lock();
-            let place = (address.clone(), purpose);
-            match state.links.get(&place) {
+            match state.link(address, purpose) {
                 Some(Opened::Open(link)) if !link.is_broken() => return Ok(Arc::clone(link)),
                 Some(Opened::Opening(flight)) if !flight.has_landed() => Arc::clone(flight),
                 _ => {
                     let flight = Flight::start(&self.runtime, Arc::clone(self).open(address.clone(), purpose));
-                    state.links.insert(place, Opened::Opening(Arc::clone(&flight)));
+                    state.put(address, purpose, Opened::Opening(Arc::clone(&flight)));
                     flight
                 }
             }
@@ -99,9 +110,8 @@ impl Lane {
     async fn open(self: Arc<Self>, address: Address, purpose: Purpose) -> Result<Arc<Link>> {
         let shared = self.shared.upgrade().ok_or_else(closed)?;
         let hears = LaneEars { lane: Arc::downgrade(&self), shared: Weak::clone(&self.shared) };
-        let client = shared.settings.connection(&address)?;
         let opening = async {
-            let link = Link::open(&client, address.clone(), hears).await?;
+            let link = Link::open(&shared.settings, address.clone(), hears).await?;
             match link.look_at_role().await {
                 Ok(()) => Ok(link),
                 Err(Remedy::FindPrimary(error)) => {
@@ -120,8 +130,8 @@ impl Lane {
         };
         link.take_into_use();
         let mut state = self.lock();
-        state.links.retain(|_, opened| !matches!(opened, Opened::Open(link) if link.is_broken()));
-        state.links.insert((address, purpose), Opened::Open(Arc::clone(&link)));
+        state.links.retain(|(_, _, opened)| !matches!(opened, Opened::Open(link) if link.is_broken()));
+        state.put(&address, purpose, Opened::Open(Arc::clone(&link)));
         drop(state);
         shared.watch(&link);
         Ok(link)
@@ -183,7 +193,7 @@ impl Lane {
     /// Whether nothing of it is left: its runtime has ended, or all its servers are gone.
     pub(super) fn is_dead(&self) -> bool {
         let state = self.lock();
-        state.links.values().all(|opened| match opened {
+        state.links.iter().all(|(_, _, opened)| match opened {
             Opened::Open(link) => link.is_broken(),
             Opened::Opening(flight) => flight.has_landed(),
         })
@@ -192,13 +202,13 @@ impl Lane {
     /// Whether a server of an open link has replicas, as far as is known.
     pub(super) fn has_replicas(&self) -> bool {
         let state = self.lock();
-        state.links.values().any(|opened| matches!(opened, Opened::Open(link) if link.replicas() > 0 && !link.is_broken()))
+        state.links.iter().any(|(_, _, opened)| matches!(opened, Opened::Open(link) if link.replicas() > 0 && !link.is_broken()))
     }
 
     /// Every open link.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         let state = self.lock();
-        let open = state.links.values().filter_map(|opened| match opened {
+        let open = state.links.iter().filter_map(|(_, _, opened)| match opened {
             Opened::Open(link) if !link.is_broken() => Some(Arc::clone(link)),
             _ => None,
         });

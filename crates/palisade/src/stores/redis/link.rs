@@ -1,25 +1,23 @@
 //! One connection to one server, in the runtime of whoever asks.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::address::Address;
 use super::commit::Commit;
+use super::dial::dial;
 use super::failure::{self, Remedy};
 use super::group::Carrier;
+use super::pipe::{Listens, Pipe, unanswered};
 use super::script::{Call, Calls, Together};
+use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::stores::gather::Gather;
-
-/// How many requests may wait in the connection's own queue before a caller waits to put one in.
-const QUEUE: usize = 4096;
 
 /// Who hears what a connection says by itself. Called by the connection's own task: must not block.
 pub(super) trait Hears: Send + Sync + 'static {
@@ -33,7 +31,7 @@ pub(super) struct Link {
     pub(super) address: Address,
     /// Set once it is in use: the end of a link that never was is no news.
     in_use: Arc<AtomicBool>,
-    connection: MultiplexedConnection,
+    pipe: Pipe,
     /// Fires when the link must not be used any more.
     broken: CancellationToken,
     /// One bit for each script that the server has had from this link.
@@ -51,23 +49,15 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects and logs in. The connection lives in the runtime that this runs in.
-    pub(super) async fn open(client: &redis::Client, address: Address, hears: impl Hears) -> Result<Arc<Link>> {
+    pub(super) async fn open(settings: &Settings, address: Address, hears: impl Hears) -> Result<Arc<Link>> {
         let (broken, in_use) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
-        let ears = Ears { hears, broken: broken.clone(), in_use: Arc::clone(&in_use), by_server: AtomicBool::new(false) };
-        // Time-outs are ours: the runtime that we are called in may have no timers.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE)
-            .set_push_sender(ears);
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        // The connection has the only other hold on the ears: when it ends, they hear of it.
-        drop(config);
-        let connection = connection.map_err(|error| told(&error, &address))?;
+        let ears = Ears { hears, broken: broken.clone(), in_use: Arc::clone(&in_use) };
+        // Nothing here has a time limit: that is ours, since the runtime that we are called in may have no timers.
+        let pipe = dial(settings, &address, ears).await.map_err(|error| told(&error, &address))?;
         let link = |link: &Weak<Link>| Link {
             address,
             in_use,
-            connection,
+            pipe,
             broken,
             scripts: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -109,23 +99,23 @@ impl Link {
 
     /// Sends one command.
     pub(super) async fn ask(&self, command: Cmd) -> RedisResult<Value> {
-        self.answer(command).await?.extract_error()
+        self.answer(&command.get_packed_command()).await?.extract_error()
     }
 
-    /// The answer to a command as it came: it may be an error, or have errors in it.
-    async fn answer(&self, command: Cmd) -> RedisResult<Value> {
-        let mut connection = self.connection.clone();
-        // Pinned where it is made: it is large, and made for every request.
-        self.until_broken(pin!(connection.send_packed_command(&command))).await
+    /// The answer to a request as it came: it may be an error, or have errors in it.
+    async fn answer(&self, request: &[u8]) -> RedisResult<Value> {
+        // Whoever asked a link that is broken may have asked elsewhere since: then it is not even sent.
+        let _counted = self.expect();
+        self.pipe.answer(request).await
     }
 
     /// Calls a script: by its hash once the server has had it from here, else whole.
     pub(super) async fn call(&self, call: &Call) -> RedisResult<Value> {
-        let answer = self.ask(self.command(call)).await;
-        match answer {
-            Err(error) if is_no_script(&error) => Box::pin(self.ask(call.whole())).await,
+        let answer = match self.answer(&self.request(call)).await? {
+            Value::ServerError(error) if is_no_script(&error.clone().into()) => self.answer(&call.whole()).await?,
             answer => answer,
-        }
+        };
+        answer.extract_error()
     }
 
     /// The same, together with what others call at the same time.
@@ -135,8 +125,8 @@ impl Link {
 
     /// Calls several as one: what is wrong with the script is the same for each, else each has its own answer.
     pub(super) async fn call_group(&self, calls: &Together<'_>) -> RedisResult<Vec<RedisResult<Value>>> {
-        let answer = match self.answer(self.command(calls)).await? {
-            Value::ServerError(error) if is_no_script(&error.clone().into()) => self.answer(calls.whole()).await?,
+        let answer = match self.answer(&self.request(calls)).await? {
+            Value::ServerError(error) if is_no_script(&error.clone().into()) => self.answer(&calls.whole()).await?,
             answer => answer,
         };
         match answer {
@@ -150,41 +140,35 @@ impl Link {
 
     /// The same for a key that is just moving here.
     pub(super) async fn call_asking(&self, call: &Call) -> RedisResult<Value> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("ASKING").add_command(call.whole());
-        let mut answers = self.ask_all(&pipeline, 2).await?;
+        let requests = [redis::cmd("ASKING").get_packed_command(), call.whole()].concat();
+        let mut answers = self.answers(&requests, 2).await?;
         answers.pop().map_or_else(|| Err(unanswered()), Value::extract_error)
     }
 
     /// Calls many in one pipeline; each has its own answer.
     pub(super) async fn call_all(&self, calls: &[Call]) -> Result<Vec<RedisResult<Value>>, RedisError> {
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        for call in calls {
-            pipeline.add_command(self.command(call));
-        }
-        let answers = self.ask_all(&pipeline, calls.len()).await?;
+        let requests: Vec<Vec<u8>> = calls.iter().map(|call| self.request(call)).collect();
+        let answers = self.answers(&requests.concat(), calls.len()).await?;
         Ok(answers.into_iter().map(Value::extract_error).collect())
     }
 
-    fn command(&self, call: &impl Calls) -> Cmd {
+    fn request(&self, call: &impl Calls) -> Vec<u8> {
         let bit = call.script().bit();
         // A script that somebody has flushed since is found missing, and sent whole.
         if self.scripts.fetch_or(bit, Ordering::Relaxed) & bit == 0 { call.whole() } else { call.by_hash() }
     }
 
-    async fn ask_all(&self, pipeline: &Pipeline, count: usize) -> RedisResult<Vec<Value>> {
-        let mut connection = self.connection.clone();
-        self.until_broken(connection.send_packed_commands(pipeline, 0, count)).await
+    async fn answers(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
+        let _counted = self.expect();
+        self.pipe.answers(requests, count).await
     }
 
     pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
-        let mut connection = self.connection.clone();
-        self.until_broken(connection.subscribe(channel)).await
+        self.ask(redis::cmd("SUBSCRIBE").arg(channel).to_owned()).await.map(drop)
     }
 
     pub(super) async fn unsubscribe(&self, channel: &str) -> RedisResult<()> {
-        let mut connection = self.connection.clone();
-        self.until_broken(connection.unsubscribe(channel)).await
+        self.ask(redis::cmd("UNSUBSCRIBE").arg(channel).to_owned()).await.map(drop)
     }
 
     /// Whether the server tells of keys that are deleted or expire: it was told to, and we may know.
@@ -204,19 +188,6 @@ impl Link {
         *self.tells_of_keys.get_or_init(ask).await
     }
 
-    async fn until_broken<T>(&self, request: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        // Not even sent then: whoever asked may have asked elsewhere since.
-        if self.is_broken() {
-            return Err(unanswered());
-        }
-        let _counted = self.expect();
-        tokio::select! {
-            biased;
-            answer = request => answer,
-            () = self.broken.cancelled() => Err(unanswered()),
-        }
-    }
-
     /// Counts as a request without its answer for as long as it lives: if no answer at all comes meanwhile, the link is given up.
     pub(super) fn expect(&self) -> Counted<'_> {
         self.sent.fetch_add(1, Ordering::AcqRel);
@@ -230,11 +201,12 @@ impl Link {
 
     /// Ends the link for everybody who waits for an answer on it.
     pub(super) fn give_up(&self) {
+        self.pipe.close();
         self.broken.cancel();
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.is_cancelled()
+        self.pipe.is_closed()
     }
 
     /// Completes when the link is broken.
@@ -283,10 +255,6 @@ pub(super) fn told(error: &RedisError, address: &Address) -> Error {
     }
 }
 
-pub(super) fn unanswered() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "no answer in time").into()
-}
-
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -295,30 +263,25 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The link's own ears, in the hands of the connection's task: they are dropped when it ends, for whatever reason.
+/// The link's own ears, in the hands of the pipe.
 struct Ears<H: Hears> {
     hears: H,
     broken: CancellationToken,
     in_use: Arc<AtomicBool>,
-    by_server: AtomicBool,
 }
 
-impl<H: Hears> AsyncPushSender for Ears<H> {
-    fn send(&self, push: PushInfo) -> std::result::Result<(), SendError> {
-        match (push.kind, push.data.as_slice()) {
-            (PushKind::Message, [Value::BulkString(channel), Value::BulkString(payload)]) => self.hears.message(channel, payload),
-            (PushKind::Disconnection, _) => self.by_server.store(true, Ordering::Release),
-            _ => {}
-        }
-        Ok(())
+impl<H: Hears> Listens for Ears<H> {
+    fn message(&self, channel: &[u8], payload: &[u8]) {
+        self.hears.message(channel, payload);
     }
-}
 
-impl<H: Hears> Drop for Ears<H> {
-    fn drop(&mut self) {
+    fn over(&self) {
         self.broken.cancel();
+    }
+
+    fn ended(&self, by_server: bool) {
         if self.in_use.load(Ordering::Acquire) {
-            self.hears.ended(self.by_server.load(Ordering::Acquire));
+            self.hears.ended(by_server);
         }
     }
 }

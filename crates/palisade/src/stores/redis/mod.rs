@@ -7,9 +7,9 @@
 //! # How a request flows
 //!
 //! ```text
-//! RedisStore / SimpleStore ─► shared ─► topology (which server?) ─► lane (whose runtime?) ─► link (one connection) ─► server
-//!        ▲                                                                                       │
-//!     mailbox ◄──────────────────────── a push to the lane's inbox ◄───────────────────────────┘
+//! RedisStore / SimpleStore ─► shared ─► topology (which server?) ─► lane (whose runtime?) ─► link ─► pipe (one connection) ─► server
+//!        ▲                                                                                              │
+//!     mailbox ◄──────────────────────── a push to the lane's inbox ◄──────────────────────────────────┘
 //! ```
 //!
 //! A lane belongs to the runtime of whoever asks: a claim costs no thread switch, and a grant that is pushed arrives in the very
@@ -31,6 +31,7 @@
 mod address;
 mod commit;
 mod contact;
+mod dial;
 mod failure;
 mod flight;
 mod grant;
@@ -40,7 +41,9 @@ mod lane;
 mod line;
 mod link;
 mod listing;
+mod pipe;
 mod recent;
+mod resp;
 mod script;
 mod seen;
 mod settings;

@@ -3,8 +3,6 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use redis::Cmd;
-
 /// A Lua script of ours. One step of the server, whatever it does.
 pub(super) struct Script {
     text: &'static str,
@@ -13,7 +11,8 @@ pub(super) struct Script {
 }
 
 struct Known {
-    sha: String,
+    /// How a call by its hash begins, as it is sent: made once, since it is the longer half of most calls.
+    by_hash: Vec<u8>,
     /// Tells it from the others of this program.
     bit: u64,
 }
@@ -39,8 +38,10 @@ impl Script {
 
     fn known(&self) -> &Known {
         self.known.get_or_init(|| {
-            let sha = redis::Script::new(self.text).get_hash().to_owned();
-            Known { sha, bit: 1 << (COUNT.fetch_add(1, Ordering::Relaxed) % u64::BITS) }
+            let mut by_hash = Vec::new();
+            push_text(&mut by_hash, b"EVALSHA");
+            push_text(&mut by_hash, redis::Script::new(self.text).get_hash().as_bytes());
+            Known { by_hash, bit: 1 << (COUNT.fetch_add(1, Ordering::Relaxed) % u64::BITS) }
         })
     }
 }
@@ -124,16 +125,34 @@ impl Call {
 pub(super) trait Calls {
     fn script(&self) -> &'static Script;
 
-    fn command(&self, verb: &str, script: &str) -> Cmd;
+    /// How many parts its keys, how many there are, and its arguments are; and how many bytes they have, about.
+    fn size(&self) -> (usize, usize);
+
+    /// Writes them as they are sent.
+    fn write(&self, request: &mut Vec<u8>);
 
     /// The call by the script's hash: for a server that has seen the script.
-    fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script().known().sha)
+    fn by_hash(&self) -> Vec<u8> {
+        self.request(&self.script().known().by_hash)
     }
 
     /// The call with the whole text: one round trip on a server that has not seen the script.
-    fn whole(&self) -> Cmd {
-        self.command("EVAL", self.script().text)
+    fn whole(&self) -> Vec<u8> {
+        let text = self.script().text.as_bytes();
+        let mut verb = Vec::with_capacity(text.len() + 3 * FRAME);
+        push_text(&mut verb, b"EVAL");
+        push_text(&mut verb, text);
+        self.request(&verb)
+    }
+
+    /// A request that begins with these two parts.
+    fn request(&self, verb: &[u8]) -> Vec<u8> {
+        let (parts, bytes) = self.size();
+        let mut request = Vec::with_capacity(verb.len() + (parts + 1) * FRAME + bytes);
+        push_line(&mut request, b'*', parts + 2);
+        request.extend_from_slice(verb);
+        self.write(&mut request);
+        request
     }
 }
 
@@ -142,14 +161,35 @@ impl Calls for Call {
         self.script
     }
 
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut command = Cmd::with_capacity(3 + self.ends.len(), verb.len() + script.len() + 1 + self.words.len());
-        command.arg(verb).arg(script).arg(self.keys);
-        for word in self.words() {
-            command.arg(word);
-        }
-        command
+    fn size(&self) -> (usize, usize) {
+        (self.ends.len() + 1, self.words.len())
     }
+
+    fn write(&self, request: &mut Vec<u8>) {
+        push_count(request, self.keys.into());
+        for word in self.words() {
+            push_text(request, word.as_bytes());
+        }
+    }
+}
+
+/// What a part of a request takes beside its own bytes, at most.
+const FRAME: usize = 12;
+
+fn push_line(request: &mut Vec<u8>, kind: u8, number: usize) {
+    request.push(kind);
+    with_digits(number as u64, |digits| request.extend_from_slice(digits));
+    request.extend_from_slice(b"\r\n");
+}
+
+fn push_text(request: &mut Vec<u8>, text: &[u8]) {
+    push_line(request, b'$', text.len());
+    request.extend_from_slice(text);
+    request.extend_from_slice(b"\r\n");
+}
+
+fn push_count(request: &mut Vec<u8>, count: u64) {
+    with_digits(count, |digits| push_text(request, digits));
 }
 
 /// Several calls as one, each with its own answer.
@@ -177,28 +217,37 @@ impl Calls for Together<'_> {
         self.script
     }
 
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        let (words, bytes) =
-            self.calls.iter().fold((4, 0), |(words, bytes), call| (words + call.ends.len(), bytes + call.words.len() + 2));
-        let mut command = Cmd::with_capacity(words, verb.len() + script.len() + 4 + bytes);
-        command.arg(verb).arg(script).arg(self.calls.len());
+    fn size(&self) -> (usize, usize) {
+        let sizes = self.calls.iter().map(|call| (call.ends.len(), call.words.len() + 2));
+        sizes.fold((2, 0), |(parts, bytes), (more_parts, more_bytes)| (parts + more_parts, bytes + more_bytes))
+    }
+
+    fn write(&self, request: &mut Vec<u8>) {
+        push_count(request, self.calls.len() as u64);
         let mut verbs = Vec::with_capacity(2 * self.calls.len());
         for call in &self.calls {
-            command.arg(call.key());
+            push_text(request, call.key().as_bytes());
             let letter = call.together().map_or(0, |(letter, _)| letter);
             // No verb has more than some.
             verbs.extend([letter, (call.ends.len() - 1) as u8]);
         }
-        command.arg(verbs);
+        push_text(request, &verbs);
         for word in self.calls.iter().flat_map(|call| call.words().skip(1)) {
-            command.arg(word);
+            push_text(request, word.as_bytes());
         }
-        command
     }
 }
 
 /// Writes a number in decimal digits.
-pub(super) fn push_number(text: &mut String, mut number: u64) {
+pub(super) fn push_number(text: &mut String, number: u64) {
+    with_digits(number, |digits| text.push_str(str::from_utf8(digits).unwrap_or_default()));
+}
+
+fn with_digits(mut number: u64, use_them: impl FnOnce(&[u8])) {
+    // Nearly all numbers are lengths.
+    if number < 10 {
+        return use_them(&[b'0' + number as u8]);
+    }
     let mut digits = [0; 20];
     let mut at = digits.len();
     loop {
@@ -209,7 +258,7 @@ pub(super) fn push_number(text: &mut String, mut number: u64) {
             break;
         }
     }
-    text.push_str(str::from_utf8(&digits[at..]).unwrap_or_default());
+    use_them(&digits[at..]);
 }
 
 #[cfg(test)]
@@ -232,7 +281,7 @@ mod tests {
         assert_eq!(call.key(), "{a}");
         let sent =
             redis::cmd("EVAL").arg("return 1").arg(2).arg("{a}").arg("{a}:b").arg("").arg(7).arg("ü 1").get_packed_command();
-        assert_eq!(call.whole().get_packed_command(), sent);
+        assert_eq!(call.whole(), sent);
     }
 
     #[test]
@@ -248,7 +297,7 @@ mod tests {
         let mut sent = redis::cmd("EVAL");
         sent.arg("return { 1, 2 }").arg(2).arg("k").arg("k").arg(b"a\x02b\x03");
         sent.arg("x").arg(7).arg("x").arg(7).arg("ü");
-        assert_eq!(Together::of([&a, &b]).unwrap().whole().get_packed_command(), sent.get_packed_command());
+        assert_eq!(Together::of([&a, &b]).unwrap().whole(), sent.get_packed_command());
         for other in [&c, &alone, &Call::new(&A, "k").beside("l")] {
             assert!(!a.goes_with(other) && !other.goes_with(&a));
             assert!(Together::of([&a, other]).is_none());

@@ -1,16 +1,17 @@
 //! What the URL says: where the servers are, how to log in, and which format to use.
 
 use std::borrow::Cow;
-use std::path::Path;
 use std::time::Duration;
 
-use redis::{
-    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
-};
+use redis::io::tcp::TcpSettings;
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates};
+use tokio_rustls::TlsConnector;
 
 use super::address::Address;
+use super::dial::{self, Login};
 use crate::error::{Error, Result};
 use crate::name::Name;
+use crate::stores::tls::Pems;
 use crate::url::{Secret, StoreUrl};
 
 /// How the servers stand together.
@@ -34,12 +35,11 @@ pub(super) enum Format {
 pub(super) struct Settings {
     pub(super) site: Site,
     pub(super) format: Format,
-    user: Option<Secret>,
-    password: Option<Secret>,
+    /// How to log in at the servers that have locks.
+    pub(super) login: Login,
     sentinel_user: Option<Secret>,
     sentinel_password: Option<Secret>,
-    tls: Option<TlsCertificates>,
-    db: i64,
+    tls: Option<Tls>,
     /// What stands before every key; with its colon in the format `palisade`.
     prefix: String,
     exact_names: bool,
@@ -47,6 +47,11 @@ pub(super) struct Settings {
     pub(super) replicas: Option<usize>,
     pub(super) connect_timeout: Duration,
     pub(super) request_timeout: Duration,
+}
+
+struct Tls {
+    servers: TlsConnector,
+    sentinels: TlsCertificates,
 }
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be read back.
@@ -97,12 +102,14 @@ impl Settings {
         Ok(Settings {
             site,
             format,
-            user: url.user().cloned(),
-            password: url.password().cloned(),
+            login: Login {
+                user: url.user().cloned().filter(|user| !user.reveal().is_empty()),
+                password: url.password().cloned(),
+                db,
+            },
             sentinel_user,
             sentinel_password,
             tls: tls(&url, secure)?,
-            db,
             prefix,
             exact_names: common.exact_names,
             replicas,
@@ -113,7 +120,8 @@ impl Settings {
 
     /// The key of a name.
     pub(super) fn key(&self, name: &Name) -> String {
-        let mapped = if self.exact_names { Cow::Borrowed(name.as_str()) } else { Cow::Owned(name.mapped(NAME_LIMIT)) };
+        let as_it_is = self.exact_names || name.is_plain();
+        let mapped = if as_it_is { Cow::Borrowed(name.as_str()) } else { Cow::Owned(name.mapped(NAME_LIMIT)) };
         match self.format {
             // In braces, so that what belongs to a name can be put beside it in a cluster.
             Format::Palisade => [&self.prefix, "{", &mapped, "}"].concat(),
@@ -161,60 +169,42 @@ impl Settings {
 
     /// The channel that tells what happens to a key.
     pub(super) fn keyspace(&self, key: &str) -> String {
-        format!("__keyspace@{}__:{key}", self.db)
+        format!("__keyspace@{}__:{key}", self.login.db)
     }
 
-    /// How to connect to a server that has locks.
-    pub(super) fn connection(&self, address: &Address) -> Result<redis::Client> {
-        let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(self.db);
-        login = login.set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
-        self.client(address, with_login(login, self.user.as_ref(), self.password.as_ref()))
+    /// What to speak to the servers with, if not in the clear.
+    pub(super) fn tls(&self) -> Option<&TlsConnector> {
+        self.tls.as_ref().map(|tls| &tls.servers)
     }
 
     /// How to connect to a sentinel: it has a login of its own, and no databases.
     pub(super) fn sentinel_connection(&self, address: &Address) -> Result<redis::Client> {
         let login = RedisConnectionInfo::default().set_skip_set_lib_name();
-        self.client(address, with_login(login, self.sentinel_user.as_ref(), self.sentinel_password.as_ref()))
-    }
-
-    fn client(&self, address: &Address, login: RedisConnectionInfo) -> Result<redis::Client> {
+        let login = match &self.sentinel_user {
+            Some(user) if !user.reveal().is_empty() => login.set_username(user.reveal()),
+            _ => login,
+        };
+        let login = match &self.sentinel_password {
+            Some(password) => login.set_password(password.reveal()),
+            None => login,
+        };
         let (host, port) = (address.host.to_string(), address.port);
         let refused = |cause| {
             Error::bad_url(format!("{address}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause)
         };
         let info = |place: ConnectionAddr| -> Result<ConnectionInfo> {
             let info = place.into_connection_info().map_err(refused)?;
-            // Off by default, and a request that waits for the answer to the one before it would cost 40 ms.
-            Ok(info.set_tcp_settings(tcp()).set_redis_settings(login.clone()))
+            let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(dial::keepalive());
+            Ok(info.set_tcp_settings(tcp).set_redis_settings(login.clone()))
         };
         match &self.tls {
             None => redis::Client::open(info(ConnectionAddr::Tcp(host, port))?).map_err(refused),
-            Some(certificates) => {
+            Some(tls) => {
                 let place = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
-                redis::Client::build_with_tls(info(place)?, certificates.clone()).map_err(refused)
+                redis::Client::build_with_tls(info(place)?, tls.sentinels.clone()).map_err(refused)
             }
         }
     }
-}
-
-fn with_login(login: RedisConnectionInfo, user: Option<&Secret>, password: Option<&Secret>) -> RedisConnectionInfo {
-    let login = match user.map(Secret::reveal) {
-        Some(user) if !user.is_empty() => login.set_username(user),
-        _ => login,
-    };
-    match password {
-        Some(password) => login.set_password(password.reveal()),
-        None => login,
-    }
-}
-
-fn tcp() -> redis::io::tcp::TcpSettings {
-    // A peer that is gone without a word is found out even where nobody asks it anything.
-    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(15))
-        .with_interval(Duration::from_secs(5))
-        .with_retries(3);
-    redis::io::tcp::TcpSettings::default().set_nodelay(true).set_keepalive(keepalive)
 }
 
 fn site(url: &StoreUrl, addresses: Vec<Address>, sentinel: bool, cluster: bool) -> Result<(Site, i64)> {
@@ -249,7 +239,7 @@ fn site(url: &StoreUrl, addresses: Vec<Address>, sentinel: bool, cluster: bool) 
     }
 }
 
-fn tls(url: &StoreUrl, secure: bool) -> Result<Option<TlsCertificates>> {
+fn tls(url: &StoreUrl, secure: bool) -> Result<Option<Tls>> {
     let common = url.common();
     if !secure {
         return match (&common.ca, &common.cert, &common.key) {
@@ -259,14 +249,8 @@ fn tls(url: &StoreUrl, secure: bool) -> Result<Option<TlsCertificates>> {
     }
     // Two providers in one program would leave none chosen: ours is, unless the program chose one.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let read = |word: &str, path: &Path| {
-        std::fs::read(path).map_err(|cause| Error::bad_url(format!("{word}= cannot be read: {cause}")).with_source(cause))
-    };
-    let client_tls = match (&common.cert, &common.key) {
-        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read("cert", cert)?, client_key: read("key", key)? }),
-        (None, None) => None,
-        _ => return Err(Error::bad_url("bad store URL: cert= and key= go together")),
-    };
-    let root_cert = common.ca.as_deref().map(|path| read("ca", path)).transpose()?;
-    Ok(Some(TlsCertificates { client_tls, root_cert }))
+    let pems = Pems::read(common)?;
+    let servers = pems.connector()?;
+    let client_tls = pems.own.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok(Some(Tls { servers, sentinels: TlsCertificates { client_tls, root_cert: pems.ca } }))
 }

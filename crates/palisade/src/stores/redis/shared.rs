@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::{RedisError, Value};
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::runtime::{Handle, Id};
 
 use super::address::Address;
 use super::failure::{self, Remedy};
@@ -25,6 +25,7 @@ use crate::name::Name;
 use crate::store::{ByClaim, ClaimId, Event, Released, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
+use crate::stores::runtimes;
 
 /// How long to look for a key that moves between servers, between two attempts.
 const MOVING: Duration = Duration::from_millis(20);
@@ -64,12 +65,6 @@ impl Drop for Asleep {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-/// Whether connections can live in a runtime: it may have been built without IO. Tokio tells only by a panic.
-fn has_io(runtime: &Handle) -> bool {
-    let _inside = runtime.enter();
-    std::panic::catch_unwind(|| drop(tokio::net::UnixDatagram::unbound())).is_ok()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,13 +117,9 @@ impl Shared {
 
     /// The lane of whoever calls: of the runtime it runs in, or else of the client's own.
     pub(super) fn lane(self: &Arc<Self>) -> Result<Arc<Lane>> {
-        match Handle::try_current() {
-            // Who blocks on a runtime of many threads is in none of them, and has a thread to wake in any case: the client's
-            // own, which has nothing else to do, is the cheapest.
-            Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread || tokio::task::try_id().is_some() => {
-                self.lane_of(runtime)
-            }
-            _ => self.own_lane(),
+        match runtimes::of_caller() {
+            Some(runtime) => self.lane_of(runtime),
+            None => self.own_lane(),
         }
     }
 
@@ -143,7 +134,7 @@ impl Shared {
             return Ok(Arc::clone(lane));
         }
         let lane = match self.client.get() {
-            Some(client) if client.id() != id && !has_io(&runtime) => self.lane_of(client.clone())?,
+            Some(client) if client.id() != id && !runtimes::has_io(&runtime) => self.lane_of(client.clone())?,
             _ => Lane::new(runtime, self)?,
         };
         let mut lanes = locked(&self.lanes);

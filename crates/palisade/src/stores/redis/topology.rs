@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::address::Address;
+use super::dial::dial;
 use super::flight::Flight;
 use super::link::told;
+use super::pipe::Deaf;
 use super::settings::{Settings, Site};
 use super::shared::Shared;
 use super::switch;
@@ -270,16 +272,15 @@ async fn ask_sentinel(shared: &Shared, sentinel: &Address, master: &str) -> Resu
 }
 
 async fn ask_cluster(shared: &Shared, server: &Address) -> Result<Vec<(usize, usize, Address)>> {
-    let client = shared.settings.connection(server)?;
     let failed = |error| match told(&error, server) {
         told if error.detail().is_some_and(|detail| detail.contains("cluster support disabled")) => {
             Error::bad_url(format!("{server} is not part of a cluster; write redis://{server}")).with_source(told)
         }
         told => told,
     };
-    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
-    let slots: Value = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await.map_err(failed)?;
+    let pipe = dial(&shared.settings, server, Deaf).await.map_err(failed)?;
+    let answer = pipe.answer(&redis::cmd("CLUSTER").arg("SLOTS").get_packed_command()).await;
+    let slots = answer.and_then(Value::extract_error).map_err(failed)?;
     let ranges =
         read_slots(&slots, server).ok_or_else(|| Error::protocol(format!("{server} answers slots that cannot be read")))?;
     match ranges.is_empty() {

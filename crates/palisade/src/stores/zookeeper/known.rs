@@ -10,7 +10,7 @@ use super::settings::Format;
 use super::shared::delete_in_the_end;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ClaimId, Gone, Kind, Mode};
+use crate::store::{Claim, ClaimId, Gone, Kind, Mode};
 use crate::stores::mailbox::Mailbox;
 
 /// Where a claim's nodes are.
@@ -80,6 +80,8 @@ pub(super) struct Waiting {
     /// The transaction that made its node.
     pub(super) made: i64,
     pub(super) mailbox: Arc<Mailbox>,
+    /// What was asked for, to look where it stands.
+    pub(super) claim: Arc<Claim>,
     /// The node whose end it is told of, and by which connection.
     pub(super) watches: Option<(String, u64)>,
     /// Of a semaphore: whether it is the one that waits for permits to be given back.

@@ -96,8 +96,10 @@ impl Shared {
             }
             let sent = BootClock.now();
             let list = session.send(Request::children(&seat.line(), false));
+            // The last first: the other is there by then.
+            let list = list.answer().await;
             answered(sync).await?;
-            let children = match list.answer().await {
+            let children = match list {
                 Ok(body) => proto::children(&body)?,
                 Err(failed) if failed.is(Code::NoNode) => return Ok(Stood::Gone),
                 Err(failed) => return Err(failed),

@@ -11,10 +11,13 @@
 //! # How a request flows
 //!
 //! ```text
-//! ZkStore / PlainStore ─► claiming, semaphore, renewing, ending, listing ─► session ─► wire ─► server
-//!        ▲                    │ ▲                                              │
-//!     mailbox ◄─── known ◄────┘ └──────────────── shared ◄─────────────────────┘ (what its watches tell)
+//! ZkStore / PlainStore ─► claiming, semaphore, renewing, ending, listing ─► session ─► pipe ─► wire ─► server
+//!        ▲                    │ ▲                                                                │
+//!     mailbox ◄─── known ◄────┘ └──────────────── shared ◄───────────────── serving ◄────────────┘ (what watches tell)
 //! ```
+//!
+//! A verb begins in the caller's thread, and `pipe` lets it write its first request to the socket from there. All else runs in the
+//! client's runtime: `serving`, the task behind a session, reads the answer, and the verb goes on there.
 //!
 //! Claims and releases of many tasks go through `together`, by which they become one transaction.
 //!
@@ -47,12 +50,14 @@ mod known;
 mod listing;
 mod looking;
 pub(crate) mod nodes;
+mod pipe;
 mod plain;
 mod proto;
 mod recipe;
 mod renewing;
 mod sasl;
 mod semaphore;
+mod serving;
 mod session;
 mod sessions;
 mod settings;
@@ -67,9 +72,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::claiming::Stood;
 use self::settings::{Format, NAME_LIMIT, Settings};
-use self::shared::Shared;
+use self::shared::{Shared, WokenBy};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
@@ -77,7 +81,6 @@ use crate::store::{
     Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query,
     Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
-use crate::stores::mailbox::PutsBack;
 use crate::url::StoreUrl;
 
 /// What the format `curator` can do.
@@ -114,7 +117,7 @@ pub const CURATOR: Capability = Capability {
     // However many they are, one request renews them.
     renew_batch: 1 << 20,
     claim_blocks: false,
-    runs: Runs::Client,
+    runs: Runs::FromCaller,
 };
 
 /// What the format `kazoo` can do.
@@ -146,20 +149,10 @@ impl Store for ZkStore {
     }
 
     async fn wake(&self, claim: &Claim) -> Woken {
-        loop {
-            let Some(mailbox) = self.0.mailbox(claim.id) else { return Woken::Ask };
-            let woken = mailbox.next().await;
-            // Whoever drops this half-way finds the push again.
-            let kept = PutsBack::new(&mailbox, woken);
-            // In a task of its own: what it has asked for must be taken up, also when nobody waits here any more.
-            let (shared, asked) = (Arc::clone(&self.0), claim.clone());
-            let looked = tokio::spawn(async move { shared.look(&asked).await }).await;
-            kept.seen_to();
-            match looked {
-                Ok(Ok(Stood::Granted(grant))) => return Woken::Granted(grant.fence),
-                Ok(Ok(Stood::Queued(_))) => {}
-                Ok(Ok(Stood::Gone) | Err(_)) | Err(_) => return Woken::Ask,
-            }
+        match self.0.wakes(claim.id) {
+            Some(WokenBy::Push(mailbox)) => mailbox.next().await,
+            Some(WokenBy::Grant(fence)) => Woken::Granted(fence),
+            None => Woken::Ask,
         }
     }
 

@@ -46,7 +46,7 @@ mod on {
 
     async fn ask(wire: &mut Wire, xid: i32, token: &[u8]) -> std::io::Result<Vec<u8>> {
         let broken = |_| std::io::Error::from(std::io::ErrorKind::InvalidData);
-        wire.say(&proto::sasl(xid, token)).await?;
+        wire.write.write(&proto::sasl(xid, token)).await?;
         let message = wire.read.message().await?;
         let (header, body) = proto::header(&message).map_err(broken)?;
         match Code::of(header.error) {

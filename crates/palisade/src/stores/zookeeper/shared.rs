@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::claiming::Stood;
 use super::ending::wipe_in_the_end;
 use super::failure::Failed;
 use super::known::{Claims, Holding, Known, Seat, Stage, Waiting};
@@ -277,8 +278,12 @@ impl Shared {
         (child, made): (String, i64),
         sent: Moment,
     ) {
-        let mailbox = self.mailbox(claim.id).unwrap_or_default();
-        self.note(claim, seat, session, Stage::Waiting(Waiting { child, made, mailbox, watches: None, is_first: false }), sent);
+        let mailbox = match self.wakes(claim.id) {
+            Some(WokenBy::Push(mailbox)) => mailbox,
+            Some(WokenBy::Grant(_)) | None => Arc::default(),
+        };
+        let waiting = Waiting { child, made, mailbox, claim: Arc::new(claim.clone()), watches: None, is_first: false };
+        self.note(claim, seat, session, Stage::Waiting(waiting), sent);
     }
 
     fn note(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>, stage: Stage, sent: Moment) {
@@ -312,11 +317,26 @@ impl Shared {
         }
     }
 
-    pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
-        match &self.claims.lock().known.get(&claim)?.stage {
-            Stage::Waiting(waiting) => Some(Arc::clone(&waiting.mailbox)),
-            Stage::Holding(_) => None,
-        }
+    /// What wakes a claim that stands in line; `None` when it does not any more.
+    pub(super) fn wakes(&self, claim: ClaimId) -> Option<WokenBy> {
+        Some(match &self.claims.lock().known.get(&claim)?.stage {
+            Stage::Waiting(waiting) => WokenBy::Push(Arc::clone(&waiting.mailbox)),
+            Stage::Holding(holding) => WokenBy::Grant(holding.fence),
+        })
+    }
+
+    /// Looks where a claim stands that waits, and wakes its owner if that is worth it. In a task of its own: what it has asked for
+    /// must be taken up, also when nobody waits any more.
+    fn look_for(&self, waiting: &Waiting) {
+        let (this, claim, mailbox) = (Weak::clone(&self.this), Arc::clone(&waiting.claim), Arc::clone(&waiting.mailbox));
+        tokio::spawn(async move {
+            let Some(shared) = this.upgrade() else { return };
+            match shared.look(&claim).await {
+                Ok(Stood::Granted(grant)) => mailbox.push(Woken::Granted(grant.fence)),
+                Ok(Stood::Queued(_)) => {}
+                Ok(Stood::Gone) | Err(_) => mailbox.push(Woken::Ask),
+            }
+        });
     }
 
     /// Watches the node of a claim that was granted just now, if it is still held a moment later.
@@ -382,6 +402,13 @@ impl Shared {
     }
 }
 
+/// What wakes a claim that stands in line.
+pub(super) enum WokenBy {
+    Push(Arc<Mailbox>),
+    /// It holds already.
+    Grant(Fence),
+}
+
 /// A look at the nodes of a holder, on its way.
 struct OwnAsked {
     claim: ClaimId,
@@ -398,7 +425,7 @@ impl Hears for Shared {
         let mut watched = Vec::new();
         for claim in book.fired(session.id(), path) {
             match book.known.get_mut(&claim).map(|known| &mut known.stage) {
-                Some(Stage::Waiting(waiting)) => waiting.mailbox.push(Woken::Ask),
+                Some(Stage::Waiting(waiting)) => self.look_for(waiting),
                 Some(Stage::Holding(holding)) if holding.nodes.iter().any(|node| node == path) => {
                     holding.watched_on = 0;
                     watched.push(claim);
@@ -431,7 +458,7 @@ impl Hears for Shared {
             let mut book = self.claims.lock();
             for claim in book.of_session(session) {
                 match book.known.get_mut(&claim).map(|known| &mut known.stage) {
-                    Some(Stage::Waiting(waiting)) => waiting.mailbox.push(Woken::Ask),
+                    Some(Stage::Waiting(waiting)) => self.look_for(waiting),
                     Some(Stage::Holding(holding)) => holding.watched_on = 0,
                     None => {}
                 }

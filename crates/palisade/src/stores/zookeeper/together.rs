@@ -100,6 +100,8 @@ impl Stand {
 
 impl Standing {
     pub(super) async fn answer(self) -> Result<Stands, Failed> {
+        // The last first: the others are there by then, so that whoever waits is woken once.
+        let line = self.list.answer().await;
         let mut denied = None;
         for made in self.making {
             match made.answer().await {
@@ -112,7 +114,6 @@ impl Standing {
             }
         }
         let created = self.create.answer().await;
-        let line = self.list.answer().await;
         let created = match (created, denied) {
             // Trying again would not make it ours to make, and whoever asked would hear that the servers are at fault.
             (Err(failed), Some(denied)) if failed.is(Code::NoNode) => return Err(denied),

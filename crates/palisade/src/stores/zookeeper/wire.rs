@@ -1,9 +1,12 @@
 //! One connection: opened, introduced, and then read and written as whole messages.
 
+use std::io::ErrorKind::WouldBlock;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
 
 use super::proto::{self, Connected};
 use super::settings::{Login, Scheme, Settings};
@@ -11,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::url::Host;
 
-/// What a connection runs over.
+/// What a connection with TLS runs over.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -34,12 +37,48 @@ pub(super) struct Hello<'a> {
 
 pub(super) struct Wire {
     pub(super) read: Incoming,
-    pub(super) write: WriteHalf<Box<dyn Stream>>,
+    pub(super) write: Outgoing,
+}
+
+/// The writing side.
+pub(super) enum Outgoing {
+    /// Of a bare socket, which any thread may write to.
+    Bare(Arc<OwnedWriteHalf>),
+    /// Of one with TLS, which reads and writes as one.
+    Tls(WriteHalf<Box<dyn Stream>>),
+}
+
+impl Outgoing {
+    pub(super) async fn write(&mut self, mut message: &[u8]) -> std::io::Result<()> {
+        let socket = match self {
+            Outgoing::Bare(socket) => socket,
+            Outgoing::Tls(stream) => {
+                stream.write_all(message).await?;
+                return stream.flush().await;
+            }
+        };
+        while !message.is_empty() {
+            match socket.try_write(message) {
+                Ok(taken) => message = message.get(taken..).unwrap_or_default(),
+                Err(error) if error.kind() == WouldBlock => socket.writable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What others may write to as well.
+    pub(super) fn socket(&self) -> Option<Arc<OwnedWriteHalf>> {
+        match self {
+            Outgoing::Bare(socket) => Some(Arc::clone(socket)),
+            Outgoing::Tls(_) => None,
+        }
+    }
 }
 
 /// The reading side. Dropping a wait loses nothing.
 pub(super) struct Incoming {
-    stream: ReadHalf<Box<dyn Stream>>,
+    stream: Box<dyn AsyncRead + Send + Unpin>,
     buffer: Vec<u8>,
     /// How much of the buffer has been taken out.
     taken: usize,
@@ -111,16 +150,20 @@ impl Wire {
         let stream = TcpStream::connect((host.name.as_str(), host.port.unwrap_or_default())).await?;
         // A request waits for nobody: without this the second of two would wait for the answer to the first.
         stream.set_nodelay(true)?;
-        let stream: Box<dyn Stream> = match &settings.tls {
-            Some(tls) => tls.wrap(stream, host).await?,
-            None => Box::new(stream),
+        let (read, mut write): (Box<dyn AsyncRead + Send + Unpin>, _) = match &settings.tls {
+            Some(tls) => {
+                let (read, write) = tokio::io::split(tls.wrap(stream, host).await?);
+                (Box::new(read), Outgoing::Tls(write))
+            }
+            None => {
+                let (read, write) = stream.into_split();
+                (Box::new(read), Outgoing::Bare(Arc::new(write)))
+            }
         };
-        let (read, mut write) = tokio::io::split(stream);
         let mut read = Incoming { stream: read, buffer: Vec::new(), taken: 0 };
         let sent = BootClock.now();
         let millis = i32::try_from(hello.length.as_millis()).unwrap_or(i32::MAX);
-        write.write_all(&proto::connect(hello.seen, millis, hello.session, hello.password)).await?;
-        write.flush().await?;
+        write.write(&proto::connect(hello.seen, millis, hello.session, hello.password)).await?;
         let answer = read.message().await?;
         let connected = proto::connected(&answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
         let mut wire = Wire { read, write };
@@ -134,14 +177,9 @@ impl Wire {
     async fn log_in(&mut self, login: &Login) -> std::io::Result<()> {
         match login.scheme {
             // Its answer comes with the others, and is never a refusal of the password.
-            Scheme::Digest => self.say(&proto::login(login.user.reveal(), login.password.reveal())).await,
+            Scheme::Digest => self.write.write(&proto::login(login.user.reveal(), login.password.reveal())).await,
             Scheme::Sasl => super::sasl::log_in(self, login).await,
         }
-    }
-
-    pub(super) async fn say(&mut self, message: &[u8]) -> std::io::Result<()> {
-        self.write.write_all(message).await?;
-        self.write.flush().await
     }
 }
 

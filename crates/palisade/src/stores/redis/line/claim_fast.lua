@@ -45,8 +45,10 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
       end
     end
     if first_alive then
-      local answer = { 'B', 0, letter == 120 and ends - now or -1, last, 'x', now - began, ends - now, sub(state, meta_at) }
-      if sub(how, 1, 1) == 'n' then return answer end
+      local theirs, ask_in = sub(state, meta_at), letter == 120 and ends - now or -1
+      if sub(how, 1, 1) == 'n' then
+        return write('<c1dddddc2c0', 'B', 0, ask_in, last, now - began, ends - now, 'x ', theirs)
+      end
       local wait = lease
       if wait > 5000000 then wait = 5000000 end
       local lives = kept * 1000000
@@ -55,12 +57,11 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
         and (letter == 120 or not call('HGET', key, 'c' .. claim)) then
         if letter == 120 or sure > now + wait then sure = now + wait end
         local kind = sub(how, 2, 2) == 'r' and 'r' or sub(state, 75, 75)
-        answer[1], answer[2] = 'Q', all_alive and count or -1
         seq = write('<d', seq)
         call('HSET', key, 's', write('<BBdddddc32c1ddddc0', 49, 119, kept, last, since, began, span, holder, kind,
-          sure, head, holes, count + 1, answer[8]),
+          sure, head, holes, count + 1, theirs),
           'q' .. seq, write('<dddc32c4c0', now, now, lease, claim, 'x   ', meta), 'c' .. claim, seq)
-        return answer
+        return write('<c1dddddc2c0', 'Q', all_alive and count or -1, ask_in, last, now - began, ends - now, 'x ', theirs)
       end
     end
   end

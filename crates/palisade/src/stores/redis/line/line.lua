@@ -262,16 +262,17 @@ local function own_place(fence)
   leave(waiter)
 end
 
--- The first holder that is no ghost, behind what is already in the answer.
-local function with_holder(answer)
+-- What is told to whoever does not hold: a letter, two numbers, and the first holder that is no ghost. One text: a list would cost
+-- more, here and where it is read.
+local function told(letter, number, ask_in)
   for _, holder in ipairs(holders) do
     if not holder[GHOST] then
-      answer[4], answer[5] = holder[FENCE], holder[MODE] .. (holder[PERMITS] > 0 and holder[PERMITS] or '')
-      answer[6], answer[7], answer[8] = now - holder[BEGAN], ends(holder) - now, holder[META]
-      break
+      local permits = holder[PERMITS] > 0 and holder[PERMITS] or ''
+      return write('<c1ddddd', letter, number, ask_in, holder[FENCE], now - holder[BEGAN], ends(holder) - now)
+        .. holder[MODE] .. permits .. ' ' .. holder[META]
     end
   end
-  return answer
+  return write('<c1dd', letter, number, ask_in)
 end
 
 -- When the holders alone would let a claim in.
@@ -288,7 +289,7 @@ local function way_is_clear(mode, permits)
   end
 end
 
--- Where a waiter stands that has just come or renewed: {Q, ahead, ask_in, the first holder}.
+-- Where a waiter stands that has just come or renewed: Q, how many are ahead, in how long to ask.
 local function place(waiter, looks)
   local ahead, clear = -1, false
   local slots = waiter[SEQ] - head
@@ -311,7 +312,7 @@ local function place(waiter, looks)
     ahead = holes == 0 and slots or count - 1
   end
   local way = clear and way_is_clear(waiter[MODE], waiter[PERMITS])
-  return with_holder({ 'Q', ahead, way and math.max(way, clear) - now or -1 })
+  return told('Q', ahead, way and math.max(way, clear) - now or -1)
 end
 
 -- Renews the claim where it stands: its fence, its place, or nothing when it is gone.

@@ -29,13 +29,17 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
     if let Some(fence) = number(reply) {
         return Ok(Answer::Granted(grant(fence, claim)?));
     }
+    if let Some(told) = bytes(reply) {
+        let (letter, told) = told.split_first().ok_or_else(strange)?;
+        let Told { number, ask_in, holder } = Told::read(told)?;
+        return match letter {
+            b'Q' => Ok(Answer::Queued(place(number, ask_in, holder, claim))),
+            b'B' => Ok(Answer::Busy(Busy { holder, ask_in, too_soon: number == 1, woken: false })),
+            _ => Err(strange()),
+        };
+    }
     let parts = parts(reply)?;
     match word(parts) {
-        Some(b"Q") => Ok(Answer::Queued(place(parts, claim)?)),
-        Some(b"B") => {
-            let too_soon = numbered(parts, 1)? == 1;
-            Ok(Answer::Busy(Busy { holder: first_holder(parts)?, ask_in: span(parts, 2)?, too_soon, woken: false }))
-        }
         Some(b"S") => Ok(Answer::Sealed),
         Some(b"K") => {
             let in_use = kind(text(parts, 1)?)?;
@@ -52,13 +56,13 @@ pub(in crate::stores::redis) fn standing(reply: &Value, claim: &Claim) -> Result
     if let Some(fence) = number(reply) {
         return Ok(Standing::Held(grant(fence, claim)?));
     }
-    if let Some(why) = bytes(reply) {
-        return Ok(Standing::Gone(gone(why).ok_or_else(strange)?));
-    }
-    let parts = parts(reply)?;
-    match word(parts) {
-        Some(b"Q") => Ok(Standing::Waiting(place(parts, claim)?)),
-        _ => Err(strange()),
+    match bytes(reply) {
+        Some([b'Q', told @ ..]) => {
+            let Told { number, ask_in, holder } = Told::read(told)?;
+            Ok(Standing::Waiting(place(number, ask_in, holder, claim)))
+        }
+        Some(why) => Ok(Standing::Gone(gone(why).ok_or_else(strange)?)),
+        None => Err(no_answer(reply)),
     }
 }
 
@@ -117,18 +121,42 @@ fn grant(number: i64, claim: &Claim) -> Result<Grant> {
     Ok(Grant { fence: fence(number)?, lease: Lease::of(claim.lease) })
 }
 
-fn place(parts: &[Value], claim: &Claim) -> Result<Place> {
-    Ok(Place {
-        ahead: u32::try_from(numbered(parts, 1)?).ok(),
-        ask_in: span(parts, 2)?,
-        lease: Lease::of(claim.wait_lease()),
-        holder: first_holder(parts)?,
-    })
+fn place(ahead: i64, ask_in: Option<Duration>, holder: Option<Holder>, claim: &Claim) -> Place {
+    Place { ahead: u32::try_from(ahead).ok(), ask_in, lease: Lease::of(claim.wait_lease()), holder }
 }
 
-/// The holder behind the first three parts, if there is one.
-fn first_holder(parts: &[Value]) -> Result<Option<Holder>> {
-    parts.get(3..).filter(|shown| !shown.is_empty()).map(holder).transpose()
+/// What is told to whoever does not hold, behind its letter: two numbers, and the first holder, if there is one.
+struct Told {
+    number: i64,
+    ask_in: Option<Duration>,
+    holder: Option<Holder>,
+}
+
+impl Told {
+    fn read(mut told: &[u8]) -> Result<Told> {
+        let number = next_number(&mut told)?;
+        let ask_in = micros(next_number(&mut told)?);
+        let holder = match told {
+            [] => None,
+            mut rest => {
+                let [number, held, left] = [(); 3].map(|()| next_number(&mut rest));
+                let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(strange)?;
+                let (owner, reason) = meta(&rest[space + 1..]).ok_or_else(strange)?;
+                let (held, lease_left) = (micros(held?), micros(left?));
+                Some(Holder { owner, reason, fence: fence(number?)?, mode: mode(&rest[..space])?, held, lease_left })
+            }
+        };
+        Ok(Told { number, ask_in, holder })
+    }
+}
+
+/// A whole number as the scripts write them.
+fn next_number(told: &mut &[u8]) -> Result<i64> {
+    let (number, rest) = told.split_first_chunk().ok_or_else(strange)?;
+    *told = rest;
+    let number = f64::from_le_bytes(*number);
+    let whole = number.fract() == 0.0 && number.abs() <= MAX_FENCE;
+    if whole { Ok(number as i64) } else { Err(strange()) }
 }
 
 fn holder(parts: &[Value]) -> Result<Holder> {
@@ -203,9 +231,13 @@ fn fence(number: i64) -> Result<Fence> {
     u64::try_from(number).ok().and_then(Fence::new).filter(|fence| !fence.is_none()).ok_or_else(strange)
 }
 
-/// Microseconds; below zero when it is not known.
 fn span(parts: &[Value], at: usize) -> Result<Option<Duration>> {
-    Ok(u64::try_from(numbered(parts, at)?).ok().map(Duration::from_micros))
+    numbered(parts, at).map(micros)
+}
+
+/// Microseconds; below zero when it is not known.
+fn micros(number: i64) -> Option<Duration> {
+    u64::try_from(number).ok().map(Duration::from_micros)
 }
 
 fn numbered(parts: &[Value], at: usize) -> Result<i64> {

@@ -7,6 +7,10 @@ use crate::error::ErrorKind as Kinds;
 fn replies_that_make_no_sense_are_protocol_errors() {
     let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
     let list = Value::Array;
+    let told = |letter: &str, numbers: &[f64], rest: &str| {
+        let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Value::BulkString([letter.as_bytes(), &numbers, rest.as_bytes()].concat())
+    };
     let strange = [
         Value::Nil,
         Value::Okay,
@@ -20,28 +24,16 @@ fn replies_that_make_no_sense_are_protocol_errors() {
         list(vec![]),
         list(vec![Value::Nil]),
         list(vec![text("Q")]),
-        list(vec![text("Q"), Value::Int(0), text("soon")]),
-        list(vec![text("B"), Value::Int(0), Value::Int(1), Value::Int(5)]),
-        list(vec![
-            text("B"),
-            Value::Int(0),
-            Value::Int(1),
-            Value::Int(5),
-            text("x"),
-            Value::Int(1),
-            Value::Int(1),
-            text("9:short"),
-        ]),
-        list(vec![
-            text("B"),
-            Value::Int(0),
-            Value::Int(1),
-            Value::Int(5),
-            text("p"),
-            Value::Int(1),
-            Value::Int(1),
-            text("1:a1:b"),
-        ]),
+        text("Q"),
+        told("Q", &[0.0], ""),
+        told("Q", &[0.0, 1.5], ""),
+        told("Q", &[0.0, f64::NAN], ""),
+        told("Z", &[0.0, 1.0], ""),
+        told("B", &[0.0, 1.0, 5.0], ""),
+        told("B", &[0.0, 1.0, 5.0, 1.0, 1.0], "x"),
+        told("B", &[0.0, 1.0, 5.0, 1.0, 1.0], "x 9:short"),
+        told("B", &[0.0, 1.0, 5.0, 1.0, 1.0], "p 1:a1:b"),
+        told("B", &[0.0, 1.0, 0.0, 1.0, 1.0], "x 1:a1:b"),
         list(vec![text("K"), text("q")]),
         list(vec![text("K"), text("s99999999999")]),
         list(vec![text("?"), text("type")]),

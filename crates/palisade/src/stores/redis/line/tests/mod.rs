@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_testkit::redis::Redis;
-use redis::{Cmd, Connection, ConnectionLike, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, Connection, ConnectionLike, Value};
 
 use super::*;
 use crate::error::Result;
@@ -64,13 +64,16 @@ impl Client {
         Client(redis::Client::open(server.url()).unwrap().get_connection().unwrap())
     }
 
-    fn run(&mut self, call: &Call) -> Value {
-        match call.by_hash().query(&mut self.0) {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                call.whole().query(&mut self.0).unwrap()
-            }
-            reply => reply.unwrap(),
+    /// The answer as it came: it may be an error, or have errors in it.
+    fn send(&mut self, calls: &impl Calls) -> Value {
+        match self.0.req_packed_command(&calls.by_hash()).unwrap() {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => self.0.req_packed_command(&calls.whole()).unwrap(),
+            answer => answer,
         }
+    }
+
+    fn run(&mut self, call: &Call) -> Value {
+        self.send(call).extract_error().unwrap()
     }
 
     fn run_each(&mut self, calls: &[&Call]) -> Vec<Value> {
@@ -85,12 +88,8 @@ impl Client {
                 replies.extend(self.run_each(group));
                 continue;
             };
-            // As it came: one error among the answers is not all of them.
-            let mut send = |command: Cmd| self.0.req_packed_command(&command.get_packed_command()).unwrap();
-            let answers = match send(together.by_hash()) {
-                Value::ServerError(error) if error.code() == "NOSCRIPT" => send(together.whole()),
-                answers => answers,
-            };
+            // One error among the answers is not all of them.
+            let answers = self.send(&together);
             let Value::Array(answers) = answers else { panic!("{answers:?}") };
             assert_eq!(answers.len(), group.len());
             replies.extend(answers);
