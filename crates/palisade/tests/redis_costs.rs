@@ -131,7 +131,8 @@ async fn a_hand_off_costs_the_same_with_a_thousand_waiters() {
         }
         let drained = since.ran(&redis);
         let releases = waiters + 1;
-        assert_eq!(drained.of("publish"), waiters, "one push each, and no herd: {drained:?}");
+        // And a word of the first holder to itself, since the next one is another client: its push is written first for that.
+        assert_eq!(drained.of("publish"), waiters + 1, "one push each, and no herd: {drained:?}");
         let verbs = releases + heartbeats(&drained);
         assert!((releases..=verbs).contains(&drained.of("hset")) && drained.scripts() <= verbs, "{drained:?}");
         // By its own count each verb is as cheap as with one waiter. A heartbeat looks four times.

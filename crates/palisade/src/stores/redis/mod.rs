@@ -23,7 +23,7 @@
 //! | acquire, free | 1 | 3 |
 //! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3 to 4 |
 //! | release | 1 | 3 |
-//! | hand-off | the release | 3 more, one of them `PUBLISH` |
+//! | hand-off | the release | 3 more, one of them `PUBLISH`; to another client one `PUBLISH` more |
 //! | renewal | 1 pipeline for all claims on one server | 3 each |
 //!
 //! Where replicas must confirm, a grant waits for one `WAIT` more, shared by all who wait at the same time.
@@ -208,7 +208,7 @@ impl Store for RedisStore {
                         // Nobody waits for it, but a revocation is to be heard of.
                         drop(lane.begin_home(&link));
                     }
-                    let undo = |fence| line::release(&key, &Arc::new(claim.clone()).to_ref(Some(fence)), Ending::Undo);
+                    let undo = |fence| line::release(&key, &Arc::new(claim.clone()).to_ref(Some(fence)), Ending::Undo, false);
                     grant::answer(shared, &lane, &link, claim, grant, undo).await
                 }
                 other => other,
@@ -267,7 +267,8 @@ impl Store for RedisStore {
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
         self.0.stop_waiting(claim.claim.id);
         let lane = self.0.lane()?;
-        let call = Arc::new(line::release(&self.0.settings.key(&claim.claim.name), claim, ending));
+        let settings = &self.0.settings;
+        let call = Arc::new(line::release(&settings.key(&claim.claim.name), claim, ending, settings.next_first()));
         let (_, value, sent_again) = self.0.call_together(&lane, &call, false).await?;
         self.0.recent.keep(call);
         Ok(shared::unsure(line::released(&value)?, sent_again))

@@ -74,6 +74,12 @@ const VERSION: &str = "1:";
 const WORDS: [&str; 3] = ["replicas", "sentinel_user", "sentinel_password"];
 
 impl Settings {
+    /// Whether the next in line hears of a release before whoever releases. In a cluster a word that says nothing would go to all
+    /// its servers.
+    pub(super) fn next_first(&self) -> bool {
+        !matches!(self.site, Site::Cluster(_))
+    }
+
     pub(super) fn read(mut url: StoreUrl) -> Result<Settings> {
         let sentinel = url.scheme().ends_with("+sentinel");
         let cluster = url.scheme().ends_with("+cluster");

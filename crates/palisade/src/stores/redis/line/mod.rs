@@ -105,10 +105,11 @@ pub(super) fn renew(key: &str, claim: &ClaimRef, inbox: &str) -> Call {
     by(Call::new(&RENEW, key), claim).written(|words| write_counted(words, inbox))
 }
 
-/// Ends a claim in whatever state it is.
-pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending) -> Call {
+/// Ends a claim in whatever state it is. `next_first`: if it can be had, the next in line hears of it before whoever releases.
+pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending, next_first: bool) -> Call {
     let call = by(Call::new(&RELEASE, key), claim);
     match ending {
+        Ending::Release if next_first => call.text("n"),
         Ending::Release => call.text("r"),
         Ending::Undo => call.text("u"),
         Ending::Seal(keep) => call.text("s").number(micros(keep)),

@@ -1,7 +1,8 @@
--- The fence is empty while none is known; the ending is r release, u undo, or s seal, which alone is kept for a time.
+-- The fence is empty while none is known; the ending is r release, n release and tell the next one first, u undo, or s seal, which
+-- alone is kept for a time.
 --
 -- The fast paths: the one exclusive holder releases, to nobody or to a plain exclusive claim that heads the line.
-if state and #state > 75 and ending == 'r' then
+if state and #state > 75 and (ending == 'r' or ending == 'n') then
   -- 49 is 1, 105 i, 119 w, 120 x: bytes are cheaper to compare than texts. What is no number of ours compares as false.
   local version, letter, kept, last, since, _, span, holder = read('<BBdddddc32', state)
   if holder == claim and version == 49 and (letter == 120 or letter == 119)
@@ -31,8 +32,16 @@ if state and #state > 75 and ending == 'r' then
           end
           call('HDEL', key, slot, 'c' .. next_claim)
           call('HSET', key, 's', held)
+          local inbox = sub(record, colon + 1, colon + sub(record, 61, colon - 1))
+          if ending == 'n' then
+            -- A server writes first to whom it spoke last, and that would be us, who only hear that it is done. With a word to
+            -- ourselves, which says nothing, it is the next one, for whom all others wait.
+            local at = string.find(state, ':', 108, true)
+            local own = at and sub(state, at + 1, at + sub(state, 108, at - 1))
+            if own and own ~= inbox then redis.pcall('PUBLISH', own, '') end
+          end
           -- A push that is lost is healed by the next renewal: it must not undo what was done.
-          redis.pcall('PUBLISH', sub(record, colon + 1, colon + sub(record, 61, colon - 1)), write('<c1c32d', 'g', next_claim, fence))
+          redis.pcall('PUBLISH', inbox, write('<c1c32d', 'g', next_claim, fence))
           return 1
         end
       end

@@ -123,7 +123,7 @@ impl Client {
     }
 
     fn release(&mut self, claim: &Claim, ending: Ending) -> Released {
-        released(&self.run(&release(KEY, &known(claim, None), ending))).unwrap()
+        released(&self.run(&release(KEY, &known(claim, None), ending, false))).unwrap()
     }
 
     fn revoke(&mut self, fence: Fence) -> Revoked {

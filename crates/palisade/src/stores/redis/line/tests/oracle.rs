@@ -201,7 +201,10 @@ impl World<'_> {
             if inbox == "in:" {
                 return heard;
             }
-            heard.push((inbox, payload));
+            // A word that somebody says to himself, so that another is written to first.
+            if !payload.is_empty() {
+                heard.push((inbox, payload));
+            }
         }
     }
 
@@ -306,7 +309,7 @@ impl History {
                 let claim = self.slots[slot].clone()?;
                 let (fence, its) = self.fence(claim.id, by);
                 let expected = self.line.release(now, claim.id, fence, ending, &mut told);
-                (release(&self.key, &known(&claim, its), ending), Expected::Released(expected))
+                (release(&self.key, &known(&claim, its), ending, true), Expected::Released(expected))
             }
             Op::Downgrade(slot, by) => {
                 let claim = self.slots[slot].clone()?;

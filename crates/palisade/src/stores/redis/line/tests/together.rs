@@ -11,7 +11,7 @@ fn claim_at(name: &str, number: u128) -> Call {
 }
 
 fn release_at(name: &str, number: u128) -> Call {
-    release(&at(name), &known(&mutex(number), None), Ending::Release)
+    release(&at(name), &known(&mutex(number), None), Ending::Release, false)
 }
 
 fn fence_of(reply: &Value) -> i64 {
@@ -89,7 +89,7 @@ fn each_has_its_own_words() {
     assert!(client.run_together(&calls.each_ref()).iter().all(|reply| fence_of(reply) > 0));
     let endings = [Ending::Seal(secs(60)), Ending::Release, Ending::Release, Ending::Undo, Ending::Release];
     let mut ending = endings.into_iter();
-    let calls = claims.map(|(name, held)| release(&at(name), &known(held, None), ending.next().unwrap()));
+    let calls = claims.map(|(name, held)| release(&at(name), &known(held, None), ending.next().unwrap(), false));
     assert_eq!(client.run_together(&calls.each_ref()), [1; 5].map(Value::Int));
     let next = Claim { queue: false, once_per: Some(secs(60)), ..mutex(9) };
     let calls = claims.map(|(name, _)| claim(&at(name), &next, INBOX));
