@@ -214,8 +214,9 @@ impl Link {
         self.broken.cancelled().await;
     }
 
-    /// How many requests were answered, and whether any waits for its answer.
+    /// How many requests were answered, and whether any waits for its answer. Asked from time to time, by whoever watches over it.
     pub(super) fn progress(&self) -> (u64, bool) {
+        self.pipe.remind();
         let answered = self.answered.load(Ordering::Acquire);
         (answered, self.sent.load(Ordering::Acquire) != answered)
     }

@@ -14,6 +14,8 @@ struct Wakers {
     /// Whether only one waits for an answer, so that he may read it.
     is_alone: bool,
     asker: Option<Waker>,
+    /// Whether it has rung for him and he has not looked yet. Until somebody does, it does not ring again.
+    is_unheard: bool,
     porter: Option<Waker>,
 }
 
@@ -23,15 +25,26 @@ impl Bell {
         let mut wakers = locked(&self.0);
         wakers.is_alone = one;
         let asker = wakers.asker.take();
-        let porter = asker.as_ref().and_then(|_| wakers.porter.clone());
+        let calls = std::mem::take(&mut wakers.is_unheard) || asker.is_some();
+        let porter = wakers.porter.clone().filter(|_| calls);
         drop(wakers);
         // He hears of his answer in another way from now on.
         asker.into_iter().chain(porter).for_each(Waker::wake);
     }
 
+    /// Has the porter look, if it has rung for somebody who does not.
+    pub(super) fn remind(&self) {
+        let mut wakers = locked(&self.0);
+        let calls = std::mem::take(&mut wakers.is_unheard);
+        let porter = wakers.porter.clone().filter(|_| calls);
+        drop(wakers);
+        porter.into_iter().for_each(Waker::wake);
+    }
+
     /// Rings for this one, if it still waits alone.
     pub(super) fn rings_for(&self, asker: &Waker) -> bool {
         let mut wakers = locked(&self.0);
+        wakers.is_unheard = false;
         if wakers.is_alone {
             wakers.asker = Some(asker.clone());
         }
@@ -46,8 +59,10 @@ impl Bell {
         }
     }
 
+    /// Whoever it rang for has looked, or somebody else will.
     pub(super) fn forget_asker(&self) {
-        locked(&self.0).asker = None;
+        let mut wakers = locked(&self.0);
+        (wakers.asker, wakers.is_unheard) = (None, false);
     }
 
     pub(super) fn wake_asker(&self) {
@@ -69,8 +84,9 @@ impl Wake for Bell {
     fn wake_by_ref(self: &Arc<Self>) {
         let woken = {
             let mut wakers = locked(&self.0);
-            // Once: if he does not look, what comes next is the porter's.
-            wakers.asker.take().or_else(|| wakers.porter.clone())
+            let asker = wakers.asker.take();
+            wakers.is_unheard = asker.is_some();
+            asker.or_else(|| wakers.porter.clone())
         };
         woken.into_iter().for_each(Waker::wake);
     }

@@ -6,12 +6,12 @@
 //! together, in one go, and reads for all.
 //!
 //! ```text
-//! something can be read ─► bell ─┬─► whoever asks alone, and has not been woken yet
+//! something can be read ─► bell ─┬─► whoever asks alone
 //!                                └─► else the porter
 //! ```
 //!
-//! Nobody depends on whether another looks for his answer: whoever asks second calls the porter, and so does the next thing that
-//! comes.
+//! Nobody depends on whether another looks for his answer: whoever asks second calls the porter, and whoever watches over the
+//! connection reminds him, so that what is pushed to others is not kept for long by one who was woken and does not look.
 
 mod asker;
 mod bell;
@@ -181,6 +181,11 @@ impl Pipe {
     /// Whoever waits for an answer has none, and nothing is sent any more.
     pub(super) fn close(&self) {
         self.0.close();
+    }
+
+    /// Has the porter look at what somebody was woken for and has not looked at. To be called from time to time.
+    pub(super) fn remind(&self) {
+        self.0.bell.remind();
     }
 
     pub(super) fn is_closed(&self) -> bool {

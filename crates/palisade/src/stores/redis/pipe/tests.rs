@@ -116,6 +116,7 @@ async fn who_waits_hears_of_the_end_whoever_makes_it() {
     let (answer, ()) = in_time(async { tokio::join!(pipe.answer(&request), async { pipe.close() }) }).await;
     assert!(answer.is_err() && pipe.is_closed(), "closed here");
     assert!(pipe.answer(&request).await.is_err(), "nothing is sent any more");
+    drop(pipe);
     assert_eq!(in_time(heard.recv()).await, None, "no news: whoever closed it knows");
     let (answer, ()) = in_time(async { tokio::join!(other.answer(&request), async { server.kill() }) }).await;
     assert!(answer.is_err(), "ended by the server");
@@ -155,7 +156,15 @@ async fn who_does_not_look_keeps_nobody_waiting() {
     assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     eventually("he is woken", async || wakes.try_recv().is_ok()).await;
     server.call(&["PUBLISH", "c", "hello"]);
-    assert_eq!(in_time(heard.recv()).await.unwrap(), Some(b"hello".to_vec()), "what comes next is read by the porter");
+    pipe.remind();
+    assert_eq!(in_time(heard.recv()).await.unwrap(), Some(b"hello".to_vec()), "the porter looks");
+    assert_eq!(in_time(idle).await.unwrap(), Value::BulkString(b"first".into()));
+
+    // The second comes when the first was woken, and needs no reminder.
+    let mut idle = std::pin::pin!(pipe.answer(&first));
+    assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    eventually("he is woken", async || wakes.try_recv().is_ok()).await;
+    assert_eq!(in_time(pipe.answer(&echo(b"second"))).await.unwrap(), Value::BulkString(b"second".into()));
     assert_eq!(in_time(idle).await.unwrap(), Value::BulkString(b"first".into()));
 
     // The second comes before anything was answered.
