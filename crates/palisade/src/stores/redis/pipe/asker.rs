@@ -9,10 +9,12 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::Shared;
+use super::bell::Turn;
 
 /// One who waits for an answer, and reads it himself as long as nobody else waits.
 pub(super) struct Asker<'a> {
     shared: &'a Shared,
+    turn: Turn,
     answer: oneshot::Receiver<Value>,
     /// Whether the bell may have been told to ring for this one.
     is_rung_for: bool,
@@ -20,15 +22,15 @@ pub(super) struct Asker<'a> {
 }
 
 impl<'a> Asker<'a> {
-    pub(super) fn of(shared: &'a Shared, answer: oneshot::Receiver<Value>) -> Asker<'a> {
-        Asker { shared, answer, is_rung_for: false, is_answered: false }
+    pub(super) fn of(shared: &'a Shared, turn: Turn, answer: oneshot::Receiver<Value>) -> Asker<'a> {
+        Asker { shared, turn, answer, is_rung_for: false, is_answered: false }
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Value, Closed>> {
         // Perhaps it was the bell that woke us: then somebody must look, though others may wait by now.
         let mut looks = self.is_rung_for;
         loop {
-            let has_read = looks && self.shared.read_for_asker();
+            let has_read = looks && self.shared.read_for_asker(self.turn);
             match self.answer.try_recv() {
                 Err(TryRecvError::Empty) => {}
                 answer => {
@@ -37,13 +39,13 @@ impl<'a> Asker<'a> {
                 }
             }
             if !has_read {
-                self.is_rung_for = self.shared.bell.rings_for(context.waker());
+                self.is_rung_for = self.shared.bell.rings_for(self.turn, context.waker());
                 if !self.is_rung_for {
                     // Somebody else reads.
                     return Pin::new(&mut self.answer).poll(context).map_err(|_| Closed);
                 }
                 // Once more: what came before has not rung for us.
-                if !self.shared.read_for_asker() && !self.shared.is_closed.load(Ordering::Acquire) {
+                if !self.shared.read_for_asker(self.turn) && !self.shared.is_closed.load(Ordering::Acquire) {
                     return Poll::Pending;
                 }
             }
@@ -58,7 +60,7 @@ pub(super) struct Closed;
 impl Drop for Asker<'_> {
     fn drop(&mut self) {
         if self.is_rung_for {
-            self.shared.bell.forget_asker();
+            self.shared.bell.forget(self.turn);
             // It may have rung for us, and nobody has looked.
             if !self.is_answered {
                 self.shared.bell.call_porter();

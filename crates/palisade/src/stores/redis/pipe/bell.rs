@@ -9,10 +9,14 @@ use super::locked;
 #[derive(Default)]
 pub(super) struct Bell(Mutex<Wakers>);
 
+/// Tells those who wait for an answer from each other.
+pub(super) type Turn = u64;
+
 #[derive(Default)]
 struct Wakers {
-    /// Whether only one waits for an answer, so that he may read it.
-    is_alone: bool,
+    /// The one who waits for an answer alone, so that he may read it. Others before him may not have noticed yet that they have theirs.
+    alone: Option<Turn>,
+    last_turn: Turn,
     asker: Option<Waker>,
     /// Whether it has rung for him and he has not looked yet. Until somebody does, it does not ring again.
     is_unheard: bool,
@@ -20,16 +24,19 @@ struct Wakers {
 }
 
 impl Bell {
-    /// So many wait for an answer now. Of two, nobody reads what is the other's.
-    pub(super) fn wait(&self, one: bool) {
+    /// Somebody waits for an answer now, alone or not: of two, nobody reads what is the other's.
+    pub(super) fn wait(&self, alone: bool) -> Turn {
         let mut wakers = locked(&self.0);
-        wakers.is_alone = one;
+        wakers.last_turn += 1;
+        let turn = wakers.last_turn;
+        wakers.alone = alone.then_some(turn);
         let asker = wakers.asker.take();
         let calls = std::mem::take(&mut wakers.is_unheard) || asker.is_some();
         let porter = wakers.porter.clone().filter(|_| calls);
         drop(wakers);
         // He hears of his answer in another way from now on.
         asker.into_iter().chain(porter).for_each(Waker::wake);
+        turn
     }
 
     /// Has the porter look, if it has rung for somebody who does not.
@@ -42,13 +49,13 @@ impl Bell {
     }
 
     /// Rings for this one, if it still waits alone.
-    pub(super) fn rings_for(&self, asker: &Waker) -> bool {
+    pub(super) fn rings_for(&self, turn: Turn, asker: &Waker) -> bool {
         let mut wakers = locked(&self.0);
-        wakers.is_unheard = false;
-        if wakers.is_alone {
-            wakers.asker = Some(asker.clone());
+        let is_alone = wakers.alone == Some(turn);
+        if is_alone {
+            (wakers.asker, wakers.is_unheard) = (Some(asker.clone()), false);
         }
-        wakers.is_alone
+        is_alone
     }
 
     /// Who the porter is.
@@ -60,13 +67,18 @@ impl Bell {
     }
 
     /// Whoever it rang for has looked, or somebody else will.
-    pub(super) fn forget_asker(&self) {
+    pub(super) fn forget(&self, turn: Turn) {
         let mut wakers = locked(&self.0);
-        (wakers.asker, wakers.is_unheard) = (None, false);
+        if wakers.alone == Some(turn) {
+            (wakers.alone, wakers.asker, wakers.is_unheard) = (None, None, false);
+        }
     }
 
-    pub(super) fn wake_asker(&self) {
-        let asker = locked(&self.0).asker.take();
+    /// Somebody else than the one who waits alone has read: it may be the answer that he waits for. He hears of it in no other way.
+    pub(super) fn wake_asker(&self, reader: Option<Turn>) {
+        let mut wakers = locked(&self.0);
+        let asker = if reader.is_some() && wakers.alone == reader { None } else { wakers.asker.take() };
+        drop(wakers);
         asker.into_iter().for_each(Waker::wake);
     }
 

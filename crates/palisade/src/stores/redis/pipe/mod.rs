@@ -31,7 +31,7 @@ use redis::{RedisError, RedisResult, Value};
 use tokio::sync::oneshot;
 
 use self::asker::Asker;
-use self::bell::Bell;
+use self::bell::{Bell, Turn};
 use self::halves::{Inward, Outward, Reader, Waiting, Writer, write_now};
 use self::porter::Porter;
 
@@ -82,7 +82,7 @@ impl Shared {
         };
         // They hear that nobody answers.
         drop(waiting);
-        self.bell.wake_asker();
+        self.bell.wake_asker(None);
         self.bell.call_porter();
     }
 
@@ -97,7 +97,7 @@ impl Shared {
     /// Reads for one who asks, until nothing more is there: only then the bell rings for what comes next. `false` when nothing was
     /// there at all. Where somebody else reads just now, and may have looked too early, the porter looks again. What is wrong with
     /// the connection the porter sees to as well.
-    fn read_for_asker(&self) -> bool {
+    fn read_for_asker(&self, turn: Turn) -> bool {
         let mut inward = match self.inward.try_lock() {
             Ok(inward) => inward,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -110,15 +110,19 @@ impl Shared {
         loop {
             match self.read(&mut inward) {
                 Poll::Ready(Ok(())) => has_read = true,
-                Poll::Pending => return has_read,
+                Poll::Pending => break,
                 Poll::Ready(Err(_)) => {
                     inward.has_ended = true;
-                    drop(inward);
                     self.bell.call_porter();
-                    return has_read;
+                    break;
                 }
             }
         }
+        drop(inward);
+        if has_read {
+            self.bell.wake_asker(Some(turn));
+        }
+        has_read
     }
 }
 
@@ -144,8 +148,8 @@ impl Pipe {
     /// on a pipe that is closed.
     pub(super) async fn answer(&self, request: &[u8]) -> RedisResult<Value> {
         let (reply, answer) = oneshot::channel();
-        self.send(request, Waiting::One(reply))?;
-        let mut asker = Asker::of(&self.0, answer);
+        let turn = self.send(request, Waiting::One(reply))?;
+        let mut asker = Asker::of(&self.0, turn, answer);
         poll_fn(|context| asker.poll(context)).await.map_err(|_| unanswered())
     }
 
@@ -156,7 +160,7 @@ impl Pipe {
         answers.await.map_err(|_| unanswered())
     }
 
-    fn send(&self, request: &[u8], waiting: Waiting) -> RedisResult<()> {
+    fn send(&self, request: &[u8], waiting: Waiting) -> RedisResult<Turn> {
         let mut outward = locked(&self.0.outward);
         // What others have left, or many will write, goes in one go.
         let by_hand = outward.unwritten.is_empty() && outward.waiting.len() < BY_HAND;
@@ -164,18 +168,15 @@ impl Pipe {
         let one = matches!(waiting, Waiting::One(_));
         let written = if by_hand { write_now(writer, request) } else { Some(0) };
         outward.waiting.push_back(waiting);
-        // Of more than two, the second has seen to it.
-        if let count @ (1 | 2) = outward.waiting.len() {
-            self.0.bell.wait(one && count == 1);
-        }
+        let turn = self.0.bell.wait(one && outward.waiting.len() == 1);
         if written == Some(request.len()) {
-            return Ok(());
+            return Ok(turn);
         }
         outward.unwritten.extend_from_slice(&request[written.unwrap_or(request.len())..]);
         self.0.is_left.store(true, Ordering::Release);
         drop(outward);
         self.0.bell.call_porter();
-        Ok(())
+        Ok(turn)
     }
 
     /// Whoever waits for an answer has none, and nothing is sent any more.

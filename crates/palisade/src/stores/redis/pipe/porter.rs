@@ -43,8 +43,7 @@ impl Porter {
         }
         let read = self.shared.read(&mut locked(&self.shared.inward));
         if read.is_ready() {
-            // It may be his answer.
-            self.shared.bell.wake_asker();
+            self.shared.bell.wake_asker(None);
         }
         read
     }

@@ -197,6 +197,27 @@ async fn who_leaves_when_he_is_woken_has_the_porter_look() {
     assert_eq!(in_time(heard.recv()).await.unwrap(), Some(b"hello".to_vec()));
 }
 
+/// Two at a time in a runtime with two threads: each is alone now and then, and then not. Nobody's wake is lost to the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_come_and_go_have_all_their_answers() {
+    let server = tokio::task::spawn_blocking(Redis::start).await.unwrap();
+    let (pipe, _heard) = pipe_to(&server).await;
+    let pipe = Arc::new(pipe);
+    let ask = |task: u32| {
+        let pipe = Arc::clone(&pipe);
+        tokio::spawn(async move {
+            for number in 0..5000 {
+                let text = format!("{task} {number}").into_bytes();
+                assert_eq!(in_time(pipe.answer(&echo(&text))).await.unwrap(), Value::BulkString(text));
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..3).map(ask).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
 /// The end of the connection is told to one who reads himself, and to whoever listens.
 #[tokio::test]
 async fn who_asks_alone_hears_of_the_end() {
