@@ -28,7 +28,7 @@
 //! | verb | requests |
 //! |---|---|
 //! | acquire, free | 1 transaction |
-//! | acquire, in line | 1 transaction, 1 watch, 1 more after a while; 1 read more if something was written meanwhile |
+//! | acquire, in line | 1 transaction, 1 watch unless one rests (see `resting`), 1 more after a while; 1 read more if something was written meanwhile |
 //! | hand-off | the release, and 1 read by whoever is next; permits are written as well, and then the one behind them reads |
 //! | release | 1 deletion |
 //! | a hold longer than 100 ms | 1 watch, and 1 read for a hundred keys |
@@ -53,6 +53,7 @@ mod past;
 mod plain;
 mod proto;
 mod renewing;
+mod resting;
 mod seats;
 mod session;
 mod settings;
