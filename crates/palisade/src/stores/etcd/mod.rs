@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Claims, looks and releases run in the caller's own task, by a connection of its runtime: see `lane`. Sessions, streams, and all
-//! that nobody waits for are the client's own thread's: see `lanes`. `packed` is what such a connection writes by.
+//! that nobody waits for are the client's own thread's: see `lanes`. `direct` is what those who ask often write
+//! by, and `packed` what all others do.
 //! `together` lets claims and releases go together that find others on their way.
 //! `seats` is where the keys are, and which are used again.
 //! `electing` is what elections add: the leader's value, and who watches it.
@@ -36,6 +37,7 @@
 
 mod asking;
 mod claiming;
+mod direct;
 mod electing;
 mod ending;
 mod entry;

@@ -8,7 +8,7 @@ use super::entry::{Entry, Purpose};
 use super::known::{Claims, Known, Waiting};
 use super::lanes::{Place, ended};
 use super::leaving::Leaving;
-use super::members::{Again, Failed, Members, Sent};
+use super::members::{Again, Failed, Members, Sent, Where};
 use super::proto::{DeleteRangeRequest, KeyValue, Request, TXN, TxnRequest, TxnResponse};
 use super::seats::Seat;
 use super::session::{Session, Sessions};
@@ -22,6 +22,7 @@ use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
+use crate::stores::runtimes;
 
 /// The key of a claim is watched only after so long: most holds and most waits are shorter, and then a watch would cost more than
 /// the lock. Until then a look tells whether it is there: when a waiter is granted, and at every renewal.
@@ -143,6 +144,11 @@ impl Shared {
             Place::Here(lane) => lane.gather(&self.members).ask(verb).await,
             Place::Client => {
                 let (members, lane) = (Arc::clone(&self.members), self.members.lanes.clients()?);
+                if runtimes::of_caller().is_none()
+                    && let Some(_guest) = lane.guest(members.current())
+                {
+                    return verb.alone(&members, Where::Here).await;
+                }
                 self.members.lanes.in_client(async move { Ok(lane.gather(&members).ask(verb).await) }).await?
             }
         };
