@@ -225,6 +225,48 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
     }
 }
 
+/// Where some take turns, each waits behind the same one again: its watch stays open, and a turn is a claim, a look and a release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_turns_opens_no_watch_for_each() {
+    const TURNS: u64 = 100;
+    let server = Etcd::start();
+    let clients: Vec<Client> = (0..4).map(|_| client(&server)).collect();
+    let take_turns = async |turns: u64| {
+        let tasks: Vec<_> = clients
+            .iter()
+            .map(|client| {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    for _ in 0..turns {
+                        release(acquire(&client, "turns").await).await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+    };
+    // What each needs to wait for the first time.
+    take_turns(2).await;
+    let since = Since::now(&server);
+    take_turns(TURNS).await;
+    let turns = TURNS * clients.len() as u64;
+    let (claims, releases) = (since.requests(&server, "Txn"), since.requests(&server, "DeleteRange"));
+    let messages = since.received(&server, "Watch");
+    println!(
+        "{turns} turns: {claims} transactions, {releases} releases, {messages} messages on watches, {:?}",
+        since.1.elapsed()
+    );
+    assert_eq!(releases, turns);
+    let heartbeats = clients.len() as u64 * since.ticks(HEARTBEAT);
+    // A look more where somebody has changed places with another just then.
+    assert!(claims <= 2 * turns + turns / 20 + heartbeats, "{claims} transactions for {turns} turns");
+    // Two of each turn would be one opened and one closed.
+    assert!(messages <= turns / 2 + heartbeats, "{messages} messages for {turns} turns");
+    eventually("nothing is watched that nobody needs", async || Metrics::of(&server).watches() == 0).await;
+}
+
 /// One process of [`after_many_cycles_and_kills_nothing_is_left`].
 #[test]
 #[ignore = "started by another test"]

@@ -59,12 +59,17 @@ impl Contest {
         }
         // The processes count their CPU from the start on: this is their share of the time that counts.
         let client = client.mul_f64(length.as_secs_f64() / (SETTLE + length).as_secs_f64());
-        turns.retain(|turn| turn.at >= counts_from);
-        Ok(Contest::new(turns, length, (client, served), counted))
+        Ok(Contest::new(turns, (counts_from, length), (client, served), counted))
     }
 
-    fn new(mut turns: Vec<Turn>, length: Duration, (client, server): (Duration, Duration), counted: Vec<f64>) -> Contest {
-        let changes = order::owner_changes(&mut turns) as f64;
+    fn new(
+        mut turns: Vec<Turn>,
+        (counts_from, length): (Duration, Duration),
+        (client, server): (Duration, Duration),
+        counted: Vec<f64>,
+    ) -> Contest {
+        let changes = order::owner_changes(&mut turns, counts_from) as f64;
+        turns.retain(|turn| turn.at >= counts_from);
         let waits = turns.iter().map(|turn| turn.waited).collect();
         Contest {
             round: Round::new(waits, length, client, server),

@@ -49,7 +49,7 @@ pub(super) struct Waiting {
     pub(super) is_near: bool,
     /// Whether the watch has told of something since.
     pub(super) told: bool,
-    /// The revision of the last deletion that the watch has told of.
+    /// When the last of what the watch has told of was.
     pub(super) heard: i64,
 }
 

@@ -15,6 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use super::direct::Asked;
 use super::failure::{Remedy, denied, remedy};
 use super::lane::Lane;
 use super::lanes::{Lanes, Place};
@@ -26,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::url::{Host, Secret};
 
 /// The longest answer that is taken: a line of some hundred thousand keys.
-const LONGEST_ANSWER: usize = 64 << 20;
+pub(super) const LONGEST_ANSWER: usize = 64 << 20;
 
 /// How long a member may leave a request unanswered before others are asked what comes next.
 pub(super) const SUSPECT: Duration = Duration::from_millis(500);
@@ -37,7 +38,7 @@ const CATCHES_UP: Duration = Duration::from_millis(100);
 /// How often one request logs in: whoever changes users and roles mostly changes several.
 const LOGINS: usize = 3;
 
-type Token = MetadataValue<tonic::metadata::Ascii>;
+pub(super) type Token = MetadataValue<tonic::metadata::Ascii>;
 
 /// Whether a request may be sent again when nobody knows whether it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,15 @@ pub(super) enum Again {
     Freely,
     /// The second answer would not be the first.
     Never,
+}
+
+/// In which thread a request is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    /// In one of the runtime whose connections it goes by.
+    Its,
+    /// In the caller's, whichever that is.
+    Here,
 }
 
 /// How often a request was sent that has its answer.
@@ -57,7 +67,7 @@ pub(super) enum Sent {
 }
 
 /// An error, and what it says of the request.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Failed {
     pub(super) error: Error,
     /// The lease that it names is gone.
@@ -187,12 +197,13 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        self.ask_counted(path, question, again).await.map(|(answer, _)| answer)
+        self.ask_from(Where::Its, path, question, again).await.map(|(answer, _)| answer)
     }
 
     /// As [`ask`](Members::ask), and says how often it was sent.
-    pub(super) async fn ask_counted<Q, A>(
+    pub(super) async fn ask_from<Q, A>(
         self: &Arc<Self>,
+        from: Where,
         path: &'static str,
         question: Q,
         again: Again,
@@ -201,7 +212,7 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        if let Place::Here(_) = self.lanes.place()? {
+        if from == Where::Here || matches!(self.lanes.place()?, Place::Here(_)) {
             return self.ask_in_time(path, question, again).await;
         }
         let members = Arc::clone(self);
@@ -233,6 +244,7 @@ impl Members {
                     _ => {
                         self.turn_from(attempt.place);
                         attempt.lane.doubt();
+                        attempt.lane.give_up(attempt.place, None);
                     }
                 }
             }
@@ -247,7 +259,8 @@ impl Members {
                 }
                 left => left.min(next_look),
             };
-            timer.as_mut().reset(tokio::time::Instant::now() + pause);
+            // By the clock of the timer, which may not be that of whoever asks.
+            timer.as_mut().reset((Instant::now() + pause).into());
         }
     }
 
@@ -433,7 +446,7 @@ impl Member {
     async fn send<Q, A>(
         &self,
         place: usize,
-        lane: &Lane,
+        lane: &Arc<Lane>,
         path: &'static str,
         question: Q,
         token: Option<Token>,
@@ -442,11 +455,19 @@ impl Member {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
+        if let Some(direct) = lane.direct(place) {
+            match direct.ask(path, &question, token.as_ref()).await {
+                Asked::Sent(answer) => return answer,
+                Asked::NotSent => lane.give_up(place, Some(&direct)),
+            }
+        }
         let request = with_token(Request::new(question), token);
         let mut grpc = Grpc::new(self.channel(place, lane)).max_decoding_message_size(LONGEST_ANSWER);
         grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
         let codec = ProstCodec::<Q, A>::default();
-        grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+        let answer = grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)?;
+        lane.has_answered(place, &self.endpoint, &self.connector);
+        Ok(answer)
     }
 }
 

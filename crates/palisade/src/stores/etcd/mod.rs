@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Claims, looks and releases run in the caller's own task, by a connection of its runtime: see `lane`. Sessions, streams, and all
-//! that nobody waits for are the client's own thread's: see `lanes`. `packed` is what such a connection writes by.
+//! that nobody waits for are the client's own thread's: see `lanes`. `direct` is what those who ask often write
+//! by, and `packed` what all others do.
 //! `together` lets claims and releases go together that find others on their way.
 //! `seats` is where the keys are, and which are used again.
 //! `electing` is what elections add: the leader's value, and who watches it.
@@ -28,7 +29,7 @@
 //! | verb | requests |
 //! |---|---|
 //! | acquire, free | 1 transaction |
-//! | acquire, in line | 1 transaction, 1 watch, 1 more after a while; 1 read more if something was written meanwhile |
+//! | acquire, in line | 1 transaction, 1 watch unless one rests (see `resting`), 1 more after a while; 1 read more if something was written meanwhile |
 //! | hand-off | the release, and 1 read by whoever is next; permits are written as well, and then the one behind them reads |
 //! | release | 1 deletion |
 //! | a hold longer than 100 ms | 1 watch, and 1 read for a hundred keys |
@@ -36,6 +37,7 @@
 
 mod asking;
 mod claiming;
+mod direct;
 mod electing;
 mod ending;
 mod entry;
@@ -53,6 +55,7 @@ mod past;
 mod plain;
 mod proto;
 mod renewing;
+mod resting;
 mod seats;
 mod session;
 mod settings;

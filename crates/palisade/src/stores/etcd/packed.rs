@@ -4,6 +4,7 @@
 //! itself. That is one system call too many, and the server is woken twice. So what is flushed waits until every task that is
 //! ready has run once: no timer, and no delay that anybody could measure.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -32,6 +33,12 @@ impl Connector {
         http.set_keepalive(Some(keep_alive));
         http.set_connect_timeout(Some(connect_timeout));
         Connector(http)
+    }
+
+    /// A connection that writes what it is given, at once.
+    pub(super) async fn plain(mut self, uri: Uri) -> Result<TcpStream, <HttpConnector as Service<Uri>>::Error> {
+        poll_fn(|context| self.0.poll_ready(context)).await?;
+        Ok(self.0.call(uri).await?.into_inner())
     }
 }
 
@@ -132,8 +139,6 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Packed<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;

@@ -353,6 +353,12 @@ pub(super) struct WatchEvent {
     pub(super) kv: Option<KeyValue>,
 }
 
+impl WatchEvent {
+    pub(super) fn is_deletion(&self) -> bool {
+        self.kind == i32::from(EventKind::Delete)
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchResponse {
     #[prost(message, optional, tag = "1")]

@@ -8,7 +8,7 @@ use super::entry::{Entry, Purpose};
 use super::known::{Claims, Known, Waiting};
 use super::lanes::{Place, ended};
 use super::leaving::Leaving;
-use super::members::{Again, Failed, Members, Sent};
+use super::members::{Again, Failed, Members, Sent, Where};
 use super::proto::{DeleteRangeRequest, KeyValue, Request, TXN, TxnRequest, TxnResponse};
 use super::seats::Seat;
 use super::session::{Session, Sessions};
@@ -22,6 +22,7 @@ use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, Event, Gone, Mode, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
+use crate::stores::runtimes;
 
 /// The key of a claim is watched only after so long: most holds and most waits are shorter, and then a watch would cost more than
 /// the lock. Until then a look tells whether it is there: when a waiter is granted, and at every renewal.
@@ -143,6 +144,11 @@ impl Shared {
             Place::Here(lane) => lane.gather(&self.members).ask(verb).await,
             Place::Client => {
                 let (members, lane) = (Arc::clone(&self.members), self.members.lanes.clients()?);
+                if runtimes::of_caller().is_none()
+                    && let Some(_guest) = lane.guest(members.current())
+                {
+                    return verb.alone(&members, Where::Here).await;
+                }
                 self.members.lanes.in_client(async move { Ok(lane.gather(&members).ask(verb).await) }).await?
             }
         };
@@ -321,8 +327,12 @@ impl Shared {
             // What is on record counts, and not what it is asked about as.
             (known.kind, known.mode) = (before.kind, before.mode);
             known.closed_until = before.closed_until.filter(|_| before.waiting.is_none()).or(known.closed_until);
-            if let Some(watch) = before.waiting.and_then(|waiting| waiting.watch) {
-                self.watcher.close(watch);
+            if let Some(Waiting { watch: Some(watch), blocker, .. }) = before.waiting {
+                match blocker.watched() {
+                    // It may stand behind the same one the next time.
+                    Some(_) => self.watcher.rest(&seat.line, watch),
+                    None => self.watcher.close(watch),
+                }
             }
         }
         let watched = known.own_watch.is_some();
@@ -412,16 +422,22 @@ impl Shared {
             if let Some(old) = waiting.watch.take() {
                 self.watcher.close(old);
             }
-            let (key, range_end) = match waiting.blocker.watched() {
-                Some(key) => (key.clone(), Vec::new()),
-                None => (seat.line.clone(), txn::prefix_end(&seat.line)),
-            };
             let (shared, id) = (Arc::downgrade(self), claim.id);
-            waiting.watch = Some(self.watcher.open(key, range_end, move |told| {
+            let tell = move |told: Told<'_>| {
                 if let Some(shared) = shared.upgrade() {
                     shared.blocker_told(id, told);
                 }
-            }));
+            };
+            let (watch, since) = match waiting.blocker.watched() {
+                Some(key) => self.watcher.open_again(&seat.line, key, tell),
+                None => (self.watcher.open(seat.line.clone(), txn::prefix_end(&seat.line), tell), None),
+            };
+            waiting.watch = Some(watch);
+            waiting.heard = since.map_or(0, |since| since.told);
+            // It was open before: what it has told already is not told again, and what was before it only a look can tell.
+            if since.is_some_and(|since| since.told.max(since.opened) > seen) {
+                waiting.mailbox.push(Woken::Ask);
+            }
         }
         known.waiting = Some(waiting);
         drop(book);
@@ -477,6 +493,8 @@ impl Shared {
                 waiting.told |= ask;
                 ask
             }
+            // What the line that we have read knew already.
+            Told::Changed(kv) if kv.mod_revision <= waiting.seen => false,
             // A key that only moves to another lease tells nothing, but to who waits for permits: its owner has got them.
             Told::Changed(kv) => waiting.blocker.watched().is_some() && (matches!(mode, Mode::Permits(_)) || lets_others_on(kv)),
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::lane::Lane;
 use super::lanes::ended;
-use super::members::{Again, Failed, Members, SUSPECT, Sent};
+use super::members::{Again, Failed, Members, SUSPECT, Sent, Where};
 use super::proto::{
     DELETE_RANGE, DeleteRangeRequest, DeleteRangeResponse, Request, RequestOp, Response, ResponseOp, TXN, TxnRequest, TxnResponse,
 };
@@ -29,6 +29,26 @@ pub(super) struct Verb {
     pub(super) line: Vec<u8>,
     pub(super) request: Request,
     pub(super) again: Again,
+}
+
+impl Verb {
+    /// Asks by itself.
+    pub(super) async fn alone(self, members: &Arc<Members>, from: Where) -> Result<(TxnResponse, Sent), Failed> {
+        match self.request {
+            Request::Txn(txn) => members.ask_from(from, TXN, txn, self.again).await,
+            Request::Delete(delete) => {
+                let (response, sent): (DeleteRangeResponse, Sent) =
+                    members.ask_from::<DeleteRangeRequest, _>(from, DELETE_RANGE, delete, self.again).await?;
+                let header = response.header.clone();
+                let responses = vec![ResponseOp { response: Some(Response::Delete(response)) }];
+                Ok((TxnResponse { header, succeeded: true, responses }, sent))
+            }
+            other @ (Request::Range(_) | Request::Put(_)) => {
+                let txn = TxnRequest { success: vec![RequestOp { request: Some(other) }], ..TxnRequest::default() };
+                members.ask_from(from, TXN, txn, self.again).await
+            }
+        }
+    }
 }
 
 pub(super) struct Carrier {
@@ -52,20 +72,7 @@ impl Carrier {
 
     async fn alone(&self, verb: Verb) -> Result<(TxnResponse, Sent), Failed> {
         let members = self.members.upgrade().ok_or_else(ended)?;
-        match verb.request {
-            Request::Txn(txn) => members.ask_counted(TXN, txn, verb.again).await,
-            Request::Delete(delete) => {
-                let (response, sent): (DeleteRangeResponse, Sent) =
-                    members.ask_counted::<DeleteRangeRequest, _>(DELETE_RANGE, delete, verb.again).await?;
-                let header = response.header.clone();
-                let responses = vec![ResponseOp { response: Some(Response::Delete(response)) }];
-                Ok((TxnResponse { header, succeeded: true, responses }, sent))
-            }
-            other @ (Request::Range(_) | Request::Put(_)) => {
-                let txn = TxnRequest { success: vec![RequestOp { request: Some(other) }], ..TxnRequest::default() };
-                members.ask_counted(TXN, txn, verb.again).await
-            }
-        }
+        verb.alone(&members, Where::Its).await
     }
 
     async fn one_by_one(&self, group: Vec<Verb>, before: Sent) -> Vec<Result<(TxnResponse, Sent), Failed>> {
@@ -104,7 +111,7 @@ impl Carries for Carrier {
         let success = group.iter().map(|verb| RequestOp { request: Some(verb.request.clone()) }).collect();
         let together = TxnRequest { success, ..TxnRequest::default() };
         let answer = match self.members.upgrade() {
-            Some(members) => members.ask_counted::<_, TxnResponse>(TXN, together, again).await,
+            Some(members) => members.ask_from::<_, TxnResponse>(Where::Its, TXN, together, again).await,
             None => Err(ended().into()),
         };
         match answer {

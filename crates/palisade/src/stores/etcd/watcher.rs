@@ -12,9 +12,9 @@ use tokio::sync::{Notify, mpsc};
 
 use super::members::Members;
 use super::proto::{
-    EventKind, KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
-    WatchVerb,
+    KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchVerb,
 };
+use super::resting::{Resting, Since};
 use crate::error::ErrorKind;
 use crate::lease::{BootClock, Clock, Moment};
 
@@ -44,7 +44,7 @@ pub(super) enum Told<'a> {
     Denied,
 }
 
-type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
+pub(super) type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
 
 /// What becomes of the stream, for whoever must hear of it.
 pub(super) enum Contact {
@@ -53,36 +53,50 @@ pub(super) enum Contact {
 }
 
 pub(super) struct Watcher {
-    members: Arc<Members>,
+    pub(super) members: Arc<Members>,
     state: Mutex<State>,
     contact: Box<dyn Fn(Contact) + Send + Sync>,
     hung: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct State {
-    watches: HashMap<i64, Watch>,
+pub(super) struct State {
+    pub(super) watches: HashMap<i64, Watch>,
+    /// Those among them that nobody needs just now.
+    pub(super) resting: Resting,
     /// Never used twice, not even on another stream.
     last_id: i64,
-    out: Option<mpsc::UnboundedSender<WatchRequest>>,
-    running: bool,
+    pub(super) out: Option<mpsc::UnboundedSender<WatchRequest>>,
+    pub(super) running: bool,
     /// Since when a sign of life is awaited.
     asked: Option<Moment>,
     /// When a denial last made us log in again.
     logged_in: Option<Moment>,
 }
 
-#[derive(Clone)]
-struct Watch {
-    key: Vec<u8>,
+pub(super) struct Watch {
+    pub(super) key: Vec<u8>,
     range_end: Vec<u8>,
-    sink: Sink,
+    pub(super) sink: Sink,
+    /// What it has seen; none until it is open.
+    pub(super) since: Option<Since>,
 }
 
 impl Watch {
     fn create(&self, id: i64) -> WatchRequest {
         let create = WatchCreateRequest { key: self.key.clone(), range_end: self.range_end.clone(), watch_id: id };
         WatchRequest { verb: Some(WatchVerb::Create(create)) }
+    }
+}
+
+impl State {
+    /// Closes a watch, if it is still there.
+    pub(super) fn close(&mut self, id: i64) {
+        if self.watches.remove(&id).is_some()
+            && let Some(out) = &self.out
+        {
+            let _ = out.send(cancel(id));
+        }
     }
 }
 
@@ -96,7 +110,7 @@ impl Watcher {
         Arc::new(Watcher { members: Arc::clone(members), state: Mutex::default(), contact, hung: Arc::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,7 +121,7 @@ impl Watcher {
         range_end: Vec<u8>,
         sink: impl Fn(Told<'_>) + Send + Sync + 'static,
     ) -> i64 {
-        let watch = Watch { key, range_end, sink: Arc::new(sink) };
+        let watch = Watch { key, range_end, sink: Arc::new(sink), since: None };
         let mut state = self.lock();
         state.last_id += 1;
         let id = state.last_id;
@@ -123,12 +137,7 @@ impl Watcher {
     }
 
     pub(super) fn close(&self, id: i64) {
-        let mut state = self.lock();
-        if state.watches.remove(&id).is_some()
-            && let Some(out) = &state.out
-        {
-            let _ = out.send(cancel(id));
-        }
+        self.lock().close(id);
     }
 
     /// Asks the stream for a sign of life. One that has left the last such question unanswered is given up, and whoever relies on
@@ -154,10 +163,11 @@ impl Watcher {
     }
 
     /// Begins a stream: what is to be sent, all watches first.
-    fn begin(&self) -> mpsc::UnboundedReceiver<WatchRequest> {
+    pub(super) fn begin(&self) -> mpsc::UnboundedReceiver<WatchRequest> {
         let (out, requests) = mpsc::unbounded_channel();
         let mut state = self.lock();
         state.asked = None;
+        state.none_rests();
         for (id, watch) in &state.watches {
             let _ = out.send(watch.create(*id));
         }
@@ -175,14 +185,19 @@ impl Watcher {
         state.running
     }
 
-    fn sink(&self, id: i64) -> Option<Sink> {
-        self.lock().watches.get(&id).map(|watch| Arc::clone(&watch.sink))
+    /// Whoever is to hear of a message. What it says of its watch is taken up first, in the same step.
+    fn sink(&self, message: &WatchResponse) -> Option<Sink> {
+        let mut state = self.lock();
+        let watch = state.watches.get_mut(&message.watch_id)?;
+        watch.note(message);
+        Some(Arc::clone(&watch.sink))
     }
 
-    fn close_all(&self) {
+    pub(super) fn close_all(&self) {
         let sinks: Vec<Sink> = {
             let mut state = self.lock();
             state.out = None;
+            state.none_rests();
             state.watches.values().map(|watch| Arc::clone(&watch.sink)).collect()
         };
         sinks.iter().for_each(|sink| sink(Told::Closed));
@@ -199,7 +214,7 @@ impl Watcher {
     }
 
     /// Takes a message; `false` when the stream must be opened anew.
-    fn take(&self, message: &WatchResponse) -> bool {
+    pub(super) fn take(&self, message: &WatchResponse) -> bool {
         self.lock().asked = None;
         if message.canceled && message.cancel_reason.contains("permission denied") {
             // A login that has run out is told in the same words.
@@ -215,7 +230,7 @@ impl Watcher {
             return true;
         }
         // One that was closed meanwhile has none; a number below zero is no watch's: the server refuses it as a whole.
-        let Some(sink) = self.sink(message.watch_id) else { return !(message.canceled && message.watch_id < 0) };
+        let Some(sink) = self.sink(message) else { return !(message.canceled && message.watch_id < 0) };
         if message.canceled {
             tracing::debug!(reason = %message.cancel_reason, "the server ended a watch");
             return false;
@@ -225,7 +240,7 @@ impl Watcher {
         }
         for event in &message.events {
             match &event.kv {
-                Some(kv) if event.kind == i32::from(EventKind::Delete) => sink(Told::Deleted(kv)),
+                Some(kv) if event.is_deletion() => sink(Told::Deleted(kv)),
                 Some(kv) => sink(Told::Changed(kv)),
                 None => {}
             }
