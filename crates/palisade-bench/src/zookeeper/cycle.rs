@@ -9,9 +9,9 @@ use palisade_testkit::zookeeper::{Make, Raw};
 use super::curator::Curator;
 use super::elsewhere::Elsewhere;
 use super::pace::{self, Pace};
-use super::{LEASE, Setting};
+use super::{LEASE, Setting, turns};
 use crate::compare::Result;
-use crate::compare::round::{ratio, take_turns};
+use crate::compare::round::ratio;
 use crate::compare::verdict::{Verdicts, Wanted};
 use crate::compare::way::{Caller, Way};
 
@@ -43,7 +43,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
         cycles(side, WARM)?;
     }
     let [ours, raw, floor, blocking, curator] =
-        take_turns(&sides, |side| Pace::measure(&setting.server, || cycles(side, setting.round)))?;
+        turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || cycles(side, length)))?;
     pace::print("cycle: ours", &ours);
     pace::print("cycle: raw, own thread", &raw);
     pace::print("cycle: floor", &floor);

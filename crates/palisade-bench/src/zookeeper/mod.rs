@@ -11,6 +11,7 @@ mod handoff;
 mod pace;
 mod server;
 mod tasks;
+mod turns;
 
 pub(crate) use handoff::worker;
 

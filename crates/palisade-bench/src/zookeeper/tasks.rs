@@ -9,12 +9,12 @@ use palisade::Client;
 use palisade_testkit::zookeeper::Raw;
 use tokio::task::JoinSet;
 
-use super::Setting;
 use super::curator::Curator;
 use super::cycle::ours_until;
 use super::pace::{self, Pace};
+use super::{Setting, turns};
 use crate::compare::Result;
-use crate::compare::round::{ratio, take_turns};
+use crate::compare::round::ratio;
 use crate::compare::verdict::{Verdicts, Wanted};
 use crate::compare::way::{Caller, Way};
 
@@ -37,7 +37,8 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     for side in &sides {
         all(side, WARM)?;
     }
-    let [ours, raw, curator] = take_turns(&sides, |side| Pace::measure(&setting.server, || all(side, setting.round)))?;
+    let [ours, raw, curator] =
+        turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || all(side, length)))?;
     pace::print(&format!("{TASKS} tasks: ours"), &ours);
     pace::print(&format!("{TASKS} tasks: raw"), &raw);
     pace::print(&format!("{TASKS} tasks: Curator"), &curator);
