@@ -14,7 +14,7 @@ use palisade::store::Revoked;
 use palisade::{ErrorKind, Guard, LossReason, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::etcd::Etcd;
-use palisade_testkit::proxy::Way;
+use palisade_testkit::proxy::{Proxy, Way};
 
 /// The seconds that the lease of the only key has left, by the server's word.
 fn seconds_left(server: &Etcd) -> u64 {
@@ -82,6 +82,17 @@ async fn a_short_minimum_hold_is_kept_through_the_release() {
     assert!(client.mutex("short").try_acquire().await.expect("an answer").is_none());
 }
 
+/// Nothing passes: neither by the connections that are open, nor by one that is just being opened.
+fn cut_off(proxy: &Proxy) {
+    proxy.refuse();
+    proxy.freeze();
+}
+
+fn reachable_again(proxy: &Proxy) {
+    proxy.reset();
+    proxy.heal();
+}
+
 /// The first release is not answered. The second one must not open the name.
 #[tokio::test]
 async fn a_release_that_is_asked_for_twice_keeps_the_name_closed() {
@@ -89,9 +100,9 @@ async fn a_release_that_is_asked_for_twice_keeps_the_name_closed() {
     let proxy = proxy(&server);
     let (inside, outside) = (connect(format!("etcd://{}/lock?request_timeout=500ms", proxy.address())), client(&server));
     let guard = inside.mutex("twice").lease(LONG).min_hold(LONG * 2).acquire().await.expect("a grant");
-    proxy.freeze();
+    cut_off(&proxy);
     assert_eq!(guard.release().await.expect("an answer"), Released::Unknown);
-    proxy.reset();
+    reachable_again(&proxy);
     // It is tried again in the background. What is closed is held by nobody.
     eventually("it is closed", async || server.etcdctl(&["get", "lock/", "--prefix"]).contains("purpose=closed")).await;
     assert!(outside.mutex("twice").try_acquire().await.expect("an answer").is_none());
@@ -148,12 +159,12 @@ async fn a_plain_claim_that_asks_again_is_not_withdrawn() {
     let asking = connect(format!("etcd://{}/lock?format=plain&request_timeout=1s", proxy.address()));
     let held = holder.mutex("again").lease(LONG).acquire().await.expect("a grant");
     let warm = asking.mutex("warm").lease(LONG).acquire().await.expect("a grant");
-    proxy.freeze();
+    cut_off(&proxy);
     let lock = asking.mutex("again").lease(LONG).store_wait(LONG);
     let waiting = tokio::spawn(async move { lock.acquire().await });
     // No answer comes: it does not know whether its claim has arrived.
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    proxy.reset();
+    reachable_again(&proxy);
     // It is turned away now, and asks again when the name is free.
     eventually("it is turned away", async || Metrics::of(&server).watches() >= 2).await;
     assert_eq!(held.release().await.expect("an answer"), Released::Done);

@@ -3,10 +3,12 @@
 //! Turns are short, so that whatever else the machine does hits all sides. Every figure is the median of the rounds with the
 //! least and the greatest; a ratio is the median of the rounds' own ratios.
 
+pub(crate) mod apart;
 pub(crate) mod contest;
 mod order;
 pub(crate) mod round;
 pub(crate) mod spread;
+pub(crate) mod turns;
 pub(crate) mod verdict;
 pub(crate) mod way;
 pub(crate) mod worker;
@@ -25,6 +27,9 @@ pub(crate) const ROUNDS: usize = 5;
 
 /// The private server that all sides use.
 pub(crate) trait Server {
+    /// Its process.
+    fn pid(&self) -> u32;
+
     /// CPU time that it has used so far.
     fn cpu(&self) -> Result<Duration>;
 

@@ -6,13 +6,16 @@ use super::Setting;
 use super::lock::Side;
 use super::raw::{Elsewhere, Raw};
 use crate::compare::Result;
-use crate::compare::round::{self, Round, ratio, take_turns};
+use crate::compare::apart::Apart;
+use crate::compare::round::{self, Round, ratio};
+use crate::compare::turns;
 use crate::compare::verdict::{Verdicts, Wanted};
 use crate::compare::way::{Caller, Way};
 
 const WARM: Duration = Duration::from_millis(200);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
+    let _apart = Apart::keep(&setting.server)?;
     Way::ALL.into_iter().try_for_each(|way| one(setting, way, verdicts))
 }
 
@@ -26,11 +29,11 @@ fn one(setting: &Setting, way: Way, verdicts: &mut Verdicts) -> Result<()> {
     for side in &sides {
         caller.call(cycles(side, WARM))?;
     }
-    let turn = |side: &Side| {
+    let turn = |side: &Side, length| {
         setting.server.compact()?;
-        Round::measure(&setting.server, || caller.call(cycles(side, setting.round)))
+        Round::measure(&setting.server, || caller.call(cycles(side, length)))
     };
-    let [ours, here, elsewhere] = take_turns(&sides, turn)?;
+    let [ours, here, elsewhere] = turns::take(&sides, setting.round, turn)?;
     let way = way.label();
     round::print(&format!("{way}: ours"), &ours, "cycle");
     round::print(&format!("{way}: raw, same runtime"), &here, "cycle");

@@ -72,6 +72,10 @@ impl Server {
 }
 
 impl compare::Server for Server {
+    fn pid(&self) -> u32 {
+        self.etcd.pid()
+    }
+
     /// By the kernel's count of every thread, to the nanosecond. A Go program's threads stay.
     fn cpu(&self) -> Result<Duration> {
         let mut nanos = 0;

@@ -4,14 +4,17 @@ use std::time::{Duration, Instant};
 
 use super::lock::Side;
 use super::raw::{self, Elsewhere};
-use super::round::{self, Round, ratio, take_turns};
+use super::round::{self, Round, ratio};
 use super::verdict::{Verdicts, Wanted};
 use super::way::{Caller, Way};
 use super::{Result, Setting, floor};
+use crate::compare::apart::Apart;
+use crate::compare::turns;
 
 const WARM: Duration = Duration::from_millis(100);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
+    let _apart = Apart::keep(&setting.server)?;
     Way::ALL.into_iter().try_for_each(|way| one(setting, way, verdicts))
 }
 
@@ -27,8 +30,8 @@ fn one(setting: &Setting, way: Way, verdicts: &mut Verdicts) -> Result<()> {
     for side in &sides {
         caller.call(cycles(side, WARM))?;
     }
-    let turn = |side: &Side| Round::measure(&setting.server, || caller.call(cycles(side, setting.round)));
-    let [ours, here, elsewhere, floor] = take_turns(&sides, turn)?;
+    let turn = |side: &Side, length| Round::measure(&setting.server, || caller.call(cycles(side, length)));
+    let [ours, here, elsewhere, floor] = turns::take(&sides, setting.round, turn)?;
     let way = way.label();
     round::print(&format!("{way}: ours"), &ours, "cycle");
     round::print(&format!("{way}: raw, same runtime"), &here, "cycle");

@@ -29,6 +29,10 @@ impl Server {
 }
 
 impl compare::Server for Server {
+    fn pid(&self) -> u32 {
+        self.redis.pid()
+    }
+
     /// It says so itself, to the microsecond; the kernel's table counts in hundredths of a second.
     fn cpu(&self) -> Result<Duration> {
         let said = self.redis.try_call(&["INFO", "cpu"])?.text();

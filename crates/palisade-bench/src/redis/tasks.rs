@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::lock::Side;
-use super::round::{self, Round, ratio, take_turns};
+use super::round::{self, Round, ratio};
 use super::verdict::{Verdicts, Wanted};
 use super::way::{Caller, Way};
 use super::{Result, Setting, floor, raw};
+use crate::compare::turns;
 
 const TASKS: usize = 64;
 const WARM: Duration = Duration::from_millis(100);
@@ -29,8 +30,8 @@ fn one(setting: &Setting, way: Way, label: &str, verdicts: &mut Verdicts) -> Res
     for side in &sides {
         caller.call(all(side.clone(), WARM))?;
     }
-    let cycles = |side: &Side| Round::measure(&setting.server, || caller.call(all(side.clone(), setting.round)));
-    let [ours, raw, floor] = take_turns(&sides, cycles)?;
+    let turn = |side: &Side, length| Round::measure(&setting.server, || caller.call(all(side.clone(), length)));
+    let [ours, raw, floor] = turns::take(&sides, setting.round, turn)?;
     round::print(&format!("{TASKS} tasks, {label}: ours"), &ours, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: raw"), &raw, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: floor"), &floor, "cycle");

@@ -9,9 +9,11 @@ use palisade_testkit::zookeeper::{Make, Raw};
 use super::curator::Curator;
 use super::elsewhere::Elsewhere;
 use super::pace::{self, Pace};
-use super::{LEASE, Setting, turns};
+use super::{LEASE, Setting};
 use crate::compare::Result;
+use crate::compare::apart::Apart;
 use crate::compare::round::ratio;
+use crate::compare::turns;
 use crate::compare::verdict::{Verdicts, Wanted};
 use crate::compare::way::{Caller, Way};
 
@@ -37,7 +39,9 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     raw.create("/floor", b"", Make::Persistent)?;
     let elsewhere = Side::Elsewhere(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
     let floor = Side::Floor(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
+    // Before the cores are shared out: a Java has more to do than one of them can.
     let curator = Curator::start(setting.server.url(), "cycle curator")?;
+    let _apart = Apart::keep(&setting.server)?;
     let sides = [Side::Ours(caller, ours), elsewhere, floor, Side::Blocking(RefCell::new(raw)), Side::Curator(curator)];
     for side in &sides {
         cycles(side, WARM)?;

@@ -11,7 +11,6 @@ mod handoff;
 mod pace;
 mod server;
 mod tasks;
-mod turns;
 
 pub(crate) use handoff::worker;
 

@@ -61,6 +61,10 @@ impl Server {
 }
 
 impl compare::Server for Server {
+    fn pid(&self) -> u32 {
+        self.zookeeper.pid()
+    }
+
     /// By the kernel's count of every thread, to the nanosecond. Those that do the work stay.
     fn cpu(&self) -> Result<Duration> {
         let mut nanos = 0;

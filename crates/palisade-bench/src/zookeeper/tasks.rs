@@ -9,12 +9,13 @@ use palisade::Client;
 use palisade_testkit::zookeeper::Raw;
 use tokio::task::JoinSet;
 
+use super::Setting;
 use super::curator::Curator;
 use super::cycle::ours_until;
 use super::pace::{self, Pace};
-use super::{Setting, turns};
 use crate::compare::Result;
 use crate::compare::round::ratio;
+use crate::compare::turns;
 use crate::compare::verdict::{Verdicts, Wanted};
 use crate::compare::way::{Caller, Way};
 

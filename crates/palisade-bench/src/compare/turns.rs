@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::compare::Result;
+use super::Result;
 
 /// Of each side.
 const TURNS: usize = 40;
@@ -14,7 +14,7 @@ const TURNS: usize = 40;
 const SHORTER: u32 = 5;
 
 /// Lets every side have its turn, again and again: the turns of each side.
-pub(super) fn take<S, R, const N: usize>(
+pub(crate) fn take<S, R, const N: usize>(
     sides: &[S; N],
     round: Duration,
     mut turn: impl FnMut(&S, Duration) -> Result<R>,
