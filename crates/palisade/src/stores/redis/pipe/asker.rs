@@ -1,7 +1,6 @@
 //! Who waits for an answer.
 
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use redis::Value;
@@ -31,12 +30,8 @@ impl<'a> Asker<'a> {
         let mut looks = self.is_rung_for;
         loop {
             let has_read = looks && self.shared.read_for_asker(self.turn);
-            match self.answer.try_recv() {
-                Err(TryRecvError::Empty) => {}
-                answer => {
-                    self.is_answered = true;
-                    return Poll::Ready(answer.map_err(|_| Closed));
-                }
+            if let Some(answer) = self.taken() {
+                return Poll::Ready(answer);
             }
             if !has_read {
                 self.is_rung_for = self.shared.bell.rings_for(self.turn, context.waker());
@@ -44,12 +39,23 @@ impl<'a> Asker<'a> {
                     // Somebody else reads.
                     return Pin::new(&mut self.answer).poll(context).map_err(|_| Closed);
                 }
-                // Once more: what came before has not rung for us.
-                if !self.shared.read_for_asker(self.turn) && !self.shared.is_closed.load(Ordering::Acquire) {
-                    return Poll::Pending;
+                // Once more: what came before has not rung for us, and of what somebody else has read since nobody has told us.
+                if !self.shared.read_for_asker(self.turn) {
+                    return self.taken().map_or(Poll::Pending, Poll::Ready);
                 }
             }
             looks = true;
+        }
+    }
+
+    /// The answer, if it is here, or will never be.
+    fn taken(&mut self) -> Option<Result<Value, Closed>> {
+        match self.answer.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            answer => {
+                self.is_answered = true;
+                Some(answer.map_err(|_| Closed))
+            }
         }
     }
 }

@@ -218,6 +218,20 @@ async fn those_who_come_and_go_have_all_their_answers() {
     }
 }
 
+/// One asks from a thread of his own, and the porter is in another: whoever of both reads, no answer is left lying.
+#[test]
+fn who_asks_from_another_thread_has_all_his_answers() {
+    let server = Redis::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (pipe, _heard) = runtime.block_on(pipe_to(&server));
+    for number in 0..20_000 {
+        let text = number.to_string().into_bytes();
+        // Somebody has the porter look again and again.
+        pipe.0.bell.call_porter();
+        assert_eq!(runtime.block_on(in_time(pipe.answer(&echo(&text)))).unwrap(), Value::BulkString(text));
+    }
+}
+
 /// The end of the connection is told to one who reads himself, and to whoever listens.
 #[tokio::test]
 async fn who_asks_alone_hears_of_the_end() {
