@@ -44,9 +44,14 @@ impl ClaimId {
 
     /// Writes what [`reveal`](ClaimId::reveal) shows.
     pub(crate) fn write(self, text: &mut String) {
-        let mut digits = [[0; 2]; 16];
-        digits.iter_mut().zip(self.0.to_be_bytes()).for_each(|(digits, byte)| *digits = hex(byte));
-        text.push_str(str::from_utf8(digits.as_flattened()).unwrap_or_default());
+        text.push_str(str::from_utf8(&self.digits()).unwrap_or_default());
+    }
+
+    /// What [`reveal`](ClaimId::reveal) shows.
+    pub(crate) fn digits(self) -> [u8; 32] {
+        let mut digits = [0; 32];
+        digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()).for_each(|(digits, byte)| digits.copy_from_slice(&hex(byte)));
+        digits
     }
 
     /// Reads what [`reveal`](ClaimId::reveal) wrote.

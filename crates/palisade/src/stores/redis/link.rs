@@ -1,5 +1,6 @@
 //! One connection to one server, in the runtime of whoever asks.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -147,15 +148,15 @@ impl Link {
 
     /// Calls many in one pipeline; each has its own answer.
     pub(super) async fn call_all(&self, calls: &[Call]) -> Result<Vec<RedisResult<Value>>, RedisError> {
-        let requests: Vec<Vec<u8>> = calls.iter().map(|call| self.request(call)).collect();
+        let requests: Vec<Cow<'_, [u8]>> = calls.iter().map(|call| self.request(call)).collect();
         let answers = self.answers(&requests.concat(), calls.len()).await?;
         Ok(answers.into_iter().map(Value::extract_error).collect())
     }
 
-    fn request(&self, call: &impl Calls) -> Vec<u8> {
+    fn request<'a>(&self, call: &'a impl Calls) -> Cow<'a, [u8]> {
         let bit = call.script().bit();
         // A script that somebody has flushed since is found missing, and sent whole.
-        if self.scripts.fetch_or(bit, Ordering::Relaxed) & bit == 0 { call.whole() } else { call.by_hash() }
+        if self.scripts.fetch_or(bit, Ordering::Relaxed) & bit == 0 { call.whole().into() } else { call.by_hash() }
     }
 
     async fn answers(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {

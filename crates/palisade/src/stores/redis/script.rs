@@ -1,5 +1,6 @@
 //! A script, one call of it on one key, and several calls as one.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -47,64 +48,82 @@ impl Script {
 }
 
 /// One call of a script on its key, and perhaps on one more in the same slot.
+///
+/// It is written down as it is sent, by the script's hash: a call is made twice in every cycle of a lock, and what is sent need not
+/// be put together once more.
 #[derive(Clone)]
 pub(super) struct Call {
     script: &'static Script,
     keys: u8,
-    /// Its keys and then its arguments, one behind the other: a call is made twice in every cycle of a lock, and one text costs
-    /// less than six.
-    words: String,
-    /// Where each of them ends.
-    ends: Vec<u32>,
+    request: Vec<u8>,
+    /// Where in it each key and each argument stands.
+    words: [(u32, u32); MOST_WORDS],
+    count: u8,
 }
 
+/// How many keys and arguments a call has at most.
+const MOST_WORDS: usize = 6;
+/// What stands before them: the verb, the script's hash, and how many of them are keys. With them one digit counts all parts.
+const HEAD: usize = 3;
+const _: () = assert!(HEAD + MOST_WORDS < 10);
+
 /// Enough for nearly all calls.
-const USUAL: (usize, usize) = (256, 8);
+const USUAL: usize = 384;
 
 impl Call {
     pub(super) fn new(script: &'static Script, key: &str) -> Call {
-        let call = Call { script, keys: 1, words: String::with_capacity(USUAL.0), ends: Vec::with_capacity(USUAL.1) };
-        call.text(key)
+        let mut request = Vec::with_capacity(USUAL);
+        push_line(&mut request, b'*', HEAD);
+        request.extend_from_slice(&script.known().by_hash);
+        push_text(&mut request, b"1");
+        Call { script, keys: 1, request, words: [(0, 0); MOST_WORDS], count: 0 }.text(key)
     }
 
     /// Its key.
     pub(super) fn key(&self) -> &str {
-        self.words().next().unwrap_or_default()
+        self.words().next().and_then(|key| str::from_utf8(key).ok()).unwrap_or_default()
     }
 
     /// Another key, in the same slot. Before all arguments.
     #[must_use]
     pub(super) fn beside(mut self, key: &str) -> Call {
         self.keys += 1;
+        let at = self.words[0].0 as usize;
+        // One digit, and then what ends it and begins the first key.
+        if let Some(digit) = self.request[..at].iter().rposition(|byte| *byte == b'$').and_then(|key| key.checked_sub(3)) {
+            self.request[digit] = b'0' + self.keys;
+        }
         self.text(key)
     }
 
     #[must_use]
     pub(super) fn text(self, text: &str) -> Call {
-        self.written(|words| words.push_str(text))
+        self.written(text.len(), |request| request.extend_from_slice(text.as_bytes()))
     }
 
     #[must_use]
     pub(super) fn number(self, number: u64) -> Call {
-        self.written(|words| push_number(words, number))
+        with_digits(number, |digits| self.written(digits.len(), |request| request.extend_from_slice(digits)))
     }
 
-    /// An argument as it is written.
+    /// An argument of so many bytes, as it is written.
     #[must_use]
-    pub(super) fn written(mut self, write: impl FnOnce(&mut String)) -> Call {
-        write(&mut self.words);
+    pub(super) fn written(mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Call {
+        push_line(&mut self.request, b'$', length);
+        let begin = self.request.len();
+        write(&mut self.request);
+        debug_assert_eq!(self.request.len(), begin + length, "it was said to be so long");
         // A request of four gigabytes is none.
-        self.ends.push(self.words.len() as u32);
+        self.words[usize::from(self.count)] = (begin as u32, (begin + length) as u32);
+        self.count += 1;
+        self.request.extend_from_slice(b"\r\n");
+        self.request[1] = b'0' + HEAD as u8 + self.count;
         self
     }
 
-    fn words(&self) -> impl Iterator<Item = &str> {
-        let mut begin = 0;
-        self.ends.iter().map(move |end| {
-            let word = begin..*end as usize;
-            begin = word.end;
-            self.words.get(word).unwrap_or_default()
-        })
+    fn words(&self) -> impl Iterator<Item = &[u8]> {
+        let words = self.words.iter().take(self.count.into());
+        words.map(|(begin, end)| self.request.get(*begin as usize..*end as usize).unwrap_or_default())
     }
 
     /// The script for several calls, if this may be one of them.
@@ -132,8 +151,8 @@ pub(super) trait Calls {
     fn write(&self, request: &mut Vec<u8>);
 
     /// The call by the script's hash: for a server that has seen the script.
-    fn by_hash(&self) -> Vec<u8> {
-        self.request(&self.script().known().by_hash)
+    fn by_hash(&self) -> Cow<'_, [u8]> {
+        self.request(&self.script().known().by_hash).into()
     }
 
     /// The call with the whole text: one round trip on a server that has not seen the script.
@@ -162,14 +181,18 @@ impl Calls for Call {
     }
 
     fn size(&self) -> (usize, usize) {
-        (self.ends.len() + 1, self.words.len())
+        (usize::from(self.count) + 1, self.request.len())
     }
 
     fn write(&self, request: &mut Vec<u8>) {
         push_count(request, self.keys.into());
         for word in self.words() {
-            push_text(request, word.as_bytes());
+            push_text(request, word);
         }
+    }
+
+    fn by_hash(&self) -> Cow<'_, [u8]> {
+        self.request.as_slice().into()
     }
 }
 
@@ -218,7 +241,7 @@ impl Calls for Together<'_> {
     }
 
     fn size(&self) -> (usize, usize) {
-        let sizes = self.calls.iter().map(|call| (call.ends.len(), call.words.len() + 2));
+        let sizes = self.calls.iter().map(|call| (usize::from(call.count), call.request.len() + 2));
         sizes.fold((2, 0), |(parts, bytes), (more_parts, more_bytes)| (parts + more_parts, bytes + more_bytes))
     }
 
@@ -229,21 +252,26 @@ impl Calls for Together<'_> {
             push_text(request, call.key().as_bytes());
             let letter = call.together().map_or(0, |(letter, _)| letter);
             // No verb has more than some.
-            verbs.extend([letter, (call.ends.len() - 1) as u8]);
+            verbs.extend([letter, call.count - 1]);
         }
         push_text(request, &verbs);
         for word in self.calls.iter().flat_map(|call| call.words().skip(1)) {
-            push_text(request, word.as_bytes());
+            push_text(request, word);
         }
     }
 }
 
 /// Writes a number in decimal digits.
-pub(super) fn push_number(text: &mut String, number: u64) {
-    with_digits(number, |digits| text.push_str(str::from_utf8(digits).unwrap_or_default()));
+pub(super) fn push_number(text: &mut Vec<u8>, number: u64) {
+    with_digits(number, |digits| text.extend_from_slice(digits));
 }
 
-fn with_digits(mut number: u64, use_them: impl FnOnce(&[u8])) {
+/// How many digits it has.
+pub(super) fn digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |more| more as usize + 1)
+}
+
+fn with_digits<T>(mut number: u64, use_them: impl FnOnce(&[u8]) -> T) -> T {
     // Nearly all numbers are lengths.
     if number < 10 {
         return use_them(&[b'0' + number as u8]);
@@ -258,7 +286,7 @@ fn with_digits(mut number: u64, use_them: impl FnOnce(&[u8])) {
             break;
         }
     }
-    use_them(&digits[at..]);
+    use_them(&digits[at..])
 }
 
 #[cfg(test)]
@@ -268,20 +296,24 @@ mod tests {
     #[test]
     fn numbers_are_written_as_others_write_them() {
         for number in [0, 9, 10, 99, 100, 1_700_000_000_000_001, u64::MAX] {
-            let mut text = String::from("7");
+            let mut text = b"7".to_vec();
             push_number(&mut text, number);
-            assert_eq!(text, format!("7{number}"));
+            assert_eq!(text, format!("7{number}").into_bytes());
+            assert_eq!(text.len(), digits(number) + 1);
         }
     }
 
     #[test]
     fn a_call_is_its_keys_and_its_arguments_in_order() {
         static SCRIPT: Script = Script::new("return 1");
-        let call = Call::new(&SCRIPT, "{a}").beside("{a}:b").text("").number(7).written(|words| words.push_str("ü 1"));
+        let call = Call::new(&SCRIPT, "{a}").beside("{a}:b").text("").number(7).written(2, |words| words.extend([0xff, 0]));
         assert_eq!(call.key(), "{a}");
-        let sent =
-            redis::cmd("EVAL").arg("return 1").arg(2).arg("{a}").arg("{a}:b").arg("").arg(7).arg("ü 1").get_packed_command();
-        assert_eq!(call.whole(), sent);
+        let hash = redis::Script::new("return 1").get_hash().to_owned();
+        for (verb, script, sent) in [("EVAL", "return 1", call.whole()), ("EVALSHA", &hash, call.by_hash().into_owned())] {
+            let mut wanted = redis::cmd(verb);
+            wanted.arg(script).arg(2).arg("{a}").arg("{a}:b").arg("").arg(7).arg(b"\xff\0");
+            assert_eq!(sent, wanted.get_packed_command());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
--- `how` is q or n, kind, mode; min_hold and once_per are only there where one is asked for.
-lease = tonumber(lease)
+-- `how` is q or n, kind, mode; `wanted` is lease, claim, kind and meta, as a state has them of its holder; min_hold and once_per are
+-- only there where one is asked for.
+local lease = read('<d', wanted)
 
 -- The fast paths: a plain exclusive claim that finds the name free, or held by one exclusive holder.
 -- 49 is 1, 105 i, 119 w, 120 x: bytes are cheaper to compare than texts. A name without a key is idle.
@@ -25,11 +26,11 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
     local spare = kept * 1000000 - now - lease - 600000000
     local stays = spare >= 0 and spare <= 1200000000
     if not stays then kept = math.ceil((now + lease) / 1000000) + 1200 end
-    call('HSET', key, 's', write('<BBdddddc32c1c0', 49, 120, kept, fence, now, now, lease, claim, sub(how, 2, 2), meta))
+    call('HSET', key, 's', write('<BBddddc0', 49, 120, kept, fence, now, now, wanted))
     if not stays then call('EXPIREAT', key, kept) end
     return fence
   end
-  local holder = ends > now and sub(state, 43, 74)
+  local holder, claim = ends > now and sub(state, 43, 74), sub(wanted, 9, 40)
   if holder and holder ~= claim then
     -- Whether all waiters are alive, or at least the first, so that this claim is not the first itself.
     local all_alive, first_alive = true, true
@@ -60,9 +61,10 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
         seq = write('<d', seq)
         call('HSET', key, 's', write('<BBdddddc32c1ddddc0', 49, 119, kept, last, since, began, span, holder, kind,
           sure, head, holes, count + 1, theirs),
-          'q' .. seq, write('<dddc32c4c0', now, now, lease, claim, 'x   ', meta), 'c' .. claim, seq)
+          'q' .. seq, write('<dddc32c4c0', now, now, lease, claim, 'x   ', sub(wanted, 42)), 'c' .. claim, seq)
         return write('<c1dddddc2c0', 'Q', all_alive and count or -1, ask_in, last, now - began, ends - now, 'x ', theirs)
       end
     end
   end
 end
+local claim, meta = sub(wanted, 9, 40), sub(wanted, 42)

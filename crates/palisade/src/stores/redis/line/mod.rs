@@ -30,7 +30,7 @@ use std::time::Duration;
 
 pub(super) use reply::{Push, claim_answer, push, released, revoked, standing, view};
 
-use super::script::{Call, Script, push_number};
+use super::script::{Call, Script, digits, push_number};
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimRef, Ending, Kind, Mode};
 
@@ -55,7 +55,7 @@ macro_rules! function {
 
 macro_rules! claim {
     ($make:ident!($($name:literal)?)) => {
-        $make!($($name,)? "claim, lease, how, meta, min_hold, once_per", verb!("claim_fast.lua", "line.lua", "claim.lua"))
+        $make!($($name,)? "how, wanted, min_hold, once_per", verb!("claim_fast.lua", "line.lua", "claim.lua"))
     };
 }
 
@@ -88,8 +88,15 @@ pub(super) const HOLDS: &str = include_str!("holds.lua");
 
 /// Asks for the name. Whoever must hear of the claim later hears it in this inbox.
 pub(super) fn claim(key: &str, claim: &Claim, inbox: &str) -> Call {
-    let call = Call::new(&CLAIM, key).written(|words| claim.id.write(words)).number(micros(claim.lease));
-    let call = call.written(|words| write_how(words, claim)).written(|words| write_meta(words, claim, inbox));
+    let how = How::of(claim);
+    let call = Call::new(&CLAIM, key).text(how.as_str());
+    // As it stands in the state of a name that it holds: there is nothing more to be put together.
+    let call = call.written(WANTED + meta_length(claim, inbox), |words| {
+        words.extend_from_slice(&(micros(claim.lease) as f64).to_le_bytes());
+        words.extend_from_slice(&claim.id.digits());
+        words.push(how.kind());
+        write_meta(words, claim, inbox);
+    });
     // No span asks for the same as a span of nothing.
     let [min_hold, once_per] = [claim.min_hold, claim.once_per].map(|span| span.filter(|span| !span.is_zero()).map(micros));
     match (min_hold, once_per) {
@@ -100,9 +107,12 @@ pub(super) fn claim(key: &str, claim: &Claim, inbox: &str) -> Call {
     }
 }
 
+/// The lease, the claim and its kind, before the meta.
+const WANTED: usize = 8 + 32 + 1;
+
 /// Extends the lease of a claim that waits or holds. From now on it is told in this inbox.
 pub(super) fn renew(key: &str, claim: &ClaimRef, inbox: &str) -> Call {
-    by(Call::new(&RENEW, key), claim).written(|words| write_counted(words, inbox))
+    counted(by(Call::new(&RENEW, key), claim), inbox)
 }
 
 /// Ends a claim in whatever state it is. `next_first`: if it can be had, the next in line hears of it before whoever releases.
@@ -123,7 +133,7 @@ pub(super) fn downgrade(key: &str, claim: &ClaimRef) -> Call {
 
 /// Gives a holder another owner: what it proclaims.
 pub(super) fn proclaim(key: &str, claim: &ClaimRef, value: &str) -> Call {
-    by(Call::new(&PROCLAIM, key), claim).written(|words| write_counted(words, value))
+    counted(by(Call::new(&PROCLAIM, key), claim), value)
 }
 
 /// Ends somebody else's grant.
@@ -137,7 +147,8 @@ pub(super) fn show(key: &str) -> Call {
 }
 
 fn by(call: Call, claim: &ClaimRef) -> Call {
-    let call = call.written(|words| claim.claim.id.write(words));
+    let id = claim.claim.id.digits();
+    let call = call.written(id.len(), |words| words.extend_from_slice(&id));
     match claim.fence {
         Some(fence) => call.number(fence.get()),
         None => call.text(""),
@@ -151,34 +162,62 @@ fn micros(span: Duration) -> u64 {
 }
 
 /// Whether it may stand in line, its kind and its mode. Not what [`Line`](crate::line::Line) calls a misfit: that is a `!`.
-fn write_how(words: &mut String, claim: &Claim) {
-    let queue = if claim.queue { 'q' } else { 'n' };
-    match (claim.kind, claim.mode) {
-        (Kind::Mutex, Mode::Exclusive) => words.extend([queue, 'm', 'x']),
-        (Kind::RwLock, Mode::Exclusive) => words.extend([queue, 'r', 'x']),
-        (Kind::RwLock, Mode::Shared) => words.extend([queue, 'r', 's']),
-        (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => {
-            words.extend([queue, 's']);
-            push_number(words, limit.into());
-            words.push_str(" p");
-            push_number(words, count.into());
+enum How {
+    Plain(&'static str),
+    Permits(String),
+}
+
+impl How {
+    fn of(claim: &Claim) -> How {
+        let queue = claim.queue;
+        match (claim.kind, claim.mode) {
+            (Kind::Mutex, Mode::Exclusive) => How::Plain(if queue { "qmx" } else { "nmx" }),
+            (Kind::RwLock, Mode::Exclusive) => How::Plain(if queue { "qrx" } else { "nrx" }),
+            (Kind::RwLock, Mode::Shared) => How::Plain(if queue { "qrs" } else { "nrs" }),
+            (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => {
+                How::Permits(format!("{}s{limit} p{count}", if queue { 'q' } else { 'n' }))
+            }
+            _ => How::Plain("!"),
         }
-        _ => words.push('!'),
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            How::Plain(how) => how,
+            How::Permits(how) => how,
+        }
+    }
+
+    /// The letter of the kind.
+    fn kind(&self) -> u8 {
+        self.as_str().as_bytes().get(1).copied().unwrap_or(b'!')
     }
 }
 
-fn write_meta(words: &mut String, claim: &Claim, inbox: &str) {
+fn write_meta(words: &mut Vec<u8>, claim: &Claim, inbox: &str) {
     write_counted(words, inbox);
     write_counted(words, &claim.owner);
     if let Some(reason) = &claim.reason {
-        words.push('+');
-        words.push_str(reason);
+        words.push(b'+');
+        words.extend_from_slice(reason.as_bytes());
     }
 }
 
+fn meta_length(claim: &Claim, inbox: &str) -> usize {
+    counted_length(inbox) + counted_length(&claim.owner) + claim.reason.as_ref().map_or(0, |reason| reason.len() + 1)
+}
+
+fn counted(call: Call, text: &str) -> Call {
+    call.written(counted_length(text), |words| write_counted(words, text))
+}
+
 /// A text behind its own length, so that it may contain anything.
-fn write_counted(words: &mut String, text: &str) {
+fn write_counted(words: &mut Vec<u8>, text: &str) {
     push_number(words, text.len() as u64);
-    words.push(':');
-    words.push_str(text);
+    words.push(b':');
+    words.extend_from_slice(text.as_bytes());
+}
+
+fn counted_length(text: &str) -> usize {
+    digits(text.len() as u64) + 1 + text.len()
 }

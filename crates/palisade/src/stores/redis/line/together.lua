@@ -12,8 +12,7 @@ local function go_on()
     word = word + words
     -- 99 is c, 114 r.
     if verb == 99 then
-      answers[item] = claim(key, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], words > 4 and ARGV[at + 5],
-        words > 5 and ARGV[at + 6]) or false
+      answers[item] = claim(key, ARGV[at + 1], ARGV[at + 2], words > 2 and ARGV[at + 3], words > 3 and ARGV[at + 4]) or false
     elseif verb == 114 then
       answers[item] = release(key, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], words > 3 and ARGV[at + 4]) or false
     else
