@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Kind, Leader, Mode, Observation, Page, Query, Released, Revoked,
-    Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Holder, Kind, Leader, Mode, Observation, Page, Query, Released,
+    Revoked, Standing, Store, Woken,
 };
 use palisade::{Fence, Name, Result};
 
@@ -59,6 +59,10 @@ impl Store for Adapted {
 
     async fn wake(&self, claim: &Claim) -> Woken {
         self.store.wake(claim).await
+    }
+
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        self.store.holder(claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {

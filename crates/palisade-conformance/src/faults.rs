@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Leader, Observation, Page, Query, Released, Revoked, Runs,
-    Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Holder, Leader, Observation, Page, Query, Released, Revoked,
+    Runs, Standing, Store, Woken,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
@@ -164,6 +164,10 @@ impl Store for Faulty {
             // A store whose pushes are all lost would be asked in a circle.
             tokio::task::yield_now().await;
         }
+    }
+
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        self.faults.pass(self.store.holder(claim)).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {

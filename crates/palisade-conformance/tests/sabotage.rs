@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use palisade::lease::BootClock;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Grant, Leader, Lease, Observation, Page, Query, Released,
-    Revoked, Standing, Store, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Grant, Holder, Leader, Lease, Observation, Page, Query,
+    Released, Revoked, Standing, Store, Woken,
 };
 use palisade::stores::memory::MemoryStore;
 use palisade::{Fence, Name, Result};
@@ -144,6 +144,10 @@ impl Store for Saboteur {
             return std::future::pending().await;
         }
         self.store.wake(claim).await
+    }
+
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        self.store.holder(claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {

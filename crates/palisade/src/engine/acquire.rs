@@ -25,6 +25,9 @@ use crate::store::{Answer, Busy, Claim, Gone, Holder, Runs, Wakes, Woken};
 /// Between two attempts to reach a store.
 const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::from_secs(1) };
 
+/// How much longer than its wait somebody stays who is to hear who holds the name.
+const NAMING: Duration = Duration::from_millis(250);
+
 /// How long to wait in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -410,9 +413,27 @@ impl Errand {
                     ask(&kept);
                 }
                 () = core.sleep_until(give_up_at) => {}
-                exit = self.left() => return Err(exit),
+                exit = self.left() => {
+                    if matches!(exit, Exit::TimedOut) && trouble.is_none() {
+                        self.name_holder(&kept.claim).await;
+                    }
+                    return Err(exit);
+                }
             }
         }
+    }
+
+    /// Asks who holds the name, where no answer has said so by itself. Not for long: the wait is over.
+    async fn name_holder(&mut self, claim: &Claim) {
+        if self.holder.is_some() {
+            return;
+        }
+        let core = &self.core;
+        self.holder = tokio::select! {
+            biased;
+            holder = core.store.holder(claim) => holder.unwrap_or(None),
+            () = core.sleep_until(core.now() + NAMING) => None,
+        };
     }
 
     /// Pauses before the next attempt on a store that does not queue.

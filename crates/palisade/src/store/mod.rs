@@ -6,8 +6,8 @@
 //!
 //! - [`Store::claim`] is one request, idempotent by [`ClaimId`], and never waits for another holder (unless
 //!   [`Capability::claim_blocks`]). Waiting is the core's loop: claim, then wake, then renew or claim again.
-//! - The core runs store futures to their end; [`Store::wake`] and [`Store::event`] alone may be dropped half-way. So every
-//!   other future must end by itself within the store's request time-out.
+//! - The core runs store futures to their end; [`Store::wake`], [`Store::event`] and [`Store::holder`] alone may be dropped
+//!   half-way. So every other future must end by itself within the store's request time-out.
 //! - Release and renew are conditional on claim *and* fence, never on the name alone.
 //! - Expiry is the store's, by the store's clock. Deadlines are the core's, by ours. Neither compares with the other.
 //! - A store value serves one client: pushes and events go to whoever opened it.
@@ -60,6 +60,18 @@ pub trait Store: Send + Sync + 'static {
     /// May be dropped at any time. For a claim that stands in line, a push that came since it was sent must not be lost: the
     /// next call returns at once. What is kept for a busy claim lives in this future only: it is not released.
     async fn wake(&self, claim: &Claim) -> Woken;
+
+    /// Who holds the name that a claim waits for; nobody where that is not known, and where every [`Place`] says it already.
+    ///
+    /// Asked once, when the wait of a claim in line is over. For ZooKeeper, where it takes further requests.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any time.
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        let _ = claim;
+        Ok(None)
+    }
 
     /// Which part of the store has a name: claims of different parts are renewed in requests of their own, so that a server
     /// which hangs does not hold up the others. The same number for all where there is only one.

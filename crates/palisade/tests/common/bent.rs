@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Leader, Observation, Page, Query, Released, Revoked, Standing,
-    Store, Woken,
+    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Holder, Leader, Observation, Page, Query, Released, Revoked,
+    Standing, Store, Woken,
 };
 use palisade::{Fence, Name, Result};
 use tokio::sync::Notify;
@@ -97,6 +97,10 @@ impl Store for Bent {
             Woken::Granted(_) if self.bends.pushes_only_ask.load(Ordering::SeqCst) => Woken::Ask,
             woken => woken,
         }
+    }
+
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        self.store.holder(claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {

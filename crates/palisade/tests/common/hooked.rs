@@ -7,8 +7,8 @@ use std::task::Poll;
 use async_trait::async_trait;
 use palisade::lease::Moment;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Leader, Lease, Observation, Page, Query, Released, Revoked, Standing,
-    Store, Woken,
+    Answer, Capability, Claim, ClaimRef, Ending, Event, Holder, Leader, Lease, Observation, Page, Query, Released, Revoked,
+    Standing, Store, Woken,
 };
 use palisade::stores::memory::MemoryStore;
 use palisade::{Error, Fence, Name, Result};
@@ -156,6 +156,10 @@ impl Store for Hooked {
             woken = self.store.wake(claim) => woken,
             () = self.eager.cancelled() => Woken::Ask,
         }
+    }
+
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        self.store.holder(claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {

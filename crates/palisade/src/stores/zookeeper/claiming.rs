@@ -198,7 +198,7 @@ impl Shared {
                 let holder = holder_of(holder.answer().await, seat, &first)?;
                 Ok(Answer::Busy(Busy { holder, ..Busy::default() }))
             }
-            Verdict::Blocked { by, first } => match self.wait_for(claim, seat, session, (&by, &first)).await? {
+            Verdict::Blocked { by, first } => match self.wait_for(claim, seat, session, (&by, by == first)).await? {
                 Some(holder) => Ok(Answer::Queued(self.place(claim.id, claim, holder))),
                 // It left between our look and our watch.
                 None => match self.look(claim).await? {
@@ -241,20 +241,19 @@ impl Shared {
         Grant { fence, lease: session.lease() }
     }
 
-    /// Watches the node that a claim waits for, and reads who holds; `None` when that node is gone already.
+    /// Watches the node that a claim waits for; `None` when that is gone already. The answer names the holder if that is its node: to
+    /// read another would be a request that hardly any wait has a use for. See [`holder`](Shared::holder).
     pub(super) async fn wait_for(
         &self,
         claim: &Claim,
         seat: &Seat,
         session: &Arc<Session>,
-        (by, first): (&str, &str),
+        (by, is_first): (&str, bool),
     ) -> Result<Option<Option<Holder>>, Failed> {
         let path = format!("{}/{by}", seat.line());
         let connection = session.connection();
         self.claims.lock().watch(session.id(), &path, claim.id);
-        let watch = session.send(Request::get_data(&path, true));
-        let holder = (by != first).then(|| session.send(Request::get_data(&format!("{}/{first}", seat.line()), false)));
-        let mut watched = watch.answer().await;
+        let mut watched = session.ask(Request::get_data(&path, true)).await;
         if let Err(Failed::Refused(Code::NoAuth)) = &watched {
             // Not ours to read. Whether it is there may be asked by anybody. Some servers do not tell us of its end: the heartbeat does.
             watched = match session.ask(Request::exists(&path, true)).await {
@@ -272,10 +271,8 @@ impl Shared {
         if let Some(Stage::Waiting(waiting)) = self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage) {
             waiting.watches = Some((path, connection));
         }
-        Ok(Some(match holder {
-            Some(holder) => holder_of(holder.answer().await, seat, first)?,
-            None => holder_of(watched, seat, by)?,
-        }))
+        // Read in any case: a node of a newer version is not waited for as if it were understood.
+        Ok(Some(holder_of(watched, seat, by)?.filter(|_| is_first)))
     }
 
     pub(super) fn place(&self, id: ClaimId, claim: &Claim, holder: Option<Holder>) -> Place {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::claiming::{LOOKS, Stood, gone};
+use super::claiming::{LOOKS, Stood, gone, holder_of};
 use super::failure::Failed;
 use super::known::{LEASES, LOCKS, Seat, Stage};
 use super::proto::{self, Code, Request, Stat};
@@ -12,7 +12,7 @@ use super::shared::{Shared, fence_of};
 use super::value::Value;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
-use crate::store::{Claim, ClaimId, Grant};
+use crate::store::{Claim, ClaimId, Grant, Holder};
 
 /// A node of a claim.
 pub(super) struct Found {
@@ -26,17 +26,24 @@ pub(super) struct Found {
 const RECIPES: [Recipe; 5] = [Recipe::Mutex, Recipe::Write, Recipe::Read, Recipe::KazooLock, Recipe::KazooRead];
 
 impl Shared {
-    /// Looks where a claim of ours stands, as the leader knows it at this moment: its session, its node and the line.
+    /// Looks where a claim of ours stands: its session, its node and the line.
     ///
     /// A waiter's grant is decided here, and nowhere else. That its watch has fired says little: what it waited for may have been a
     /// waiter that gave up.
+    ///
+    /// The line is read as our server has it, without asking the leader first (`sync`). Whoever may come before our node has a smaller
+    /// number and so was there before it: a line with our node in it lacks none of them, however old it is, and those whom it has too
+    /// many only make us wait. What an old line can hide is the end of our own node. If its session has ended, the deadline has passed
+    /// before: that counts from what a majority has answered, and when little is left of it, such an answer is waited for here. If
+    /// somebody has deleted it by hand, we hear of it as any holder does, by its watch. A `sync` proves no more of either: a leader
+    /// that was replaced answers it, too.
     pub(super) async fn look(self: &Arc<Self>, claim: &Claim) -> Result<Stood, Failed> {
         self.look_after(claim, false).await
     }
 
-    /// The same; `synced` when the leader was asked just now.
-    pub(super) async fn look_after(self: &Arc<Self>, claim: &Claim, synced: bool) -> Result<Stood, Failed> {
-        let mut synced = synced;
+    /// The same; `proven` when the session's heartbeat was answered just now.
+    pub(super) async fn look_after(self: &Arc<Self>, claim: &Claim, proven: bool) -> Result<Stood, Failed> {
+        let mut proven = proven;
         let Some(turn) = self.claims.lock().known.get(&claim.id).map(|known| Arc::clone(&known.turn)) else {
             return Ok(Stood::Gone);
         };
@@ -50,18 +57,23 @@ impl Shared {
                 (Arc::clone(&known.seat), Arc::clone(&known.session), stage)
             });
             let Some((seat, session, stage)) = snapshot else { return Ok(Stood::Gone) };
-            let is_heartbeat = std::mem::replace(&mut synced, false);
-            let proof = || match &stage {
+            let is_heartbeat = std::mem::replace(&mut proven, false);
+            let proof = match &stage {
+                _ if is_heartbeat => None,
                 // A grant must be worth something.
-                Ok(waiting) if session.is_worn(BootClock.now()) => Request::beat(&format!("{}/{}", seat.line(), waiting.child)),
-                _ => Request::sync("/"),
+                Ok(waiting) if session.is_worn(BootClock.now()) => {
+                    Some(Request::beat(&format!("{}/{}", seat.line(), waiting.child)))
+                }
+                Ok(_) => None,
+                // Whoever believes to hold asks whether that is still so.
+                Err(_) => Some(Request::sync("/")),
             };
-            let sync = (!is_heartbeat).then(|| session.send(proof()));
+            let proof = proof.map(|proof| session.send(proof));
             let waiting = match stage {
                 Ok(waiting) => waiting,
                 Err(holding) => {
                     let all: Vec<Sent> = holding.nodes.iter().map(|node| session.send(Request::exists(node, false))).collect();
-                    answered(sync).await?;
+                    answered(proof).await?;
                     for exists in all {
                         match exists.answer().await {
                             // In a node's place there may be another's by now.
@@ -98,7 +110,7 @@ impl Shared {
             let list = session.send(Request::children(&seat.line(), false));
             // The last first: the other is there by then.
             let list = list.answer().await;
-            answered(sync).await?;
+            answered(proof).await?;
             let children = match list {
                 Ok(body) => proto::children(&body)?,
                 Err(failed) if failed.is(Code::NoNode) => return Ok(Stood::Gone),
@@ -121,7 +133,7 @@ impl Shared {
                     if is_told(&path) {
                         return Ok(Stood::Queued(None));
                     }
-                    if let Some(holder) = self.wait_for(claim, &seat, &session, (&by, &first)).await? {
+                    if let Some(holder) = self.wait_for(claim, &seat, &session, (&by, by == first)).await? {
                         return Ok(Stood::Queued(holder));
                     }
                     // It left between our look and our watch: another look.
@@ -205,6 +217,21 @@ impl Shared {
         true
     }
 
+    /// Who holds what a claim of ours waits for, as our server knows it.
+    pub(super) async fn holder(&self, claim: &Claim) -> Result<Option<Holder>, Failed> {
+        let known = self.claims.lock().known.get(&claim.id).map(|known| (Arc::clone(&known.seat), Arc::clone(&known.session)));
+        let Some((seat, session)) = known else { return Ok(None) };
+        let dir = if seat.permits.is_some() { seat.leases() } else { seat.line() };
+        let children = proto::children(&session.ask(Request::children(&dir, false)).await?)?;
+        let one = match seat.permits {
+            Some(_) => children.first().map(String::as_str),
+            None => seat.recipe.first_blocker(&children, &seat.guid),
+        };
+        let Some(one) = one else { return Ok(None) };
+        let asked = session.ask(Request::get_data(&format!("{dir}/{one}"), false)).await;
+        holder_of(asked, &seat, one)
+    }
+
     /// The node that a claim of ours holds by.
     pub(super) fn lock_node(&self, claim: ClaimId) -> Option<String> {
         match &self.claims.lock().known.get(&claim)?.stage {
@@ -219,9 +246,9 @@ impl Shared {
     }
 }
 
-async fn answered(sync: Option<Sent>) -> Result<(), Failed> {
-    match sync {
-        Some(sync) => sync.answer().await.map(drop),
+async fn answered(sent: Option<Sent>) -> Result<(), Failed> {
+    match sent {
+        Some(sent) => sent.answer().await.map(drop),
         None => Ok(()),
     }
 }

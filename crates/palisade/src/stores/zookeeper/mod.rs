@@ -36,7 +36,8 @@
 //! |---|---|
 //! | acquire, free | `create` and `getChildren`, in one round trip |
 //! | acquire, in line | the same, and `getData` with a watch |
-//! | hand-off | the release; `sync` and `getChildren` in one round trip by whoever is next |
+//! | hand-off | the release; `getChildren` by whoever is next |
+//! | time-out | `delete`; `getChildren` and `getData` before it, to name the holder |
 //! | release | `delete` |
 //! | renewal | one `multi`, which checks a node, for all claims of one length |
 //! | a waiter's heartbeat | the same, and `exists` of its own node and of the one before it |
@@ -78,8 +79,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, LeaseUnit, Order, Page, Query,
-    Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Holder, LeaseUnit, Order, Page,
+    Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
 
@@ -154,6 +155,10 @@ impl Store for ZkStore {
             Some(WokenBy::Grant(fence)) => Woken::Granted(fence),
             None => Woken::Ask,
         }
+    }
+
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        Ok(self.0.holder(claim).await?)
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {

@@ -20,7 +20,7 @@ use super::shared::{Shared, fence_of};
 use super::value::{self, Value};
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::store::{Answer, Busy, Claim, Grant, Holder};
+use crate::store::{Answer, Busy, Claim, Grant};
 
 /// What the server answered to one of several questions.
 type Body = Result<Vec<u8>, Failed>;
@@ -198,22 +198,16 @@ impl Shared {
             match self.take(claim, seat, session, (child, permits), &leases).await? {
                 Taken::Granted(grant) => return Ok(Stood::Granted(grant)),
                 Taken::Lost => return self.left_the_line(claim, seat, session).await,
-                Taken::Full { one } => {
+                Taken::Full { .. } => {
                     if let Some(Stage::Waiting(waiting)) =
                         self.claims.lock().known.get_mut(&claim.id).map(|known| &mut known.stage)
                     {
                         waiting.is_first = true;
                     }
-                    return Ok(Stood::Queued(self.who(session, seat, one).await?));
+                    return Ok(Stood::Queued(None));
                 }
             }
         }
         Err(gone())
-    }
-
-    async fn who(&self, session: &Arc<Session>, seat: &Seat, lease: Option<String>) -> Result<Option<Holder>, Failed> {
-        let Some(lease) = lease else { return Ok(None) };
-        let asked = session.ask(Request::get_data(&format!("{}/{lease}", seat.leases()), false)).await;
-        holder_of(asked, seat, &lease)
     }
 }
