@@ -313,17 +313,16 @@ impl Lock {
         Lock { key: format!("palisade:1:{{{name}}}"), name }
     }
 
-    async fn run<C: ConnectionLike>(&self, redis: &mut C, script: &str, args: &[&str]) -> redis::Value {
+    async fn run<C: ConnectionLike>(&self, redis: &mut C, script: &str, args: &[&[u8]]) -> redis::Value {
         cmd("EVAL").arg(script).arg(1).arg(&self.key).arg(args).query_async(redis).await.unwrap()
     }
 
     /// Claims the name for one holder, and answers the grant. `how` is a word of the store's.
     async fn claim<C: ConnectionLike>(&self, redis: &mut C, number: u64, lease: Duration, how: &str) -> DetachedGrant {
-        let script = line_script!("claim, lease, how, meta, min_hold, once_per", "claim_fast.lua", "line.lua", "claim.lua");
-        let (claim, micros) = (format!("{number:032x}"), format!("{:016}", lease.as_micros()));
-        let redis::Value::Int(fence) = self.run(redis, script, &[&claim, &micros, how, "1:i2:me"]).await else {
-            panic!("not granted")
-        };
+        let script = line_script!("how, wanted, min_hold, once_per", "claim_fast.lua", "line.lua", "claim.lua");
+        let (claim, micros) = (format!("{number:032x}"), lease.as_micros() as f64);
+        let wanted = [&micros.to_le_bytes(), claim.as_bytes(), &how.as_bytes()[1..2], b"1:i2:me"].concat();
+        let redis::Value::Int(fence) = self.run(redis, script, &[how.as_bytes(), &wanted]).await else { panic!("not granted") };
         let grant = serde_json::json!({
             "name": self.name, "store": "redis", "claim": claim, "kind": "mutex", "mode": "exclusive",
             "fence": fence.to_string(), "lease_ms": 1000, "owner": "me",
@@ -333,7 +332,7 @@ impl Lock {
 
     async fn revoke<C: ConnectionLike>(&self, redis: &mut C, grant: &DetachedGrant) {
         let script = line_script!("fence", "nobody.lua", "line.lua", "revoke.lua");
-        let said = self.run(redis, script, &[&grant.fence().to_string()]).await;
+        let said = self.run(redis, script, &[grant.fence().to_string().as_bytes()]).await;
         assert_eq!(said, redis::Value::BulkString(b"D".to_vec()));
     }
 }

@@ -64,7 +64,7 @@ fn behind_proxy(words: &str) -> (Proxy, Scene) {
 
 /// The requests of a claim that may queue: how it is asked for stands in no other.
 fn is_claim(request: &[u8]) -> bool {
-    request.windows(3).any(|part| part == b"qmx")
+    request.windows(3).any(|part| part == b"fmx" || part == b"qmx")
 }
 
 // Connections that end.

@@ -169,7 +169,7 @@ async fn a_server_that_has_lost_the_scripts_is_sent_them_again() {
 
 /// Two claims that may queue, side by side: only a request that has several names has this.
 fn is_group(request: &[u8]) -> bool {
-    request.windows(4).any(|part| part == b"c\x04c\x04" || part == b"r\x03r\x03")
+    request.windows(4).any(|part| part == b"c\x02c\x02" || part == b"r\x03r\x03")
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Who holds the name that a claim waits for; nobody where that is not known, and where every [`Place`] says it already.
     ///
-    /// Asked once, when the wait of a claim in line is over. For ZooKeeper, where it takes further requests.
+    /// Asked once, when the wait of a claim in line is over: nobody else needs to know it, and on most stores it costs something to say.
     ///
     /// # Cancel safety
     ///

@@ -27,6 +27,11 @@ pub(super) trait Carries: Send + Sync + 'static {
     /// Takes a group to the server: one answer for each, in their order. A group of one is the usual request.
     fn carry(&self, group: Vec<Self::Request>) -> impl Future<Output = Vec<Self::Answer>> + Send;
 
+    /// Takes one request to the server that goes alone; `None` when it cannot be carried.
+    fn carry_alone(&self, request: Self::Request) -> impl Future<Output = Option<Self::Answer>> + Send {
+        async { self.carry(vec![request]).await.pop() }
+    }
+
     /// Completes when nobody must wait for a group any more: it may never be carried. Waited for beside the answer.
     fn given_up(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
@@ -144,19 +149,19 @@ impl<C: Carries> Gather<C> {
     }
 
     async fn ask_alone(&self, request: C::Request, turn: Turn<C>) -> Option<C::Answer> {
-        let mut carried = pin!(self.carrier.carry(vec![request]));
+        let mut carried = pin!(self.carrier.carry_alone(request));
         if !C::ANSWER_WAKES {
             let _turn = turn;
-            return carried.await.pop();
+            return carried.await;
         }
         let alone = Arc::new(Alone { turn: Mutex::new(Some(turn)), caller: Mutex::default() });
         let _leaves = Leaves(&alone);
         let waker = Waker::from(Arc::clone(&alone));
-        let answers = poll_fn(|context| {
+        let answer = poll_fn(|context| {
             alone.is_polled_by(context.waker());
             carried.as_mut().poll(&mut Context::from_waker(&waker))
         });
-        answers.await.pop()
+        answer.await
     }
 
     /// Waits to go with others, and for the answer. Whoever is on the way for too long is not waited for.

@@ -22,6 +22,12 @@ impl Carrier {
     pub(super) fn gather(link: Weak<Link>, runtime: Handle) -> Arc<Gather<Carrier>> {
         Gather::new(Carrier(link), runtime, AT_ONCE, MOST)
     }
+
+    /// The link, unless it is broken. Those who ask were told so then: they may have asked elsewhere since, and must not arrive here
+    /// later.
+    fn unbroken(&self) -> Option<Arc<Link>> {
+        self.0.upgrade().filter(|link| !link.is_broken())
+    }
 }
 
 impl Carries for Carrier {
@@ -36,8 +42,7 @@ impl Carries for Carrier {
     }
 
     async fn carry(&self, group: Vec<Arc<Call>>) -> Vec<RedisResult<Value>> {
-        // They were told that it is broken: they may have asked elsewhere since, and must not arrive here later.
-        let Some(link) = self.0.upgrade().filter(|link| !link.is_broken()) else { return failed(&group, &unanswered()) };
+        let Some(link) = self.unbroken() else { return failed(&group, &unanswered()) };
         if let [call] = group.as_slice() {
             return vec![link.call(call).await];
         }
@@ -46,6 +51,13 @@ impl Carries for Carrier {
             Ok(answers) => answers,
             Err(error) if is_refused_together(&error) => one_by_one(&link, &group).await,
             Err(error) => failed(&group, &error),
+        }
+    }
+
+    async fn carry_alone(&self, call: Arc<Call>) -> Option<RedisResult<Value>> {
+        match self.unbroken() {
+            Some(link) => Some(link.call(&call).await),
+            None => Some(Err(unanswered())),
         }
     }
 

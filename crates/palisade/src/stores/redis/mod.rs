@@ -21,7 +21,8 @@
 //! | verb | requests at most | commands inside |
 //! |---|---|---|
 //! | acquire, free | 1 | 3 |
-//! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3 to 4 |
+//! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3 |
+//! | time-out | 2: who holds the name, and to leave the line | 2 and 7 |
 //! | release | 1 | 3 |
 //! | hand-off | the release | 3 more, one of them `PUBLISH`; to another client one `PUBLISH` more |
 //! | renewal | 1 pipeline for all claims on one server | 3 each |
@@ -66,8 +67,8 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Grant, Lease, LeaseUnit, Order, Page,
-    Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Grant, Holder, Lease, LeaseUnit, Order,
+    Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
 
@@ -195,12 +196,12 @@ impl Store for RedisStore {
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         let shared = &self.0;
         let lane = shared.lane()?;
-        if claim.queue {
-            // Before it is sent, so that no push can come before it.
-            shared.wait_for(claim.id, &lane);
-        }
+        // Before it is sent, so that no push can come before it.
+        let mut is_new = claim.queue && shared.wait_for(claim.id, &lane);
         let key = shared.settings.key(&claim.name);
-        let called = shared.call_together(&lane, &Arc::new(line::claim(&key, claim, &lane.inbox)), claim.queue).await;
+        is_new &= !shared.was_unsure(claim.id);
+        let call = Arc::new(line::claim(&key, claim, &lane.inbox, is_new));
+        let called = shared.call_together(&lane, &call, claim.queue).await;
         let answer = match called {
             Ok((link, value, _)) => match line::claim_answer(&value, claim) {
                 Ok(Answer::Granted(grant)) => {
@@ -218,7 +219,15 @@ impl Store for RedisStore {
         if !matches!(answer, Ok(Answer::Queued(_))) {
             shared.stop_waiting(claim.id);
         }
+        if answer.is_err() {
+            shared.is_unsure(claim.id);
+        }
         answer
+    }
+
+    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
+        let page = self.inspect(&Query::Show(claim.name.clone())).await?;
+        Ok(page.lines.into_iter().flat_map(|line| line.holders).next())
     }
 
     async fn wake(&self, claim: &Claim) -> Woken {
@@ -266,6 +275,7 @@ impl Store for RedisStore {
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
         self.0.stop_waiting(claim.claim.id);
+        self.0.was_unsure(claim.claim.id);
         let lane = self.0.lane()?;
         let settings = &self.0.settings;
         let call = Arc::new(line::release(&settings.key(&claim.claim.name), claim, ending, settings.next_first()));

@@ -59,6 +59,8 @@ pub(super) struct Call {
     /// Where in it each key and each argument stands.
     words: [(u32, u32); MOST_WORDS],
     count: u8,
+    /// A letter that is another when it is sent again, and where it stands.
+    again: Option<(u32, u8)>,
 }
 
 /// How many keys and arguments a call has at most.
@@ -76,7 +78,7 @@ impl Call {
         push_line(&mut request, b'*', HEAD);
         request.extend_from_slice(&script.known().by_hash);
         push_text(&mut request, b"1");
-        Call { script, keys: 1, request, words: [(0, 0); MOST_WORDS], count: 0 }.text(key)
+        Call { script, keys: 1, request, words: [(0, 0); MOST_WORDS], count: 0, again: None }.text(key)
     }
 
     /// Its key.
@@ -119,6 +121,25 @@ impl Call {
         self.request.extend_from_slice(b"\r\n");
         self.request[1] = b'0' + HEAD as u8 + self.count;
         self
+    }
+
+    /// An argument whose first letter is another when the call is sent again.
+    #[must_use]
+    pub(super) fn text_but_again(self, text: &str, letter: u8) -> Call {
+        let call = self.text(text);
+        let (at, _) = call.words[usize::from(call.count) - 1];
+        Call { again: Some((at, letter)), ..call }
+    }
+
+    /// The call as it is when it may have been done before.
+    pub(super) fn again(&self) -> Call {
+        let mut call = self.clone();
+        if let Some((at, letter)) = call.again
+            && let Some(first) = call.request.get_mut(at as usize)
+        {
+            *first = letter;
+        }
+        call
     }
 
     fn words(&self) -> impl Iterator<Item = &[u8]> {
@@ -314,6 +335,16 @@ mod tests {
             wanted.arg(script).arg(2).arg("{a}").arg("{a}:b").arg("").arg(7).arg(b"\xff\0");
             assert_eq!(sent, wanted.get_packed_command());
         }
+    }
+
+    #[test]
+    fn a_call_that_may_have_been_done_before_says_so() {
+        static SCRIPT: Script = Script::new("return 1");
+        let call = Call::new(&SCRIPT, "a").text_but_again("first", b'F').text("end");
+        assert_eq!(call.again().whole(), Call::new(&SCRIPT, "a").text("First").text("end").whole());
+        assert_eq!(call.whole(), Call::new(&SCRIPT, "a").text("first").text("end").whole());
+        let other = Call::new(&SCRIPT, "a").text("first");
+        assert_eq!(other.again().whole(), other.whole());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What all verbs of one client share: its lanes, where the keys are, who waits, and what the core must hear of.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     pub(super) recent: Recent,
     pub(super) keyspace: Keyspace,
     waiting: Mutex<ByClaim<Waiting>>,
+    /// Claims of which nobody knows whether they arrived.
+    unsure: Mutex<ByClaim<()>>,
     pub(super) lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
     /// The client's own runtime.
     pub(super) client: OnceLock<Handle>,
@@ -81,6 +84,7 @@ impl Shared {
             recent: Recent::default(),
             keyspace: Keyspace::default(),
             waiting: Mutex::default(),
+            unsure: Mutex::default(),
             lanes: Mutex::default(),
             client: OnceLock::new(),
             restoring: AtomicBool::new(false),
@@ -212,6 +216,7 @@ impl Shared {
         failed: Option<(Arc<Link>, RedisError)>,
     ) -> Result<(Arc<Link>, Value, bool)> {
         let begun = tokio::time::Instant::now();
+        let mut call = Cow::Borrowed(call);
         // A link that was open before may have died unnoticed: its failure is no proof that the server is gone.
         let (mut may_reconnect, mut reconnected) = (true, false);
         let (mut redirect, mut redirects) = (None, 0);
@@ -233,8 +238,11 @@ impl Shared {
                     if queues {
                         lane.at_home(&link).await.map_err(unsent)?;
                     }
-                    sent = true;
-                    let answer = if asking { link.call_asking(call).await } else { link.call(call).await };
+                    if std::mem::replace(&mut sent, true) {
+                        // What was sent before may have been done.
+                        call = Cow::Owned(call.again());
+                    }
+                    let answer = if asking { link.call_asking(&call).await } else { link.call(&call).await };
                     match answer {
                         Ok(value) => return Ok((link, value, reconnected)),
                         Err(error) => (link, error),
@@ -365,9 +373,19 @@ impl Shared {
 
     // Who waits.
 
-    /// From now on a claim that may queue is heard of.
-    pub(super) fn wait_for(&self, claim: ClaimId, lane: &Arc<Lane>) {
-        locked(&self.waiting).insert(claim, Waiting { mailbox: None, lane: Arc::clone(lane) });
+    /// From now on a claim that may queue is heard of; `false` when it was before.
+    pub(super) fn wait_for(&self, claim: ClaimId, lane: &Arc<Lane>) -> bool {
+        locked(&self.waiting).insert(claim, Waiting { mailbox: None, lane: Arc::clone(lane) }).is_none()
+    }
+
+    /// Whether a claim may have arrived before. It is sure from now on, unless it is [noted](Shared::is_unsure) again.
+    pub(super) fn was_unsure(&self, claim: ClaimId) -> bool {
+        locked(&self.unsure).remove(&claim).is_some()
+    }
+
+    /// A claim was sent, and nobody knows whether it arrived: it is sent again, or released.
+    pub(super) fn is_unsure(&self, claim: ClaimId) {
+        locked(&self.unsure).insert(claim, ());
     }
 
     pub(super) fn stop_waiting(&self, claim: ClaimId) {

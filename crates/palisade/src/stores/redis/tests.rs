@@ -55,7 +55,7 @@ async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
     let (lane, claim) = (shared.lane().unwrap(), mutex("elsewhere"));
     let key = shared.settings.key(&claim.name);
     let on_good = link(&shared, &good).await;
-    on_good.call(&line::claim(&key, &claim, &lane.inbox)).await.unwrap();
+    on_good.call(&line::claim(&key, &claim, &lane.inbox, true)).await.unwrap();
     let on_hanging = link(&shared, &hangs).await;
     hangs.pause();
     let home = lane.begin_home(&on_hanging);

@@ -1,5 +1,5 @@
 expire()
-local queues, asked, mode, permits = match(how, '^([qn])(%a%d*) ?(%a)(%d*)$')
+local queues, asked, mode, permits = match(how, '^([fqn])(%a%d*) ?(%a)(%d*)$')
 local function answer()
   -- How a claim is written that no name can ever grant.
   if not mode then return { 'M' } end
@@ -11,11 +11,11 @@ local function answer()
   permits = tonumber(permits) or 0
   local min_hold, once_per = tonumber(min_hold) or 0, tonumber(once_per) or 0
   local left = too_soon_by(once_per)
-  if left then return told('B', 1, left) end
+  if left then return busy(1, left) end
   local free = count == 0 and admits(mode, permits)
   if not free and queues == 'n' then
     local way = count == 0 and way_is_clear(mode, permits)
-    return told('B', 0, way and way - now or -1)
+    return busy(0, way and way - now or -1)
   end
   if last >= MAX_FENCE then return { 'F' } end
   -- A mutex is the write side of a rwlock: once a rwlock claim has joined, that is what the name serves as.

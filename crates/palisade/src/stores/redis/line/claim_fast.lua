@@ -1,4 +1,4 @@
--- `how` is q or n, kind, mode; `wanted` is lease, claim, kind and meta, as a state has them of its holder; min_hold and once_per are
+-- `how` is q, f or n, kind, mode: whether it may stand in line, and f if it surely does not yet; `wanted` is lease, claim, kind and meta, as a state has them of its holder; min_hold and once_per are
 -- only there where one is asked for.
 local lease = read('<d', wanted)
 
@@ -18,7 +18,7 @@ if state then
 end
 -- What is no number of ours compares as false.
 if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and since <= now and (kept > 0 or not state)
-  and (how == 'qmx' or how == 'qrx' or how == 'nmx' or how == 'nrx') and not min_hold then
+  and (how == 'fmx' or how == 'qmx' or how == 'frx' or how == 'qrx' or how == 'nmx' or how == 'nrx') and not min_hold then
   local ends = since + span
   if ends <= now and letter ~= 119 then
     local fence = now
@@ -46,8 +46,8 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
       end
     end
     if first_alive then
-      local theirs, ask_in = sub(state, meta_at), letter == 120 and ends - now or -1
-      if sub(how, 1, 1) == 'n' then
+      local theirs, ask_in, first = sub(state, meta_at), letter == 120 and ends - now or -1, sub(how, 1, 1)
+      if first == 'n' then
         return write('<c1dddddc2c0', 'B', 0, ask_in, last, now - began, ends - now, 'x ', theirs)
       end
       local wait = lease
@@ -55,14 +55,14 @@ if version == 49 and last % 1 == 0 and last >= 0 and last < 9007199254740991 and
       local lives = kept * 1000000
       local seq = head + holes + count
       if lives >= ends + 600000000 and lives >= now + 605000000 and seq % 1 == 0
-        and (letter == 120 or not call('HGET', key, 'c' .. claim)) then
+        and (letter == 120 or first == 'f' or not call('HGET', key, 'c' .. claim)) then
         if letter == 120 or sure > now + wait then sure = now + wait end
         local kind = sub(how, 2, 2) == 'r' and 'r' or sub(state, 75, 75)
         seq = write('<d', seq)
         call('HSET', key, 's', write('<BBdddddc32c1ddddc0', 49, 119, kept, last, since, began, span, holder, kind,
           sure, head, holes, count + 1, theirs),
           'q' .. seq, write('<dddc32c4c0', now, now, lease, claim, 'x   ', sub(wanted, 42)), 'c' .. claim, seq)
-        return write('<c1dddddc2c0', 'Q', all_alive and count or -1, ask_in, last, now - began, ends - now, 'x ', theirs)
+        return write('<c1dd', 'Q', all_alive and count or -1, ask_in)
       end
     end
   end

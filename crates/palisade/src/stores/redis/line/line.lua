@@ -262,17 +262,17 @@ local function own_place(fence)
   leave(waiter)
 end
 
--- What is told to whoever does not hold: a letter, two numbers, and the first holder that is no ghost. One text: a list would cost
--- more, here and where it is read.
-local function told(letter, number, ask_in)
+-- What is told to whoever may not stand in line: why, in how long to ask, and the first holder that is no ghost. One text: a list would
+-- cost more, here and where it is read.
+local function busy(number, ask_in)
   for _, holder in ipairs(holders) do
     if not holder[GHOST] then
       local permits = holder[PERMITS] > 0 and holder[PERMITS] or ''
-      return write('<c1ddddd', letter, number, ask_in, holder[FENCE], now - holder[BEGAN], ends(holder) - now)
+      return write('<c1ddddd', 'B', number, ask_in, holder[FENCE], now - holder[BEGAN], ends(holder) - now)
         .. holder[MODE] .. permits .. ' ' .. holder[META]
     end
   end
-  return write('<c1dd', letter, number, ask_in)
+  return write('<c1dd', 'B', number, ask_in)
 end
 
 -- When the holders alone would let a claim in.
@@ -289,7 +289,8 @@ local function way_is_clear(mode, permits)
   end
 end
 
--- Where a waiter stands that has just come or renewed: Q, how many are ahead, in how long to ask.
+-- Where a waiter stands that has just come or renewed: Q, how many are ahead, in how long to ask. Who holds the name it asks for when
+-- its wait is over.
 local function place(waiter, looks)
   local ahead, clear = -1, false
   local slots = waiter[SEQ] - head
@@ -312,7 +313,7 @@ local function place(waiter, looks)
     ahead = holes == 0 and slots or count - 1
   end
   local way = clear and way_is_clear(waiter[MODE], waiter[PERMITS])
-  return told('Q', ahead, way and math.max(way, clear) - now or -1)
+  return write('<c1dd', 'Q', ahead, way and math.max(way, clear) - now or -1)
 end
 
 -- Renews the claim where it stands: its fence, its place, or nothing when it is gone.

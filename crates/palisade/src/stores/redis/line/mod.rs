@@ -86,10 +86,15 @@ static TOGETHER: Script = Script::new(concat!(
 #[cfg(test)]
 pub(super) const HOLDS: &str = include_str!("holds.lua");
 
-/// Asks for the name. Whoever must hear of the claim later hears it in this inbox.
-pub(super) fn claim(key: &str, claim: &Claim, inbox: &str) -> Call {
-    let how = How::of(claim);
-    let call = Call::new(&CLAIM, key).text(how.as_str());
+/// Asks for the name. Whoever must hear of the claim later hears it in this inbox. `is_new`: the claim was never sent, and so it is not
+/// in line yet; the call itself says otherwise when it is sent [again](Call::again).
+pub(super) fn claim(key: &str, claim: &Claim, inbox: &str, is_new: bool) -> Call {
+    let how = How::of(claim, is_new);
+    let call = Call::new(&CLAIM, key);
+    let call = match how {
+        How::Plain(how) if how.starts_with('f') => call.text_but_again(how, b'q'),
+        _ => call.text(how.as_str()),
+    };
     // As it stands in the state of a name that it holds: there is nothing more to be put together.
     let call = call.written(WANTED + meta_length(claim, inbox), |words| {
         words.extend_from_slice(&(micros(claim.lease) as f64).to_le_bytes());
@@ -161,21 +166,26 @@ fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_nanos().div_ceil(1000).into()).min(LONGEST)
 }
 
-/// Whether it may stand in line, its kind and its mode. Not what [`Line`](crate::line::Line) calls a misfit: that is a `!`.
+/// Whether it may stand in line and whether it is new there, its kind and its mode. Not what [`Line`](crate::line::Line) calls a misfit: that is a `!`.
 enum How {
     Plain(&'static str),
     Permits(String),
 }
 
 impl How {
-    fn of(claim: &Claim) -> How {
-        let queue = claim.queue;
+    fn of(claim: &Claim, is_new: bool) -> How {
+        let one_of = |[once, new, again]: [&'static str; 3]| match (claim.queue, is_new) {
+            (false, _) => once,
+            (true, true) => new,
+            (true, false) => again,
+        };
         match (claim.kind, claim.mode) {
-            (Kind::Mutex, Mode::Exclusive) => How::Plain(if queue { "qmx" } else { "nmx" }),
-            (Kind::RwLock, Mode::Exclusive) => How::Plain(if queue { "qrx" } else { "nrx" }),
-            (Kind::RwLock, Mode::Shared) => How::Plain(if queue { "qrs" } else { "nrs" }),
+            (Kind::Mutex, Mode::Exclusive) => How::Plain(one_of(["nmx", "fmx", "qmx"])),
+            (Kind::RwLock, Mode::Exclusive) => How::Plain(one_of(["nrx", "frx", "qrx"])),
+            (Kind::RwLock, Mode::Shared) => How::Plain(one_of(["nrs", "frs", "qrs"])),
+            // Where it is new makes no difference to these.
             (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => {
-                How::Permits(format!("{}s{limit} p{count}", if queue { 'q' } else { 'n' }))
+                How::Permits(format!("{}s{limit} p{count}", if claim.queue { 'q' } else { 'n' }))
             }
             _ => How::Plain("!"),
         }

@@ -30,11 +30,9 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
         return Ok(Answer::Granted(grant(fence, claim)?));
     }
     if let Some(told) = bytes(reply) {
-        let (letter, told) = told.split_first().ok_or_else(strange)?;
-        let Told { number, ask_in, holder } = Told::read(told)?;
-        return match letter {
-            b'Q' => Ok(Answer::Queued(place(number, ask_in, holder, claim))),
-            b'B' => Ok(Answer::Busy(Busy { holder, ask_in, too_soon: number == 1, woken: false })),
+        return match told {
+            [b'Q', place @ ..] => Ok(Answer::Queued(self::place(place, claim)?)),
+            [b'B', busy @ ..] => Ok(Answer::Busy(self::busy(busy)?)),
             _ => Err(strange()),
         };
     }
@@ -57,10 +55,7 @@ pub(in crate::stores::redis) fn standing(reply: &Value, claim: &Claim) -> Result
         return Ok(Standing::Held(grant(fence, claim)?));
     }
     match bytes(reply) {
-        Some([b'Q', told @ ..]) => {
-            let Told { number, ask_in, holder } = Told::read(told)?;
-            Ok(Standing::Waiting(place(number, ask_in, holder, claim)))
-        }
+        Some([b'Q', place @ ..]) => Ok(Standing::Waiting(self::place(place, claim)?)),
         Some(why) => Ok(Standing::Gone(gone(why).ok_or_else(strange)?)),
         None => Err(no_answer(reply)),
     }
@@ -121,33 +116,26 @@ fn grant(number: i64, claim: &Claim) -> Result<Grant> {
     Ok(Grant { fence: fence(number)?, lease: Lease::of(claim.lease) })
 }
 
-fn place(ahead: i64, ask_in: Option<Duration>, holder: Option<Holder>, claim: &Claim) -> Place {
-    Place { ahead: u32::try_from(ahead).ok(), ask_in, lease: Lease::of(claim.wait_lease()), holder }
+/// Where a waiter stands, behind the letter: how many are ahead, and in how long to ask.
+fn place(mut told: &[u8], claim: &Claim) -> Result<Place> {
+    let (ahead, ask_in) = (next_number(&mut told)?, micros(next_number(&mut told)?));
+    Ok(Place { ahead: u32::try_from(ahead).ok(), ask_in, lease: Lease::of(claim.wait_lease()), holder: None })
 }
 
-/// What is told to whoever does not hold, behind its letter: two numbers, and the first holder, if there is one.
-struct Told {
-    number: i64,
-    ask_in: Option<Duration>,
-    holder: Option<Holder>,
-}
-
-impl Told {
-    fn read(mut told: &[u8]) -> Result<Told> {
-        let number = next_number(&mut told)?;
-        let ask_in = micros(next_number(&mut told)?);
-        let holder = match told {
-            [] => None,
-            mut rest => {
-                let [number, held, left] = [(); 3].map(|()| next_number(&mut rest));
-                let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(strange)?;
-                let (owner, reason) = meta(&rest[space + 1..]).ok_or_else(strange)?;
-                let (held, lease_left) = (micros(held?), micros(left?));
-                Some(Holder { owner, reason, fence: fence(number?)?, mode: mode(&rest[..space])?, held, lease_left })
-            }
-        };
-        Ok(Told { number, ask_in, holder })
-    }
+/// Why somebody may not stand in line, behind the letter: whether it is too soon, in how long to ask, and the first holder, if there is one.
+fn busy(mut told: &[u8]) -> Result<Busy> {
+    let (too_soon, ask_in) = (next_number(&mut told)? == 1, micros(next_number(&mut told)?));
+    let holder = match told {
+        [] => None,
+        mut rest => {
+            let [number, held, left] = [(); 3].map(|()| next_number(&mut rest));
+            let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(strange)?;
+            let (owner, reason) = meta(&rest[space + 1..]).ok_or_else(strange)?;
+            let (held, lease_left) = (micros(held?), micros(left?));
+            Some(Holder { owner, reason, fence: fence(number?)?, mode: mode(&rest[..space])?, held, lease_left })
+        }
+    };
+    Ok(Busy { holder, ask_in, too_soon, woken: false })
 }
 
 /// A whole number as the scripts write them.

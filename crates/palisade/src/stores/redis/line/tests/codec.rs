@@ -86,10 +86,11 @@ fn strange_owners_and_reasons_come_back_as_they_were() {
         let strange = |claim: Claim| Claim { owner: Arc::from(*text), reason: Some(Arc::from(*text)), ..claim };
         let (holder, waiter, next) = (strange(mutex(number)), strange(mutex(number + 1)), strange(reader(number + 2)));
         client.take(&holder);
-        let queued = client.claim(&waiter).unwrap();
-        let Answer::Queued(place) = queued else { panic!("{queued:?}") };
-        let seen = place.holder.unwrap();
+        let answer = client.claim(&Claim { queue: false, ..waiter.clone() }).unwrap();
+        let Answer::Busy(busy) = answer else { panic!("{answer:?}") };
+        let seen = busy.holder.unwrap();
         assert_eq!((seen.owner.as_str(), seen.reason.as_deref()), (*text, Some(*text)));
+        client.claim(&waiter).unwrap();
         client.claim(&next).unwrap();
         for _ in 0..2 {
             let shown = client.show().unwrap();
@@ -133,7 +134,7 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
         let _: Value = client.ask(content);
         let known = known(&claim, None);
         let errors = [
-            claim_answer(&client.run(&super::claim(KEY, &claim, INBOX)), &claim).err(),
+            claim_answer(&client.run(&super::claim(KEY, &claim, INBOX, true)), &claim).err(),
             standing(&client.run(&renew(KEY, &known, INBOX)), &claim).err(),
             standing(&client.run(&downgrade(KEY, &known)), &claim).err(),
             standing(&client.run(&proclaim(KEY, &known, "value")), &claim).err(),

@@ -106,7 +106,7 @@ impl Client {
     }
 
     fn claim(&mut self, wanted: &Claim) -> Result<Answer> {
-        claim_answer(&self.run(&claim(KEY, wanted, INBOX)), wanted)
+        claim_answer(&self.run(&claim(KEY, wanted, INBOX, false)), wanted)
     }
 
     /// The fence of a claim that must be granted.

@@ -7,7 +7,7 @@ fn at(name: &str) -> String {
 }
 
 fn claim_at(name: &str, number: u128) -> Call {
-    claim(&at(name), &mutex(number), INBOX)
+    claim(&at(name), &mutex(number), INBOX, true)
 }
 
 fn release_at(name: &str, number: u128) -> Call {
@@ -85,14 +85,14 @@ fn each_has_its_own_words() {
     let once = Claim { once_per: Some(secs(60)), ..mutex(3) };
     let both = Claim { min_hold: Some(secs(60)), once_per: Some(secs(60)), ..mutex(4) };
     let claims = [("a", &plain), ("b", &held), ("c", &once), ("d", &both), ("e", &plain)];
-    let calls = claims.map(|(name, wanted)| claim(&at(name), wanted, INBOX));
+    let calls = claims.map(|(name, wanted)| claim(&at(name), wanted, INBOX, true));
     assert!(client.run_together(&calls.each_ref()).iter().all(|reply| fence_of(reply) > 0));
     let endings = [Ending::Seal(secs(60)), Ending::Release, Ending::Release, Ending::Undo, Ending::Release];
     let mut ending = endings.into_iter();
     let calls = claims.map(|(name, held)| release(&at(name), &known(held, None), ending.next().unwrap(), false));
     assert_eq!(client.run_together(&calls.each_ref()), [1; 5].map(Value::Int));
     let next = Claim { queue: false, once_per: Some(secs(60)), ..mutex(9) };
-    let calls = claims.map(|(name, _)| claim(&at(name), &next, INBOX));
+    let calls = claims.map(|(name, _)| claim(&at(name), &next, INBOX, true));
     let replies = client.run_together(&calls.each_ref());
     let answers: Vec<_> = replies.iter().map(|reply| claim_answer(reply, &next).unwrap()).collect();
     assert!(matches!(answers[0], Answer::Sealed), "{answers:?}");
