@@ -67,6 +67,13 @@ fn is_claim(request: &[u8]) -> bool {
     request.windows(3).any(|part| part == b"fmx" || part == b"qmx")
 }
 
+/// How often the server has written a state or a place in line.
+fn writes(redis: &Redis) -> u64 {
+    let stats = redis.call(&["INFO", "commandstats"]).text();
+    let of_hset = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hset:calls=")?.split(',').next()?.parse().ok());
+    of_hset.unwrap_or_default()
+}
+
 // Connections that end.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,17 +182,24 @@ async fn a_claim_whose_reply_is_lost_finds_its_one_grant() {
     let line = scene.outside.show("reply").await.expect("an answer").expect("held");
     assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
     assert_eq!(line.holders[0].fence, held.fence());
-    // The same of a claim that must wait.
-    proxy.lose_reply_to(is_claim);
-    let waiting = wait_for(&Scene::long(&scene.waiter, "reply"));
-    eventually("the reply is lost", async || proxy.lost() == 2).await;
-    in_line(&scene.outside, "reply", 1).await;
-    let fence = held.fence();
-    give_back(held).await;
-    let next = gets_in(waiting).await;
-    rise(&[fence, next.fence()]);
-    give_back(next).await;
-    assert_eq!(fields(&scene.redis, "reply"), 1, "nothing is left but the last fence");
+    // The same of claims that must wait: of a client that is not connected yet, and of one that is.
+    let mut held = held;
+    for lost in [2, 3] {
+        let before = writes(&scene.redis);
+        proxy.lose_reply_to(is_claim);
+        let waiting = wait_for(&Scene::long(&scene.waiter, "reply"));
+        eventually("the reply is lost", async || proxy.lost() == lost).await;
+        eventually("it is sent again", async || writes(&scene.redis) >= before + 2).await;
+        let line = scene.outside.show("reply").await.expect("an answer").expect("held");
+        assert_eq!(line.waiters.len(), 1, "one place in line, not two");
+        let fence = held.fence();
+        give_back(held).await;
+        let next = gets_in(waiting).await;
+        rise(&[fence, next.fence()]);
+        give_back(next).await;
+        assert_eq!(fields(&scene.redis, "reply"), 1, "nothing is left but the last fence");
+        held = soon("a grant", Scene::long(&scene.holder, "reply").acquire()).await.expect("a grant");
+    }
 }
 
 /// It was released, and nobody can know whether before or after it was lost: not that it was lost.
