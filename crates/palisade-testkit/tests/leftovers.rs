@@ -2,7 +2,7 @@
 //!
 //! Each test here runs this binary again, with one of the `victim` tests, and looks for what that leaves.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -77,12 +77,13 @@ struct Victim {
 
 impl Victim {
     fn start(test: &str) -> Self {
+        let mut words = tempfile::tempfile().expect("a file");
         let mut child = Command::new(std::env::current_exe().expect("this binary"))
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(VICTIM, "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(words.try_clone().expect("a file"))
             .spawn()
             .expect("this binary");
         let (mut pids, mut dirs) = (Vec::new(), Vec::new());
@@ -96,7 +97,11 @@ impl Victim {
                 dirs.push(PathBuf::from(dir));
             }
         }
-        assert_eq!(pids.len(), 6, "the victim did not start its servers");
+        if pids.len() != 6 {
+            let mut why = String::new();
+            words.rewind().and_then(|()| words.read_to_string(&mut why)).expect("its words");
+            panic!("the victim did not start its servers: {why}");
+        }
         Self { child, pids, dirs }
     }
 
