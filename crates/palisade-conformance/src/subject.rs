@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use palisade::Client;
 
 use palisade::lease::BootClock;
-use palisade::store::{Capability, Claim, ClaimId, Kind, Mode, Store};
+use palisade::store::{Capability, Claim, ClaimId, Fresh, Kind, Mode, Store};
 
 use crate::adapted::{Adapted, As};
 
@@ -130,6 +130,7 @@ impl Subject {
             min_hold: None,
             once_per: None,
             detachable: false,
+            fresh: Fresh::default(),
         }
     }
 }

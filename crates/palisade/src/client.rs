@@ -13,7 +13,7 @@ use crate::lease::kept::{Kept, Terms};
 use crate::lease::{BootClock, Clock, Drift, deadline};
 use crate::lock::{Election, Multi, Mutex, Once, Options, Owner, RwLock, Semaphore};
 use crate::name::Name;
-use crate::store::{Capability, Claim, Kind, LineView, Page, Query, Revoked, Standing, Store};
+use crate::store::{Capability, Claim, Fresh, Kind, LineView, Page, Query, Revoked, Standing, Store};
 use crate::stores;
 use crate::url::StoreUrl;
 
@@ -144,6 +144,7 @@ impl Client {
             once_per: None,
             // It was carried here, and can be carried on.
             detachable: true,
+            fresh: Fresh::default(),
         });
         let terms = Terms {
             auto_renew: true,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::actors::connect;
 use common::etcd::{LIMIT, LONG, client, keys, keys_ever, leases, line_is, proxy};
-use palisade::store::{Answer, Claim, ClaimId, Ending, Kind, Mode, Revoked, Standing, Store};
+use palisade::store::{Answer, Claim, ClaimId, Ending, Fresh, Kind, Mode, Revoked, Standing, Store};
 use palisade::{Client, Guard, Released};
 use palisade_testkit::etcd::Etcd;
 use palisade_testkit::proxy::Way;
@@ -203,6 +203,7 @@ fn claim(name: &str) -> Arc<Claim> {
         min_hold: None,
         once_per: None,
         detachable: false,
+        fresh: Fresh::default(),
     })
 }
 

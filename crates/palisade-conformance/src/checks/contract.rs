@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::store::{
-    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Gone, Grant, Kind, Mode, Query, Released, Revoked, Standing, Store,
-    Woken,
+    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Fresh, Gone, Grant, Kind, Mode, Query, Released, Revoked, Standing,
+    Store, Woken,
 };
 use palisade::{ErrorKind, Fence};
 
@@ -16,6 +16,11 @@ async fn granted(store: &dyn Store, claim: &Claim) -> Grant {
         Answer::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
+}
+
+/// A claim of somebody else for the same.
+fn another(claim: &Claim) -> Arc<Claim> {
+    Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), fresh: Fresh::default(), ..claim.clone() })
 }
 
 async fn released(store: &dyn Store, claim: &ClaimRef) -> Released {
@@ -36,7 +41,7 @@ pub async fn claim_is_idempotent(subject: &Subject) -> Verdict {
     let claim = Arc::new(subject.claim("idempotent"));
     let first = granted(&*store, &claim).await;
     assert_eq!(granted(&*store, &claim).await.fence, first.fence);
-    let waiting = Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..(*claim).clone() });
+    let waiting = another(&claim);
     for _ in 0..2 {
         match store.claim(&waiting).await.expect("an answer") {
             Answer::Queued(place) => assert!(place.ahead.is_none_or(|ahead| ahead == 0), "a second place in line: {place:?}"),
@@ -55,7 +60,7 @@ pub async fn release_needs_claim_and_fence(subject: &Subject) -> Verdict {
     let store = subject.store();
     let claim = Arc::new(subject.claim("conditional"));
     let fence = granted(&*store, &claim).await.fence;
-    let stranger = Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..(*claim).clone() });
+    let stranger = another(&claim);
     let other_fence = Fence::new(fence.get() + 1);
     assert_eq!(released(&*store, &stranger.to_ref(Some(fence))).await, Released::AlreadyLost, "another claim, our fence");
     assert_eq!(released(&*store, &stranger.to_ref(None)).await, Released::AlreadyLost, "another claim");
@@ -73,7 +78,7 @@ pub async fn renewal_says_where_each_stands(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == palisade::store::Order::Fifo, "a line");
     let holder = Arc::new(subject.claim("standings"));
     let fence = granted(&*store, &holder).await.fence;
-    let [waiter, stranger] = [0, 1].map(|_| Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..(*holder).clone() }));
+    let [waiter, stranger] = [0, 1].map(|_| another(&holder));
     assert!(matches!(store.claim(&waiter).await.expect("an answer"), Answer::Queued(_)));
     let asked = [stranger.to_ref(None), waiter.to_ref(None), holder.to_ref(Some(fence)), holder.to_ref(None)];
     let standings: Vec<Standing> = store.renew(&asked).await.into_iter().map(|answer| answer.expect("an answer")).collect();
@@ -83,6 +88,28 @@ pub async fn renewal_says_where_each_stands(subject: &Subject) -> Verdict {
     assert!(matches!(standings[3], Standing::Held(grant) if grant.fence == fence), "by the claim alone: {standings:?}");
     assert_eq!(released(&*store, &waiter.to_ref(None)).await, Released::Done);
     assert_eq!(released(&*store, &holder.to_ref(Some(fence))).await, Released::Done);
+    Verdict::Kept
+}
+
+/// Promise 1: a waiter that is named by the fence of an earlier grant is not meant, and keeps its one place.
+pub async fn an_old_fence_moves_nobody(subject: &Subject) -> Verdict {
+    needs!(subject.capability().order == palisade::store::Order::Fifo, "a line");
+    needs!(subject.capability().fence != FenceSource::None, "to tell one grant from another");
+    let store = subject.store();
+    let waiter = Arc::new(subject.claim("old-fence"));
+    let holder = another(&waiter);
+    let old = granted(&*store, &waiter).await.fence;
+    assert_eq!(released(&*store, &waiter.to_ref(Some(old))).await, Released::Done);
+    let fence = granted(&*store, &holder).await.fence;
+    assert!(matches!(store.claim(&waiter).await.expect("an answer"), Answer::Queued(_)));
+    assert!(matches!(standing(&*store, &waiter.to_ref(Some(old))).await, Standing::Gone(_)), "renewed by another fence");
+    assert!(matches!(store.claim(&waiter).await.expect("an answer"), Answer::Queued(_)), "after the renewal");
+    assert_eq!(released(&*store, &waiter.to_ref(Some(old))).await, Released::AlreadyLost, "by another fence");
+    assert!(matches!(store.claim(&waiter).await.expect("an answer"), Answer::Queued(_)), "after the release");
+    assert_eq!(released(&*store, &holder.to_ref(Some(fence))).await, Released::Done);
+    let Standing::Held(grant) = standing(&*store, &waiter.to_ref(None)).await else { panic!("its place is lost") };
+    assert_eq!(released(&*store, &waiter.to_ref(Some(grant.fence))).await, Released::Done);
+    assert!(is_empty(&*store, &waiter).await, "it had a second place in line");
     Verdict::Kept
 }
 
@@ -105,7 +132,7 @@ pub async fn release_hands_over(subject: &Subject) -> Verdict {
     let (ours, theirs) = (subject.store(), subject.store());
     let holder = Arc::new(subject.claim("hand-over"));
     let fence = granted(&*ours, &holder).await.fence;
-    let waiter = Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..(*holder).clone() });
+    let waiter = another(&holder);
     assert!(matches!(theirs.claim(&waiter).await.expect("an answer"), Answer::Queued(_)));
     assert_eq!(released(&*ours, &holder.to_ref(Some(fence))).await, Released::Done);
     // As the core does it: an event is always being waited for, since a store may take its pushes from there.
@@ -129,7 +156,7 @@ pub async fn a_waiter_can_step_out(subject: &Subject) -> Verdict {
     let store = subject.store();
     let holder = Arc::new(subject.claim("step-out"));
     let fence = granted(&*store, &holder).await.fence;
-    let [first, second] = [0, 1].map(|_| Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..(*holder).clone() }));
+    let [first, second] = [0, 1].map(|_| another(&holder));
     for waiter in [&first, &second] {
         assert!(matches!(store.claim(waiter).await.expect("an answer"), Answer::Queued(_)));
     }
@@ -212,7 +239,7 @@ pub async fn seal_is_idempotent(subject: &Subject) -> Verdict {
     for _ in 0..2 {
         assert_eq!(store.release(&claim.to_ref(Some(fence)), seal).await.expect("an answer"), Released::Done);
     }
-    let stranger = Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..(*claim).clone() });
+    let stranger = another(&claim);
     assert_eq!(store.claim(&stranger).await.expect("an answer"), Answer::Sealed);
     assert_eq!(store.release(&stranger.to_ref(None), seal).await.expect("an answer"), Released::AlreadyLost);
     Verdict::Kept

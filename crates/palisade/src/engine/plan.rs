@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::lease::kept::Terms;
 use crate::name::Name;
-use crate::store::{Claim, ClaimId, Kind, Mode};
+use crate::store::{Claim, ClaimId, Fresh, Kind, Mode};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -62,6 +62,7 @@ impl Plan {
             min_hold: self.min_hold,
             once_per: self.once_per,
             detachable: self.detachable,
+            fresh: Fresh::default(),
         }))
     }
 }

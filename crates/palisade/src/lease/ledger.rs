@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use crate::lease::kept::Terms;
     use crate::lease::{Drift, ManualClock};
-    use crate::store::{Claim, Gone, Grant, Kind, Lease, Mode, Standing};
+    use crate::store::{Claim, Fresh, Gone, Grant, Kind, Lease, Mode, Standing};
     use crate::{Fence, Name};
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -357,6 +357,7 @@ mod tests {
             min_hold: None,
             once_per: None,
             detachable: false,
+            fresh: Fresh::default(),
             exact_lease: false,
         };
         let terms = Terms { auto_renew: true, max_hold: None, stop_margin: Duration::from_secs(1), drift: Drift::default() };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A request for a name. Immutable; a claim that the store has forgotten is made again with a new id.
+/// A request for a name. Immutable, but for whether it is `fresh`; a claim that the store has forgotten is made again with a new id.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Names this claim, in the store and on the wire.
@@ -101,6 +102,29 @@ pub struct Claim {
     pub once_per: Option<Duration>,
     /// Whether the grant must be able to outlive this client: it hangs on no session that other claims share.
     pub detachable: bool,
+    /// Whether no store was asked for it yet.
+    pub fresh: Fresh,
+}
+
+/// Whether no store was asked for a claim yet: then it is surely in none.
+///
+/// It is the claim's own to know. A store would have to remember every claim whose answer was lost, for as long as it may come
+/// again, and nobody says when that is over.
+#[derive(Debug, Default)]
+pub struct Fresh(AtomicBool);
+
+impl Fresh {
+    /// Whether it still is; from now on it is not. Asked before anything is sent.
+    pub fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// A copy takes it over: of all that have the same id at most one is fresh.
+impl Clone for Fresh {
+    fn clone(&self) -> Fresh {
+        Fresh(AtomicBool::new(!self.take()))
+    }
 }
 
 impl Claim {
@@ -141,5 +165,17 @@ impl Lease {
     /// A lease that begins with the request that asked for it.
     pub fn of(length: Duration) -> Lease {
         Lease { length, counted_from: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_claim_and_its_copies_one_is_fresh() {
+        let fresh = Fresh::default();
+        let copy = fresh.clone();
+        assert!(!fresh.take() && copy.take() && !copy.take() && !copy.clone().take());
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use answer::{Answer, Busy, Ending, Event, Gone, Grant, Leader, Place, Released, Revoked, Standing, Woken};
 use async_trait::async_trait;
 pub use capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Runs, Wakes};
-pub use claim::{Claim, ClaimRef, Kind, Lease, Mode};
+pub use claim::{Claim, ClaimRef, Fresh, Kind, Lease, Mode};
 pub(crate) use id::ByClaim;
 pub use id::ClaimId;
 pub use observation::{Observation, Teller};

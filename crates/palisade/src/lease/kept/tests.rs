@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::name::Name;
-use crate::store::{ClaimId, Kind, Lease};
+use crate::store::{ClaimId, Fresh, Kind, Lease};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -28,6 +28,7 @@ fn claim() -> Arc<Claim> {
         min_hold: None,
         once_per: None,
         detachable: false,
+        fresh: Fresh::default(),
         exact_lease: false,
     })
 }

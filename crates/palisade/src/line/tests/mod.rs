@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::name::Name;
+use crate::store::Fresh;
 
 /// Whole seconds are enough: ties, where mistakes live, come up all the time.
 fn secs(count: u64) -> Duration {
@@ -43,6 +44,7 @@ fn some_claim(number: u128, kind: Kind, mode: Mode, lease: u64) -> Claim {
         min_hold: None,
         once_per: None,
         detachable: false,
+        fresh: Fresh::default(),
         exact_lease: false,
     }
 }

@@ -226,6 +226,7 @@ mod tests {
         use super::super::session::Session;
         use super::super::settings::Settings;
         use super::super::watcher::Told;
+        use crate::store::Fresh;
 
         let url: crate::url::StoreUrl = "etcd://127.0.0.1:1/lock".parse().unwrap();
         let shared = Shared::new(Settings::read(&url).unwrap()).unwrap();
@@ -243,6 +244,7 @@ mod tests {
             min_hold: None,
             once_per: None,
             detachable: false,
+            fresh: Fresh::default(),
         };
         let session = Session::new(7, BootClock.now(), 60);
         let place = shared.seat_for(&claim).unwrap();

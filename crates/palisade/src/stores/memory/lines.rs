@@ -206,7 +206,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{Kind, Mode};
+    use crate::store::{Fresh, Kind, Mode};
 
     const LEASE: Duration = Duration::from_secs(1);
 
@@ -228,6 +228,7 @@ mod tests {
             min_hold: None,
             once_per: None,
             detachable: false,
+            fresh: Fresh::default(),
             exact_lease: false,
         })
     }

@@ -134,10 +134,17 @@ impl RedisStore {
                 }))
             }
             Standing::Gone(why) => {
-                self.0.stop_waiting(claim.claim.id);
+                self.no_waiter(claim);
                 Renewed::Now(Ok(Standing::Gone(why)))
             }
             other => Renewed::Now(Ok(other)),
+        }
+    }
+
+    /// A claim has ended. Whoever names it by a fence speaks of a grant: it may have ended long ago, and the claim wait for another.
+    fn no_waiter(&self, ended: &ClaimRef) {
+        if ended.fence.is_none() {
+            self.0.stop_waiting(ended.claim.id);
         }
     }
 
@@ -196,11 +203,12 @@ impl Store for RedisStore {
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         let shared = &self.0;
         let lane = shared.lane()?;
-        // Before it is sent, so that no push can come before it.
-        let mut is_new = claim.queue && shared.wait_for(claim.id, &lane);
+        if claim.queue {
+            // Before it is sent, so that no push can come before it.
+            shared.wait_for(claim.id, &lane);
+        }
         let key = shared.settings.key(&claim.name);
-        is_new &= !shared.was_unsure(claim.id);
-        let call = Arc::new(line::claim(&key, claim, &lane.inbox, is_new));
+        let call = Arc::new(line::claim(&key, claim, &lane.inbox, claim.fresh.take()));
         let called = shared.call_together(&lane, &call, claim.queue).await;
         let answer = match called {
             Ok((link, value, _)) => match line::claim_answer(&value, claim) {
@@ -218,9 +226,6 @@ impl Store for RedisStore {
         };
         if !matches!(answer, Ok(Answer::Queued(_))) {
             shared.stop_waiting(claim.id);
-        }
-        if answer.is_err() {
-            shared.is_unsure(claim.id);
         }
         answer
     }
@@ -274,8 +279,7 @@ impl Store for RedisStore {
     }
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        self.0.stop_waiting(claim.claim.id);
-        self.0.was_unsure(claim.claim.id);
+        self.no_waiter(claim);
         let lane = self.0.lane()?;
         let settings = &self.0.settings;
         let call = Arc::new(line::release(&settings.key(&claim.claim.name), claim, ending, settings.next_first()));

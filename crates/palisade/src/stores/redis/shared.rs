@@ -41,8 +41,6 @@ pub(super) struct Shared {
     pub(super) recent: Recent,
     pub(super) keyspace: Keyspace,
     waiting: Mutex<ByClaim<Waiting>>,
-    /// Claims of which nobody knows whether they arrived.
-    unsure: Mutex<ByClaim<()>>,
     pub(super) lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
     /// The client's own runtime.
     pub(super) client: OnceLock<Handle>,
@@ -84,7 +82,6 @@ impl Shared {
             recent: Recent::default(),
             keyspace: Keyspace::default(),
             waiting: Mutex::default(),
-            unsure: Mutex::default(),
             lanes: Mutex::default(),
             client: OnceLock::new(),
             restoring: AtomicBool::new(false),
@@ -373,21 +370,12 @@ impl Shared {
 
     // Who waits.
 
-    /// From now on a claim that may queue is heard of; `false` when it was before.
-    pub(super) fn wait_for(&self, claim: ClaimId, lane: &Arc<Lane>) -> bool {
-        locked(&self.waiting).insert(claim, Waiting { mailbox: None, lane: Arc::clone(lane) }).is_none()
+    /// From now on a claim that may queue is heard of.
+    pub(super) fn wait_for(&self, claim: ClaimId, lane: &Arc<Lane>) {
+        locked(&self.waiting).insert(claim, Waiting { mailbox: None, lane: Arc::clone(lane) });
     }
 
-    /// Whether a claim may have arrived before. It is sure from now on, unless it is [noted](Shared::is_unsure) again.
-    pub(super) fn was_unsure(&self, claim: ClaimId) -> bool {
-        locked(&self.unsure).remove(&claim).is_some()
-    }
-
-    /// A claim was sent, and nobody knows whether it arrived: it is sent again, or released.
-    pub(super) fn is_unsure(&self, claim: ClaimId) {
-        locked(&self.unsure).insert(claim, ());
-    }
-
+    /// A claim is known not to wait, or not any more.
     pub(super) fn stop_waiting(&self, claim: ClaimId) {
         locked(&self.waiting).remove(&claim);
     }

@@ -12,7 +12,7 @@ use super::link::Link;
 use super::settings::Settings;
 use super::shared::Shared;
 use crate::name::Name;
-use crate::store::{Claim, ClaimId, Kind, Mode, Standing};
+use crate::store::{Claim, ClaimId, Fresh, Kind, Mode, Standing};
 use crate::url::StoreUrl;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -44,6 +44,7 @@ fn mutex(name: &str) -> Arc<Claim> {
         min_hold: None,
         once_per: None,
         detachable: false,
+        fresh: Fresh::default(),
     })
 }
 

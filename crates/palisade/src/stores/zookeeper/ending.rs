@@ -25,8 +25,7 @@ impl Shared {
     pub(super) async fn release(self: &Arc<Self>, claim: &ClaimRef) -> Result<Released> {
         let id = claim.claim.id;
         // A release by another fence is none of this claim.
-        let is_other = |known: Option<Fence>| claim.fence.is_some_and(|asked| known.is_some_and(|known| known != asked));
-        if is_other(self.known_fence(&claim.claim)) {
+        if self.claims.lock().known.get(&id).is_some_and(|known| !known.is_meant_by(claim.fence)) {
             return Ok(Released::AlreadyLost);
         }
         // Whoever takes permits for it just now is waited for.

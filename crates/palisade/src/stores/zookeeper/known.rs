@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::recipe::Recipe;
 use super::session::{Debt, Session};
 use super::settings::Format;
-use super::shared::delete_in_the_end;
+use super::shared::{delete_in_the_end, fence_of};
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, Gone, Kind, Mode};
@@ -119,6 +119,15 @@ impl Known {
         if self.nodes().len() > 1 {
             tokio::spawn(async move { delete_in_the_end(Arc::downgrade(&self.session), self.nodes()).await });
         }
+    }
+
+    /// Whether whoever names it by this fence means it. One that waits is named without a fence, or by the one that it will have.
+    pub(super) fn is_meant_by(&self, fence: Option<Fence>) -> bool {
+        let own = match &self.stage {
+            Stage::Waiting(waiting) => fence_of(waiting.made),
+            Stage::Holding(holding) => holding.fence,
+        };
+        fence.is_none_or(|fence| fence == own)
     }
 
     pub(super) fn fence(&self) -> Option<Fence> {

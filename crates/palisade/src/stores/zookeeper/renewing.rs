@@ -123,8 +123,8 @@ impl Shared {
         }
         let Some(known) = book.known.get(&id) else { return Before::Unknown };
         match &known.stage {
+            _ if !known.is_meant_by(claim.fence) => Before::Gone(Gone::Expired),
             Stage::Waiting(_) => Before::Waits,
-            Stage::Holding(holding) if claim.fence.is_some_and(|asked| asked != holding.fence) => Before::Gone(Gone::Expired),
             Stage::Holding(holding) if holding.watched_on == known.session.connection() => {
                 Before::Sure(Grant { fence: holding.fence, lease: known.session.lease() })
             }

@@ -15,7 +15,7 @@ use redis::{Cmd, Connection, ConnectionLike, Value};
 use super::*;
 use crate::error::Result;
 use crate::name::Name;
-use crate::store::{Answer, ClaimId, Grant, LineView, Released, Revoked, Standing};
+use crate::store::{Answer, ClaimId, Fresh, Grant, LineView, Released, Revoked, Standing};
 use crate::stores::redis::script::{Calls, Together};
 
 const KEY: &str = "palisade:1:{orders}";
@@ -44,6 +44,7 @@ fn mutex(number: u128) -> Claim {
         min_hold: None,
         once_per: None,
         detachable: false,
+        fresh: Fresh::default(),
         exact_lease: false,
     }
 }
