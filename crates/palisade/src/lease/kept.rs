@@ -322,12 +322,16 @@ impl Kept {
     pub(crate) fn give_back(&self, now: Moment) -> Option<(ClaimRef, Option<LossReason>)> {
         self.expire(now);
         let mut state = self.lock();
+        let mut claim = self.claim.to_ref(state.fence);
         let lost = match std::mem::replace(&mut state.stage, Stage::GivenBack) {
             Stage::GivenBack => return None,
             Stage::Lost(reason) => Some(reason),
-            Stage::Held | Stage::Waiting { .. } | Stage::TurnedAway(_) => None,
+            Stage::Held => {
+                claim.sure_until = Some(state.deadline.valid_until());
+                None
+            }
+            Stage::Waiting { .. } | Stage::TurnedAway(_) => None,
         };
-        let claim = self.claim.to_ref(state.fence);
         self.announce(state);
         if lost.is_some() {
             self.tell_of_loss();

@@ -138,7 +138,7 @@ impl Claim {
 
     /// The short form that renew and release take.
     pub fn to_ref(self: &Arc<Self>, fence: Option<Fence>) -> ClaimRef {
-        ClaimRef { claim: Arc::clone(self), fence }
+        ClaimRef { claim: Arc::clone(self), fence, sure_until: None }
     }
 }
 
@@ -149,6 +149,9 @@ pub struct ClaimRef {
     pub claim: Arc<Claim>,
     /// The fence of its grant; `None` while it is not known to hold.
     pub fence: Option<Fence>,
+    /// Until when whoever holds by that fence is sure of it, on [`BootClock`](crate::lease::BootClock): by then the store has not let the
+    /// grant end. A release before that need not look at the store's clock. `None` where nobody has said so.
+    pub sure_until: Option<Moment>,
 }
 
 /// How long the store has promised to keep a claim.

@@ -9,7 +9,8 @@
 //! - The core runs store futures to their end; [`Store::wake`], [`Store::event`] and [`Store::holder`] alone may be dropped
 //!   half-way. So every other future must end by itself within the store's request time-out.
 //! - Release and renew are conditional on claim *and* fence, never on the name alone.
-//! - Expiry is the store's, by the store's clock. Deadlines are the core's, by ours. Neither compares with the other.
+//! - Expiry is the store's, by the store's clock. Deadlines are the core's, by ours. Neither compares with the other. Where the core says
+//!   until when it is [sure](ClaimRef::sure_until) to hold, a release that finds the very grant need not look whether it has expired.
 //! - A store value serves one client: pushes and events go to whoever opened it.
 //! - A store knows nothing of guards and keepers. It is called on the client's own thread, inside the client's own tokio
 //!   runtime; claims and releases also in the caller's, where [`Capability::runs`] says so.

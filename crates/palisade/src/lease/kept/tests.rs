@@ -94,6 +94,18 @@ fn a_pushed_grant_keeps_the_deadline_of_the_waiter() {
 }
 
 /// The store took the renewal before it handed the lock over, and the push was faster than the answer.
+/// The store may take a holder's word for it that it holds: so it is given for no longer than the clock rule says, and only while it
+/// holds.
+#[test]
+fn whoever_gives_back_is_sure_until_its_deadline_and_only_if_it_holds() {
+    let sure_until = |kept: Arc<Kept>, now| kept.give_back(now).expect("for the first time").0.sure_until;
+    let kept = holder(terms());
+    let deadline = valid_until(&kept);
+    assert_eq!(sure_until(kept, at(1_000)), Some(deadline));
+    assert_eq!(sure_until(holder(terms()), deadline), None, "lost by then");
+    assert_eq!(sure_until(waiter(terms()), at(1_000)), None, "it waits");
+}
+
 #[test]
 fn an_answer_that_the_grant_has_overtaken_changes_nothing() {
     let kept = waiter(terms());

@@ -50,7 +50,7 @@ impl Lines {
     }
 
     pub(super) fn renew(&mut self, now: StoreTime, claim: &ClaimRef, inbox: &Arc<Events>) -> Standing {
-        let ClaimRef { claim, fence } = claim;
+        let ClaimRef { claim, fence, .. } = claim;
         let standing = self.event(now, &claim.name, |line, told| line.renew(now, claim.id, *fence, told));
         match &standing {
             Standing::Gone(_) => drop(self.routes.remove(&claim.id)),
@@ -65,7 +65,7 @@ impl Lines {
     }
 
     pub(super) fn release(&mut self, now: StoreTime, claim: &ClaimRef, ending: Ending) -> Released {
-        let ClaimRef { claim, fence } = claim;
+        let ClaimRef { claim, fence, .. } = claim;
         let released = self.event(now, &claim.name, |line, told| line.release(now, claim.id, *fence, ending, told));
         if released == Released::Done {
             self.routes.remove(&claim.id);
@@ -74,7 +74,7 @@ impl Lines {
     }
 
     pub(super) fn downgrade(&mut self, now: StoreTime, claim: &ClaimRef) -> Standing {
-        let ClaimRef { claim, fence } = claim;
+        let ClaimRef { claim, fence, .. } = claim;
         match fence {
             Some(fence) => self.event(now, &claim.name, |line, told| line.downgrade(now, claim.id, *fence, told)),
             None => Standing::Gone(Gone::Expired),
@@ -82,7 +82,7 @@ impl Lines {
     }
 
     pub(super) fn proclaim(&mut self, now: StoreTime, claim: &ClaimRef, value: &str) -> Standing {
-        let ClaimRef { claim, fence } = claim;
+        let ClaimRef { claim, fence, .. } = claim;
         match fence {
             Some(fence) => self.event(now, &claim.name, |line, told| line.proclaim(now, claim.id, *fence, value, told)),
             None => Standing::Gone(Gone::Expired),

@@ -23,8 +23,8 @@
 //! | acquire, free | 1 | 3 |
 //! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3 |
 //! | time-out | 2: who holds the name, and to leave the line | 2 and 7 |
-//! | release | 1 | 3 |
-//! | hand-off | the release | 3 more, one of them `PUBLISH`; to another client one `PUBLISH` more |
+//! | release | 1 | 2 |
+//! | hand-off | the release | 4 more, one of them `PUBLISH`; to another client one `PUBLISH` more |
 //! | renewal | 1 pipeline for all claims on one server | 3 each |
 //!
 //! Where replicas must confirm, a grant waits for one `WAIT` more, shared by all who wait at the same time.

@@ -86,7 +86,7 @@ impl SimpleStore {
     }
 
     fn renew_call(&self, claim: &ClaimRef) -> Call {
-        let ClaimRef { claim, fence } = claim;
+        let ClaimRef { claim, fence, .. } = claim;
         self.call(&RENEW, &claim.name).text(&claim.id.reveal()).text(&digits(*fence)).number(millis(claim.lease))
     }
 }

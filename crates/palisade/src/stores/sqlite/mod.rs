@@ -231,7 +231,7 @@ impl Shared {
 
     /// Renews one claim inside a transaction. A holder needs one statement.
     fn renew(&self, connection: &Connection, now: StoreTime, claim: &ClaimRef) -> Result<(Standing, Vec<Letter>)> {
-        let ClaimRef { claim, fence } = claim;
+        let ClaimRef { claim, fence, .. } = claim;
         if let Some(fence) = fence
             && let Some(grant) = self.sql(renew_holder(connection, now, claim, *fence))?
         {
@@ -370,7 +370,7 @@ impl Store for SqliteStore {
     }
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        let ClaimRef { claim, fence } = claim.clone();
+        let ClaimRef { claim, fence, .. } = claim.clone();
         let id = claim.id;
         let released = self.event(&claim.name, move |line, now, told| line.release(now, id, fence, ending, told)).await;
         if released.is_ok() {
@@ -380,14 +380,14 @@ impl Store for SqliteStore {
     }
 
     async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        let ClaimRef { claim, fence } = claim.clone();
+        let ClaimRef { claim, fence, .. } = claim.clone();
         let Some(fence) = fence else { return Ok(Standing::Gone(Gone::Expired)) };
         let id = claim.id;
         self.event(&claim.name, move |line, now, told| line.downgrade(now, id, fence, told)).await
     }
 
     async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        let ClaimRef { claim, fence } = claim.clone();
+        let ClaimRef { claim, fence, .. } = claim.clone();
         let Some(fence) = fence else { return Ok(Standing::Gone(Gone::Expired)) };
         let (id, value) = (claim.id, value.to_owned());
         self.event(&claim.name, move |line, now, told| line.proclaim(now, id, fence, &value, told)).await

@@ -17,7 +17,8 @@
 //!
 //! Each script begins with `open.lua`. A `…_fast.lua` is what nearly all calls need and returns before `line.lua` makes its functions,
 //! which would cost as much again. What a fast path does must be what the general path would have done: the tests compare
-//! both with [`crate::line::Line`].
+//! both with [`crate::line::Line`]. But for one thing: a release by one who is sure that it holds is done before anybody has looked at
+//! the time, `release_sure.lua`, so a lease that ended while it was on its way is not noticed.
 //!
 //! A claim and a release are also functions of one more script, which does many of them on as many keys: the same texts, so the
 //! same answers, and what a script costs by itself is paid once.
@@ -32,50 +33,60 @@ pub(super) use reply::{Push, claim_answer, push, released, revoked, standing, vi
 
 use super::script::{Call, Script, digits, push_number};
 use crate::fence::Fence;
+use crate::lease::{BootClock, Clock};
 use crate::store::{Claim, ClaimRef, Ending, Kind, Mode};
 
-/// What a verb does with its key and its words, once those and the time are known.
-macro_rules! verb {
-    ($($file:literal),+) => { concat!(include_str!("look.lua"), $(include_str!($file)),+) };
-}
-
-/// A script that is one verb: what it is given are the key and these words.
+/// A script that is one verb: what it is given are the key and these words. What is done before the time is known comes first.
 macro_rules! script {
-    ($words:literal, $verb:expr) => {
-        Script::new(concat!(include_str!("open.lua"), "local key, ", $words, " = KEYS[1], unpack(ARGV)\n", $verb))
+    ($words:literal, [$($early:literal),*], $($file:literal),+) => {
+        Script::new(concat!(
+            include_str!("open.lua"),
+            "local key, ", $words, " = KEYS[1], unpack(ARGV)\n",
+            include_str!("look.lua"),
+            $(include_str!($early),)*
+            include_str!("time.lua"),
+            $(include_str!($file)),+
+        ))
     };
 }
 
-/// The same verb as a function.
+/// The same verb as a function, which is called when the time is known.
 macro_rules! function {
-    ($name:literal, $words:literal, $verb:expr) => {
-        concat!("local function ", $name, "(key, ", $words, ")\n", $verb, "end\n")
+    ($name:literal, $words:literal, [$($early:literal),*], $($file:literal),+) => {
+        concat!(
+            "local function ", $name, "(key, ", $words, ")\n",
+            include_str!("look.lua"),
+            $(include_str!($early),)*
+            $(include_str!($file),)+
+            "end\n"
+        )
     };
 }
 
 macro_rules! claim {
     ($make:ident!($($name:literal)?)) => {
-        $make!($($name,)? "how, wanted, min_hold, once_per", verb!("claim_fast.lua", "line.lua", "claim.lua"))
+        $make!($($name,)? "how, wanted, min_hold, once_per", [], "claim_fast.lua", "line.lua", "claim.lua")
     };
 }
 
 macro_rules! release {
     ($make:ident!($($name:literal)?)) => {
-        $make!($($name,)? "claim, fence, ending, keep", verb!("release_fast.lua", "line.lua", "release.lua"))
+        $make!($($name,)? "claim, fence, ending, keep", ["release_sure.lua"], "release_fast.lua", "line.lua", "release.lua")
     };
 }
 
 static CLAIM: Script = claim!(script!()).together(b'c', &TOGETHER);
-static RENEW: Script = script!("claim, fence, inbox", verb!("renew_fast.lua", "line.lua", "renew.lua"));
+static RENEW: Script = script!("claim, fence, inbox", [], "renew_fast.lua", "line.lua", "renew.lua");
 static RELEASE: Script = release!(script!()).together(b'r', &TOGETHER);
-static DOWNGRADE: Script = script!("claim, fence", verb!("line.lua", "downgrade.lua"));
-static PROCLAIM: Script = script!("claim, fence, owner", verb!("line.lua", "proclaim.lua"));
-static REVOKE: Script = script!("fence", verb!("nobody.lua", "line.lua", "revoke.lua"));
-static SHOW: Script = script!("_", verb!("nobody.lua", "line.lua", "show.lua"));
+static DOWNGRADE: Script = script!("claim, fence", [], "line.lua", "downgrade.lua");
+static PROCLAIM: Script = script!("claim, fence, owner", [], "line.lua", "proclaim.lua");
+static REVOKE: Script = script!("fence", [], "nobody.lua", "line.lua", "revoke.lua");
+static SHOW: Script = script!("_", [], "nobody.lua", "line.lua", "show.lua");
 
 /// Several of those verbs at once, each on its own key.
 static TOGETHER: Script = Script::new(concat!(
     include_str!("open.lua"),
+    include_str!("time.lua"),
     claim!(function!("claim")),
     release!(function!("release")),
     include_str!("together.lua")
@@ -123,11 +134,15 @@ pub(super) fn renew(key: &str, claim: &ClaimRef, inbox: &str) -> Call {
 /// Ends a claim in whatever state it is. `next_first`: if it can be had, the next in line hears of it before whoever releases.
 pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending, next_first: bool) -> Call {
     let call = by(Call::new(&RELEASE, key), claim);
-    match ending {
-        Ending::Release if next_first => call.text("n"),
-        Ending::Release => call.text("r"),
-        Ending::Undo => call.text("u"),
-        Ending::Seal(keep) => call.text("s").number(micros(keep)),
+    let is_sure = claim.fence.is_some() && claim.sure_until.is_some_and(|until| BootClock.now() < until);
+    match (ending, is_sure) {
+        // Sent again, it may have been on its way for longer than that.
+        (Ending::Release, true) if next_first => call.text_but_again("N", b'n'),
+        (Ending::Release, true) => call.text_but_again("R", b'r'),
+        (Ending::Release, false) if next_first => call.text("n"),
+        (Ending::Release, false) => call.text("r"),
+        (Ending::Undo, _) => call.text("u"),
+        (Ending::Seal(keep), _) => call.text("s").number(micros(keep)),
     }
 }
 

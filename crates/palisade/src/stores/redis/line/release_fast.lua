@@ -1,6 +1,4 @@
--- The fence is empty while none is known; the ending is r release, n release and tell the next one first, u undo, or s seal, which
--- alone is kept for a time.
---
+if ending == 'R' then ending = 'r' elseif ending == 'N' then ending = 'n' end
 -- The fast paths: the one exclusive holder releases, to nobody or to a plain exclusive claim that heads the line.
 if state and #state > 75 and (ending == 'r' or ending == 'n') then
   -- 49 is 1, 105 i, 119 w, 120 x: bytes are cheaper to compare than texts. What is no number of ours compares as false.

@@ -14,6 +14,7 @@ use redis::{Cmd, Connection, ConnectionLike, Value};
 
 use super::*;
 use crate::error::Result;
+use crate::lease::Moment;
 use crate::name::Name;
 use crate::store::{Answer, ClaimId, Fresh, Grant, LineView, Released, Revoked, Standing};
 use crate::stores::redis::script::{Calls, Together};
@@ -146,5 +147,5 @@ impl Client {
 }
 
 fn known(claim: &Claim, fence: Option<Fence>) -> ClaimRef {
-    ClaimRef { claim: Arc::new(claim.clone()), fence }
+    ClaimRef { claim: Arc::new(claim.clone()), fence, sure_until: None }
 }

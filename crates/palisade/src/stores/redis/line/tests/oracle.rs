@@ -310,7 +310,10 @@ impl History {
                 let claim = self.slots[slot].clone()?;
                 let (fence, its) = self.fence(claim.id, by);
                 let expected = self.line.release(now, claim.id, fence, ending, &mut told);
-                (release(&self.key, &known(&claim, its), ending, true), Expected::Released(expected))
+                // Whoever is still held may know it: that must make no difference.
+                let sure_until = (expected == Released::Done && its.is_some() && rng.bool()).then_some(Moment::NEVER);
+                let its = ClaimRef { sure_until, ..known(&claim, its) };
+                (release(&self.key, &its, ending, true), Expected::Released(expected))
             }
             Op::Downgrade(slot, by) => {
                 let claim = self.slots[slot].clone()?;
