@@ -233,6 +233,26 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
+/// A waiter that is granted keeps the time that it had: a dead one holds until then, and not for a lease.
+pub async fn a_dead_waiter_is_given_no_lease(subject: &Subject) -> Verdict {
+    needs!(subject.capability().order == Order::Fifo, "a line");
+    let store = subject.store();
+    let claim = Claim { lease: 4 * Claim::LONGEST_WAIT_LEASE, ..subject.claim("no-lease") };
+    let client = subject.client();
+    let guard = client.mutex(claim.name.as_str()).acquire().await.expect("acquired");
+    assert!(matches!(store.claim(&claim).await.expect("an answer"), Answer::Queued(_)));
+    let live = client.mutex(claim.name.as_str());
+    let waiting = tokio::spawn(async move { live.acquire().await });
+    waiters(&client, claim.name.as_str(), 2).await;
+    let freed = Instant::now();
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    let guard = waiting.await.expect("no panic").expect("acquired");
+    // A second on top for a machine that is busy with other checks.
+    assert!(freed.elapsed() <= claim.wait_lease() + Duration::from_secs(1), "after {:?}", freed.elapsed());
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    Verdict::Kept
+}
+
 /// A push that is lost costs a heartbeat, not the lock (user-asks W1, W5).
 pub async fn a_lost_push_is_healed(subject: &Subject) -> Verdict {
     let name = subject.name("lost-push");

@@ -19,6 +19,7 @@ use super::shared::{Shared, fence_of};
 use super::together::{Stand, Stands};
 use super::value::{self, Value};
 use crate::error::{Error, Result};
+use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, ClaimId, Grant, Holder, Kind, Mode, Place};
 
 /// How often a line is read again because it changed under our eyes.
@@ -37,8 +38,10 @@ pub(super) enum Stood {
 
 impl Shared {
     pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
+        let sent = BootClock.now();
         self.claims.lock().exhume(claim.id);
         if let Some(answer) = self.asked_before(claim).await? {
+            self.is_renewed(claim.id, sent);
             return Ok(answer);
         }
         let seat = Arc::new(self.seat(claim)?);
@@ -49,7 +52,11 @@ impl Shared {
             Some(permits) => self.enter_semaphore(claim, &seat, &session, permits).await,
         };
         match &answer {
-            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.is_sure(claim.id),
+            Ok(Answer::Granted(_)) => {
+                self.is_sure(claim.id);
+                self.is_renewed(claim.id, sent);
+            }
+            Ok(Answer::Queued(_)) => self.is_sure(claim.id),
             Err(Failed::Unsure(_)) => self.is_unsure(claim.id, &session),
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
                 if answer.is_err() {

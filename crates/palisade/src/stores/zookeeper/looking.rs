@@ -26,7 +26,8 @@ pub(super) struct Found {
 const RECIPES: [Recipe; 5] = [Recipe::Mutex, Recipe::Write, Recipe::Read, Recipe::KazooLock, Recipe::KazooRead];
 
 impl Shared {
-    /// Looks where a claim of ours stands: its session, its node and the line.
+    /// Looks where a claim of ours stands: its session, its node and the line. That does not renew it: a watch may have us look, and the
+    /// owner be dead.
     ///
     /// A waiter's grant is decided here, and nowhere else. That its watch has fired says little: what it waited for may have been a
     /// waiter that gave up.
@@ -92,21 +93,14 @@ impl Shared {
             };
             if let Some((before, _)) = waiting.watches.as_ref().filter(|(path, _)| is_heartbeat && is_told(path)) {
                 // A long line is not read by everybody in it, as long as these two are there.
-                let sent = BootClock.now();
                 let own = session.send(Request::exists(&format!("{}/{}", seat.line(), waiting.child), false));
                 let before = session.send(Request::exists(before, false));
                 match own.answer().await.and(before.answer().await) {
-                    Ok(_) => {
-                        if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
-                            known.renewed(sent);
-                        }
-                        return Ok(Stood::Queued(None));
-                    }
+                    Ok(_) => return Ok(Stood::Queued(None)),
                     Err(failed) if failed.is(Code::NoNode) => {}
                     Err(failed) => return Err(failed),
                 }
             }
-            let sent = BootClock.now();
             let list = session.send(Request::children(&seat.line(), false));
             // The last first: the other is there by then.
             let list = list.answer().await;
@@ -116,9 +110,6 @@ impl Shared {
                 Err(failed) if failed.is(Code::NoNode) => return Ok(Stood::Gone),
                 Err(failed) => return Err(failed),
             };
-            if let Some(known) = self.claims.lock().known.get_mut(&claim.id) {
-                known.renewed(sent);
-            }
             match (seat.recipe.verdict(&children, &waiting.child), seat.permits) {
                 (Verdict::Missing, None) => return Ok(Stood::Gone),
                 (Verdict::Missing, Some(_)) => return self.left_the_line(claim, &seat, &session).await,

@@ -32,6 +32,7 @@ enum Before {
 
 impl Shared {
     pub(super) async fn renew(self: &Arc<Self>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        let sent = BootClock.now();
         let mut failed = self.beat(claims).await;
         let mut answers: Vec<Option<Result<Standing>>> = claims.iter().map(|_| None).collect();
         let mut asking = JoinSet::new();
@@ -59,6 +60,11 @@ impl Shared {
                 && let Some(place) = answers.get_mut(at)
             {
                 *place = Some(answer);
+            }
+        }
+        for (claim, answer) in claims.iter().zip(&answers) {
+            if let Some(Ok(Standing::Held(_))) = answer {
+                self.is_renewed(claim.claim.id, sent);
             }
         }
         let unanswered = || Err(Error::protocol("a renewal broke off in the middle; this is a bug in the store"));

@@ -298,14 +298,20 @@ impl Shared {
             debt: session.debt(),
         };
         known.renewed(sent);
-        let over_at = known.until + GRACE;
-        {
+        let over_at = {
             let mut book = self.claims.lock();
             if let Some(before) = book.known.get(&claim.id) {
                 known.turn = Arc::clone(&before.turn);
+                // A waiter that is granted keeps the time that it had, until its owner renews it: of many dead ones in a line each
+                // would else hold for a whole lease.
+                if let (Stage::Waiting(_), Stage::Holding(_)) = (&before.stage, &known.stage) {
+                    known.until = before.until;
+                }
             }
+            let over_at = known.until + GRACE;
             book.known.insert(claim.id, known);
-        }
+            over_at
+        };
         let mut janitor = locked(&self.janitor);
         match *janitor {
             None => {
@@ -314,6 +320,13 @@ impl Shared {
             }
             Some(looks_at) if over_at < looks_at => self.sooner.notify_one(),
             Some(_) => {}
+        }
+    }
+
+    /// The owner of a claim has asked for it, by a request of this time, and has its answer.
+    pub(super) fn is_renewed(&self, claim: ClaimId, sent: Moment) {
+        if let Some(known) = self.claims.lock().known.get_mut(&claim) {
+            known.renewed(sent);
         }
     }
 
