@@ -319,7 +319,7 @@ impl Lock {
 
     /// Claims the name for one holder, and answers the grant. `how` is a word of the store's.
     async fn claim<C: ConnectionLike>(&self, redis: &mut C, number: u64, lease: Duration, how: &str) -> DetachedGrant {
-        let script = line_script!("how, wanted, min_hold, once_per", "claim_fast.lua", "line.lua", "claim.lua");
+        let script = line_script!("how, wanted, min_hold, once_per", "time.lua", "claim_fast.lua", "line.lua", "claim.lua");
         let (claim, micros) = (format!("{number:032x}"), lease.as_micros() as f64);
         let wanted = [&micros.to_le_bytes(), claim.as_bytes(), &how.as_bytes()[1..2], b"1:i2:me"].concat();
         let redis::Value::Int(fence) = self.run(redis, script, &[how.as_bytes(), &wanted]).await else { panic!("not granted") };
@@ -331,7 +331,7 @@ impl Lock {
     }
 
     async fn revoke<C: ConnectionLike>(&self, redis: &mut C, grant: &DetachedGrant) {
-        let script = line_script!("fence", "nobody.lua", "line.lua", "revoke.lua");
+        let script = line_script!("fence", "time.lua", "nobody.lua", "line.lua", "revoke.lua");
         let said = self.run(redis, script, &[grant.fence().to_string().as_bytes()]).await;
         assert_eq!(said, redis::Value::BulkString(b"D".to_vec()));
     }
