@@ -51,6 +51,14 @@ impl Shared {
             None => self.enter(claim, &seat, &session).await,
             Some(permits) => self.enter_semaphore(claim, &seat, &session, permits).await,
         };
+        let answer = match answer {
+            // It may have ended between the answer and our look at it: then nobody has found the claim among those that ended with it.
+            Ok(Answer::Granted(_) | Answer::Queued(_)) if session.is_gone() => {
+                self.claims.lock().known.remove(&claim.id);
+                Err(Failed::Ended)
+            }
+            answer => answer,
+        };
         match &answer {
             Ok(Answer::Granted(_)) => {
                 self.is_sure(claim.id);
@@ -318,4 +326,61 @@ pub(super) fn unsure(failed: Failed) -> Failed {
 
 pub(super) fn gone() -> Failed {
     Failed::Unsure(Error::unavailable("the claim was gone before ZooKeeper could say where it stands"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use palisade_testkit::zookeeper::ZooKeeper;
+
+    use super::super::session::Hears;
+    use super::super::settings::Settings;
+    use super::*;
+    use crate::name::Name;
+    use crate::store::{Fresh, Released};
+
+    fn claim(number: u128) -> Arc<Claim> {
+        Arc::new(Claim {
+            id: ClaimId::from_bits(number),
+            name: Name::new("late").expect("a name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            owner: Arc::from("me"),
+            reason: None,
+            value: None,
+            lease: Duration::from_secs(10),
+            exact_lease: false,
+            queue: true,
+            min_hold: None,
+            once_per: None,
+            detachable: false,
+            fresh: Fresh::default(),
+        })
+    }
+
+    /// Its answer is there, and then the session ends, before anybody looks: it is no grant, and is not taken for one later.
+    #[tokio::test]
+    async fn an_answer_that_is_looked_at_too_late_is_no_grant() {
+        let server = ZooKeeper::with().long_sessions().start();
+        let settings = Settings::read(format!("zk://{}", server.address()).parse().expect("a URL")).expect("settings");
+        let shared = Shared::new(settings);
+        let first = claim(1);
+        assert!(matches!(shared.claim(&first).await, Ok(Answer::Granted(_))));
+        assert!(matches!(shared.release(&first.to_ref(None)).await, Ok(Released::Done)));
+        let session = shared.session_of(&first).await.expect("it is open");
+        let late = claim(2);
+        let mut claiming = Box::pin(shared.claim(&late));
+        assert!(claiming.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // Behind it: when this is answered, the other was.
+        session.ask(Request::sync("/")).await.expect("an answer");
+        session.state().gone = true;
+        shared.ended(&session);
+        let Poll::Ready(answer) = claiming.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("it was answered");
+        };
+        assert!(answer.is_err(), "its node ends with the session");
+        assert!(shared.claims.lock().known.is_empty(), "nothing is kept of it");
+    }
 }
