@@ -70,8 +70,7 @@ checks! {
         revocation_names_the_fence, seal_is_idempotent;
     mutex: excludes, serves_in_order, waits_no_longer_than_asked, names_do_not_meet, nothing_is_left_behind,
         tells_of_a_revocation, a_release_is_not_a_loss, dead_waiters_cost_one_wait_lease, a_dead_waiter_is_given_no_lease,
-        a_lost_push_is_healed,
-        a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line;
+        a_lost_push_is_healed, a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line;
     modes: readers_share_and_writers_do_not, a_writer_is_not_starved, downgrade_lets_readers_in, an_owner_enters_again,
         permits_are_limited, many_permits_are_not_overtaken, several_locks_are_one, several_locks_do_not_deadlock,
         a_grant_can_be_handed_over;

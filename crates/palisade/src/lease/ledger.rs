@@ -327,10 +327,10 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
+    use crate::Fence;
     use crate::lease::kept::Terms;
     use crate::lease::{Drift, ManualClock};
-    use crate::store::{Claim, Fresh, Gone, Grant, Kind, Lease, Mode, Standing};
-    use crate::{Fence, Name};
+    use crate::store::{Claim, Gone, Grant, Lease, Standing};
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -344,22 +344,7 @@ mod tests {
     }
 
     fn held(id: u128, now: Moment) -> Arc<Kept> {
-        let claim = Claim {
-            id: ClaimId::from_bits(id),
-            name: Name::new("x").expect("a name"),
-            kind: Kind::Mutex,
-            mode: Mode::Exclusive,
-            owner: "test".into(),
-            reason: None,
-            value: None,
-            lease: LEASE,
-            queue: true,
-            min_hold: None,
-            once_per: None,
-            detachable: false,
-            fresh: Fresh::default(),
-            exact_lease: false,
-        };
+        let claim = Claim::of_mutex(ClaimId::from_bits(id), "x", LEASE);
         let terms = Terms { auto_renew: true, max_hold: None, stop_margin: Duration::from_secs(1), drift: Drift::default() };
         Kept::granted(Arc::new(claim), terms, now, grant(), now)
     }

@@ -172,6 +172,29 @@ impl Lease {
 }
 
 #[cfg(test)]
+impl Claim {
+    /// A plain claim for a mutex, for tests.
+    pub(crate) fn of_mutex(id: ClaimId, name: &str, lease: Duration) -> Claim {
+        Claim {
+            id,
+            name: Name::new(name).expect("a good name"),
+            kind: Kind::Mutex,
+            mode: Mode::Exclusive,
+            owner: "test".into(),
+            reason: None,
+            value: None,
+            lease,
+            exact_lease: false,
+            queue: true,
+            min_hold: None,
+            once_per: None,
+            detachable: false,
+            fresh: Fresh::default(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,8 +1,7 @@
 //! What one claim makes of answers that come late, twice, out of order or not at all.
 
 use super::*;
-use crate::name::Name;
-use crate::store::{ClaimId, Fresh, Kind, Lease};
+use crate::store::{ClaimId, Lease};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -15,22 +14,7 @@ fn fence(number: u64) -> Fence {
 }
 
 fn claim() -> Arc<Claim> {
-    Arc::new(Claim {
-        id: ClaimId::random().expect("random numbers"),
-        name: Name::new("kept").expect("a good name"),
-        kind: Kind::Mutex,
-        mode: Mode::Exclusive,
-        owner: "test".into(),
-        reason: None,
-        value: None,
-        lease: LEASE,
-        queue: true,
-        min_hold: None,
-        once_per: None,
-        detachable: false,
-        fresh: Fresh::default(),
-        exact_lease: false,
-    })
+    Arc::new(Claim::of_mutex(ClaimId::random().expect("random numbers"), "kept", LEASE))
 }
 
 fn terms() -> Terms {

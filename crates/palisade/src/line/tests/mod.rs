@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::name::Name;
-use crate::store::Fresh;
 
 /// Whole seconds are enough: ties, where mistakes live, come up all the time.
 fn secs(count: u64) -> Duration {
@@ -31,20 +29,5 @@ fn fence(number: u64) -> Fence {
 }
 
 fn some_claim(number: u128, kind: Kind, mode: Mode, lease: u64) -> Claim {
-    Claim {
-        id: id(number),
-        name: Name::new("orders/42").unwrap(),
-        kind,
-        mode,
-        owner: Arc::from(format!("owner {number}")),
-        reason: None,
-        value: None,
-        lease: secs(lease),
-        queue: true,
-        min_hold: None,
-        once_per: None,
-        detachable: false,
-        fresh: Fresh::default(),
-        exact_lease: false,
-    }
+    Claim { kind, mode, owner: Arc::from(format!("owner {number}")), ..Claim::of_mutex(id(number), "orders/42", secs(lease)) }
 }

@@ -226,26 +226,10 @@ mod tests {
         use super::super::session::Session;
         use super::super::settings::Settings;
         use super::super::watcher::Told;
-        use crate::store::Fresh;
 
         let url: crate::url::StoreUrl = "etcd://127.0.0.1:1/lock".parse().unwrap();
         let shared = Shared::new(Settings::read(&url).unwrap()).unwrap();
-        let claim = Claim {
-            id: ClaimId::from_bits(1),
-            name: name(1),
-            kind: crate::store::Kind::Mutex,
-            mode: crate::store::Mode::Exclusive,
-            owner: "test".into(),
-            reason: None,
-            value: None,
-            lease: Duration::from_secs(60),
-            exact_lease: false,
-            queue: true,
-            min_hold: None,
-            once_per: None,
-            detachable: false,
-            fresh: Fresh::default(),
-        };
+        let claim = Claim { name: name(1), ..Claim::of_mutex(ClaimId::from_bits(1), "seat", Duration::from_secs(60)) };
         let session = Session::new(7, BootClock.now(), 60);
         let place = shared.seat_for(&claim).unwrap();
         shared.holds(&claim, &place, 20, &session);

@@ -206,7 +206,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{Fresh, Kind, Mode};
 
     const LEASE: Duration = Duration::from_secs(1);
 
@@ -215,22 +214,7 @@ mod tests {
     }
 
     fn claim(number: u128) -> Arc<Claim> {
-        Arc::new(Claim {
-            id: ClaimId::from_bits(number),
-            name: Name::new(format!("lines/{number}")).expect("a good name"),
-            kind: Kind::Mutex,
-            mode: Mode::Exclusive,
-            owner: "test".into(),
-            reason: None,
-            value: None,
-            lease: LEASE,
-            queue: true,
-            min_hold: None,
-            once_per: None,
-            detachable: false,
-            fresh: Fresh::default(),
-            exact_lease: false,
-        })
+        Arc::new(Claim::of_mutex(ClaimId::from_bits(number), &format!("lines/{number}"), LEASE))
     }
 
     fn granted(lines: &mut Lines, now: StoreTime, claim: &Claim) -> Fence {

@@ -11,8 +11,7 @@ use super::line;
 use super::link::Link;
 use super::settings::Settings;
 use super::shared::Shared;
-use crate::name::Name;
-use crate::store::{Claim, ClaimId, Fresh, Kind, Mode, Standing};
+use crate::store::{Claim, ClaimId, Standing};
 use crate::url::StoreUrl;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -30,22 +29,7 @@ async fn link(shared: &Arc<Shared>, server: &Redis) -> Arc<Link> {
 }
 
 fn mutex(name: &str) -> Arc<Claim> {
-    Arc::new(Claim {
-        id: ClaimId::random().unwrap(),
-        name: Name::new(name).unwrap(),
-        kind: Kind::Mutex,
-        mode: Mode::Exclusive,
-        owner: Arc::from("me"),
-        reason: None,
-        value: None,
-        lease: LONG,
-        exact_lease: false,
-        queue: true,
-        min_hold: None,
-        once_per: None,
-        detachable: false,
-        fresh: Fresh::default(),
-    })
+    Arc::new(Claim::of_mutex(ClaimId::random().unwrap(), name, LONG))
 }
 
 #[tokio::test]

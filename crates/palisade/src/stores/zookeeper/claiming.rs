@@ -338,26 +338,10 @@ mod tests {
     use super::super::session::Hears;
     use super::super::settings::Settings;
     use super::*;
-    use crate::name::Name;
-    use crate::store::{Fresh, Released};
+    use crate::store::Released;
 
     fn claim(number: u128) -> Arc<Claim> {
-        Arc::new(Claim {
-            id: ClaimId::from_bits(number),
-            name: Name::new("late").expect("a name"),
-            kind: Kind::Mutex,
-            mode: Mode::Exclusive,
-            owner: Arc::from("me"),
-            reason: None,
-            value: None,
-            lease: Duration::from_secs(10),
-            exact_lease: false,
-            queue: true,
-            min_hold: None,
-            once_per: None,
-            detachable: false,
-            fresh: Fresh::default(),
-        })
+        Arc::new(Claim::of_mutex(ClaimId::from_bits(number), "late", Duration::from_secs(10)))
     }
 
     /// Its answer is there, and then the session ends, before anybody looks: it is no grant, and is not taken for one later.

@@ -24,8 +24,7 @@ fn done(done: bool) -> Released {
 impl Shared {
     pub(super) async fn release(self: &Arc<Self>, claim: &ClaimRef) -> Result<Released> {
         let id = claim.claim.id;
-        // A release by another fence is none of this claim.
-        if self.claims.lock().known.get(&id).is_some_and(|known| !known.is_meant_by(claim.fence)) {
+        if self.is_misnamed(claim) {
             return Ok(Released::AlreadyLost);
         }
         // Whoever takes permits for it just now is waited for.

@@ -10,9 +10,8 @@ use super::recipe::{Recipe, Verdict, lease_prefix};
 use super::session::{Sent, Session};
 use super::shared::{Shared, fence_of};
 use super::value::Value;
-use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
-use crate::store::{Claim, ClaimId, Grant, Holder};
+use crate::store::{Claim, ClaimId, ClaimRef, Grant, Holder};
 
 /// A node of a claim.
 pub(super) struct Found {
@@ -231,9 +230,9 @@ impl Shared {
         }
     }
 
-    /// The fence that a claim of ours holds by.
-    pub(super) fn known_fence(&self, claim: &Claim) -> Option<Fence> {
-        self.claims.lock().known.get(&claim.id)?.fence()
+    /// Whether a claim of ours is named by a fence that is not its own: whoever does so means another grant.
+    pub(super) fn is_misnamed(&self, claim: &ClaimRef) -> bool {
+        self.claims.lock().known.get(&claim.claim.id).is_some_and(|known| !known.is_meant_by(claim.fence))
     }
 }
 

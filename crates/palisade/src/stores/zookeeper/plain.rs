@@ -198,8 +198,7 @@ impl Store for PlainStore {
 
     async fn release(&self, claim: &ClaimRef, _: Ending) -> Result<Released> {
         let id = claim.claim.id;
-        let other = |known: Fence| claim.fence.is_some_and(|asked| asked != known);
-        if self.0.known_fence(&claim.claim).is_some_and(other) {
+        if self.0.is_misnamed(claim) {
             return Ok(Released::AlreadyLost);
         }
         let known = self.0.claims.lock().known.remove(&id);

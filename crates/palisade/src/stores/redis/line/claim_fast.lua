@@ -1,5 +1,5 @@
--- `how` is q, f or n, kind, mode: whether it may stand in line, and f if it surely does not yet; `wanted` is lease, claim, kind and meta, as a state has them of its holder; min_hold and once_per are
--- only there where one is asked for.
+-- `how` is q, f or n, kind, mode: whether it may stand in line, and f if it surely does not yet; `wanted` is lease, claim, kind and
+-- meta, as a state has them of its holder; min_hold and once_per are only there where one is asked for.
 local lease = read('<d', wanted)
 
 -- The fast paths: a plain exclusive claim that finds the name free, or held by one exclusive holder.

@@ -16,7 +16,7 @@ use super::*;
 use crate::error::Result;
 use crate::lease::Moment;
 use crate::name::Name;
-use crate::store::{Answer, ClaimId, Fresh, Grant, LineView, Released, Revoked, Standing};
+use crate::store::{Answer, ClaimId, Grant, LineView, Released, Revoked, Standing};
 use crate::stores::redis::script::{Calls, Together};
 
 const KEY: &str = "palisade:1:{orders}";
@@ -32,22 +32,7 @@ fn id(number: u128) -> ClaimId {
 
 /// A claim for a mutex with a lease of half a minute.
 fn mutex(number: u128) -> Claim {
-    Claim {
-        id: id(number),
-        name: Name::new("orders").unwrap(),
-        kind: Kind::Mutex,
-        mode: Mode::Exclusive,
-        owner: Arc::from(format!("owner {number}")),
-        reason: None,
-        value: None,
-        lease: secs(30),
-        queue: true,
-        min_hold: None,
-        once_per: None,
-        detachable: false,
-        fresh: Fresh::default(),
-        exact_lease: false,
-    }
+    Claim { owner: Arc::from(format!("owner {number}")), ..Claim::of_mutex(id(number), "orders", secs(30)) }
 }
 
 fn reader(number: u128) -> Claim {
