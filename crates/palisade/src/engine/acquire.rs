@@ -91,9 +91,9 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result
     };
     let (reply, brought) = oneshot::channel();
     let stay = Arc::new(Stay { core: Arc::clone(core), left: Mutex::new(None) });
-    core.spawn_errand(errand(User::Far { reply, _stay: Arc::clone(&stay) }).run(here))?;
+    let going = core.spawn_errand(errand(User::Far { reply, _stay: Arc::clone(&stay) }).run(here))?;
     let staying = Staying(Some(stay));
-    let brought = brought.await.unwrap_or_else(|_| Err(broken_off()));
+    let brought = going.brings(brought).await.unwrap_or_else(|_| Err(broken_off()));
     staying.stayed();
     match brought? {
         Outcome::Granted(grip) => Ok(Outcome::Granted(grip.arrived())),

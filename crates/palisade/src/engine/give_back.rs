@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::begun::Going;
 use super::plan::Spin;
 use super::{Boxed, Core, broken_off};
 use crate::error::{Error, Result};
@@ -25,7 +26,7 @@ pub(crate) struct GivingBack {
 
 enum Answer {
     Here(Result<Released>),
-    Coming(oneshot::Receiver<Result<Released>>),
+    Coming(Going, oneshot::Receiver<Result<Released>>),
     /// The caller's to send and to wait for.
     Sent(Sent),
 }
@@ -50,7 +51,7 @@ impl Sent {
         };
         self.answer = None;
         match self.core.release_later(self.claim.clone(), self.ending, Box::pin(async { Err(error) })) {
-            Answer::Coming(coming) => coming.await.unwrap_or(Ok(Released::Unknown)),
+            Answer::Coming(going, coming) => going.brings(coming).await.unwrap_or(Ok(Released::Unknown)),
             Answer::Here(answer) => answer,
             Answer::Sent(_) => Ok(Released::Unknown),
         }
@@ -83,7 +84,7 @@ impl GivingBack {
         let answer = match self.answer {
             Answer::Here(answer) => answer,
             // No answer: the client's thread ended, or the store panicked. The lease ends the claim.
-            Answer::Coming(coming) => coming.await.unwrap_or(Ok(Released::Unknown)),
+            Answer::Coming(going, coming) => going.brings(coming).await.unwrap_or(Ok(Released::Unknown)),
             Answer::Sent(sent) => sent.outcome().await,
         };
         match self.lost {
@@ -149,7 +150,7 @@ impl Core {
             std::mem::forget(panics);
         };
         match self.spawn(task) {
-            Ok(()) => Answer::Coming(coming),
+            Ok(going) => Answer::Coming(going, coming),
             Err(error) => Answer::Here(Err(error)),
         }
     }

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use self::begun::{Going, Lender};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::task::TaskTracker;
@@ -45,6 +46,7 @@ pub(crate) struct Core {
     background: TaskTracker,
     /// Set when the thread has started, at first use.
     handle: OnceLock<Handle>,
+    lender: OnceLock<Arc<Lender>>,
     /// Hears when the thread has ended. Locked while it is started.
     ended: Mutex<Option<Receiver<()>>>,
     /// Wakes sleepers whose clock was moved by hand.
@@ -66,6 +68,7 @@ impl Core {
             drift,
             background,
             handle: OnceLock::new(),
+            lender: OnceLock::new(),
             ended: Mutex::new(None),
             jumped,
             unsent_releases: AtomicU64::new(0),
@@ -98,13 +101,15 @@ impl Core {
     }
 
     /// Runs a task on the client's thread that somebody waits for.
-    pub(crate) fn spawn_errand(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+    pub(crate) fn spawn_errand(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<Going> {
         let handle = self.handle()?;
-        match self.capability().runs {
-            Runs::FromCaller => begun::begin(handle, task),
-            Runs::Client | Runs::AtOnce | Runs::Caller => drop(handle.spawn(task)),
-        }
-        Ok(())
+        Ok(match self.capability().runs {
+            Runs::FromCaller => self.lender.get_or_init(|| Lender::of(handle)).begin(task),
+            Runs::Client | Runs::AtOnce | Runs::Caller => {
+                drop(handle.spawn(task));
+                Going::elsewhere()
+            }
+        })
     }
 
     /// Keeps [`drain`](Core::drain) waiting for as long as it lives.
@@ -113,7 +118,7 @@ impl Core {
     }
 
     /// Runs a task on the client's thread; [`drain`](Core::drain) waits for it.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<Going> {
         // Counted from here on, wherever it runs.
         self.spawn_errand(self.background.track_future(task))
     }
@@ -129,8 +134,8 @@ impl Core {
             return answer;
         }
         let (reply, answer) = oneshot::channel();
-        self.spawn(async move { drop(reply.send(call.await)) })?;
-        answer.await.unwrap_or_else(|_| Err(broken_off()))
+        let going = self.spawn(async move { drop(reply.send(call.await)) })?;
+        going.brings(answer).await.unwrap_or_else(|_| Err(broken_off()))
     }
 
     /// Tries a future in the caller's thread, where the store says that its futures are ready at once.

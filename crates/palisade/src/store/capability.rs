@@ -84,8 +84,9 @@ pub enum Runs {
     /// goes on in the client's thread.
     AtOnce,
     /// In the client's thread, but from the caller's on: they are polled for the first time there, so that what they ask first is
-    /// on its way before another thread has woken. The first poll must not block; everything in it is in the client's runtime. For
-    /// stores with a connection that any thread may write to: ZooKeeper.
+    /// on its way before another thread has woken; and once more when they are woken, if the caller waits, so that the first answer
+    /// wakes nobody else. If he does not look in time, the client's thread goes on with them. These polls must not block; everything in
+    /// them is in the client's runtime. For stores with a connection that any thread may write to: ZooKeeper.
     FromCaller,
     /// In the caller's own task, for as long as it stays, and in the client's thread once it has left. So does the waiting in
     /// line: a push that reaches the caller's thread wakes nobody else. Such a future may be polled from any thread, and what

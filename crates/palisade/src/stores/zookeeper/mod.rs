@@ -16,8 +16,9 @@
 //!     mailbox ◄─── known ◄────┘ └──────────────── shared ◄───────────────── serving ◄────────────┘ (what watches tell)
 //! ```
 //!
-//! A verb begins in the caller's thread, and `pipe` lets it write its first request to the socket from there. All else runs in the
-//! client's runtime: `serving`, the task behind a session, reads the answer, and the verb goes on there.
+//! A verb begins in the caller's thread, and `pipe` lets it write its first request to the socket from there. `serving`, the task behind
+//! a session, reads the answer in the client's runtime, and wakes the caller, who goes on by it. All else runs in the client's
+//! runtime.
 //!
 //! Claims and releases of many tasks go through `together`, by which they become one transaction.
 //!

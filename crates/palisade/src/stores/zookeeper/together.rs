@@ -188,6 +188,9 @@ impl Carries for Carrier {
     type Request = Ask;
     type Answer = Told;
 
+    /// The last answer is waited for first, and the others are there by then.
+    const ANSWER_WAKES: bool = true;
+
     /// Those of one line go in transactions of their own, one behind the other.
     fn fits(&self, group: &[Ask], ask: &Ask) -> bool {
         group.is_empty() || group.iter().map(Ask::bytes).sum::<usize>() + ask.bytes() <= LONGEST / 2
