@@ -127,7 +127,7 @@ impl Keeper {
                     self.ledger.renew_now_if(|_| true);
                 }
                 Event::Gone { claim, why } => {
-                    if let Some(kept) = self.ledger.find(claim) {
+                    if let Some(kept) = self.ledger.find_ended(claim) {
                         kept.ended(why);
                         self.ledger.settle(&kept);
                     }

@@ -3,7 +3,7 @@
 //! One lock, held for moments. Sleepers are woken only when something is due before they would wake by themselves, so that an
 //! uncontended acquire and release wakes nobody.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,10 @@ pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// otherwise wake them every time.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// So many claims that ended before they were kept are remembered. There are as many as threads that take up an answer just now;
+/// the rest are claims that were given back meanwhile.
+const ENDED_EARLY: usize = 64;
+
 pub(crate) struct Ledger {
     pub(crate) clock: Arc<dyn Clock>,
     rows: Mutex<Rows>,
@@ -35,6 +39,8 @@ struct Rows {
     claims: ByClaim<Row>,
     renewals: BTreeSet<(Moment, ClaimId)>,
     looks: BTreeSet<(Moment, ClaimId)>,
+    /// Claims that the store says have ended, and that are not kept, or not yet.
+    ended_early: VecDeque<ClaimId>,
     /// When the keeper will look by itself.
     keeper_wakes: Option<Moment>,
     /// When the warden will look by itself.
@@ -78,6 +84,9 @@ impl Ledger {
         let now = self.clock.now();
         let (renew_at, look_at) = (kept.renew_at(), kept.watch(now));
         let mut rows = self.lock();
+        // The store is asked whether this is what has ended: it may have been an earlier attempt with the same claim.
+        let has_ended_early = rows.has_ended_early(kept.claim.id);
+        let renew_at = renew_at.map(|at| if has_ended_early { now } else { at });
         rows.set(kept, renew_at, look_at);
         rows.last_busy = now;
         self.wake_for(&rows, renew_at, look_at);
@@ -104,6 +113,20 @@ impl Ledger {
 
     pub(crate) fn find(&self, claim: ClaimId) -> Option<Arc<Kept>> {
         self.lock().claims.get(&claim).map(|row| Arc::clone(&row.kept))
+    }
+
+    /// The claim that the store says has ended. If it is not kept yet, because its answer is being taken up in another thread,
+    /// it is asked for as soon as it is.
+    pub(crate) fn find_ended(&self, claim: ClaimId) -> Option<Arc<Kept>> {
+        let mut rows = self.lock();
+        let kept = rows.claims.get(&claim).map(|row| Arc::clone(&row.kept));
+        if kept.is_none() {
+            if rows.ended_early.len() == ENDED_EARLY {
+                rows.ended_early.pop_front();
+            }
+            rows.ended_early.push_back(claim);
+        }
+        kept
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Kept>> {
@@ -258,6 +281,11 @@ impl Rows {
         self.claims.insert(id, Row { kept: Arc::clone(kept), renew_at, look_at });
     }
 
+    fn has_ended_early(&mut self, id: ClaimId) -> bool {
+        let at = self.ended_early.iter().position(|ended| *ended == id);
+        at.and_then(|at| self.ended_early.remove(at)).is_some()
+    }
+
     fn remove(&mut self, id: ClaimId) {
         let Some(row) = self.claims.remove(&id) else { return };
         if let Some(at) = row.renew_at {
@@ -408,6 +436,21 @@ mod tests {
         assert!(ledger.keep_new(&second));
         clock.advance(LEASE / 3);
         assert!(ledger.take_due().iter().all(|kept| Arc::ptr_eq(kept, &second)), "nothing is left of the first");
+    }
+
+    /// The answer is taken up in one thread, and what the store tells in another: it may come first.
+    #[test]
+    fn what_ended_before_it_was_kept_is_asked_for_at_once() {
+        let (ledger, clock) = ledger();
+        let (early, other) = (held(1, clock.now()), held(2, clock.now()));
+        assert!(ledger.find_ended(early.claim.id).is_none());
+        ledger.keep(&other);
+        assert!(ledger.take_due().is_empty(), "nobody has said anything of this one");
+        ledger.keep(&early);
+        assert!(ledger.take_due().iter().any(|kept| Arc::ptr_eq(kept, &early)));
+        assert!(ledger.find_ended(early.claim.id).is_some_and(|kept| Arc::ptr_eq(&kept, &early)), "it is kept now");
+        (10..1000).for_each(|claim| drop(ledger.find_ended(ClaimId::from_bits(claim))));
+        assert_eq!(ledger.lock().ended_early.len(), ENDED_EARLY, "those that never come are forgotten");
     }
 
     /// What the store has ended is not kept.
