@@ -18,6 +18,9 @@ import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
+import org.apache.zookeeper.CreateMode;
+import org.apache.zookeeper.ZooDefs;
+import org.apache.zookeeper.ZooKeeper;
 
 /** Curator's locks, told line by line what to do: see PROTOCOL.md. */
 public final class Driver {
@@ -95,9 +98,31 @@ public final class Driver {
         };
     }
 
-    private static Taking lock(CuratorFramework client, String recipe, String name) {
+    /** No lock: what ZooKeeper's own client needs to make a node and to delete it. */
+    private static Taking bare(CuratorFramework client, String path) throws Exception {
+        client.createContainers(path);
+        ZooKeeper own = client.getZookeeperClient().getZooKeeper();
+        return new Taking() {
+            private String node;
+
+            @Override
+            public boolean acquire(Duration wait) throws Exception {
+                node = own.create(path + "/node-", new byte[] {1}, ZooDefs.Ids.OPEN_ACL_UNSAFE, CreateMode.EPHEMERAL_SEQUENTIAL);
+                return true;
+            }
+
+            @Override
+            public void release() throws Exception {
+                own.delete(node, -1);
+            }
+        };
+    }
+
+    private static Taking lock(CuratorFramework client, String recipe, String name) throws Exception {
         String path = "/" + name;
         switch (recipe) {
+            case "bare":
+                return bare(client, path);
             case "curator-mutex":
                 return taking(new InterProcessMutex(client, path));
             case "curator-semaphore-mutex":

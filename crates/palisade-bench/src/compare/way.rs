@@ -17,6 +17,14 @@ pub(crate) enum Way {
 impl Way {
     pub(crate) const ALL: [Way; 3] = [Way::Body, Way::Spawned, Way::CurrentThread];
 
+    /// Those in which the caller's own thread waits.
+    pub(crate) const WAITING: [Way; 2] = [Way::Body, Way::CurrentThread];
+
+    /// The way of this label.
+    pub(crate) fn of(label: &str) -> Option<Way> {
+        Way::ALL.into_iter().find(|way| way.label() == label)
+    }
+
     pub(crate) fn label(self) -> &'static str {
         match self {
             Way::Body => "main body",
@@ -39,6 +47,11 @@ impl Caller {
             Way::CurrentThread => Builder::new_current_thread(),
         };
         Ok(Caller { way, runtime: builder.worker_threads(2).enable_all().build()? })
+    }
+
+    /// Calls in its own thread, whatever the way: for what cannot be sent to another.
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
     }
 
     pub(crate) fn call<T: Send + 'static>(&self, future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {

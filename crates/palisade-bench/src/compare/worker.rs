@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use palisade::lease::{BootClock, Clock};
-use tokio::runtime::Builder;
 
 use super::Result;
+use super::way::{Caller, Way};
 use crate::usage;
 
 /// Somebody who wants a lock.
@@ -25,14 +25,9 @@ pub(crate) trait Contender {
     async fn give_back(&mut self, held: Self::Held) -> Result<()>;
 }
 
-/// Runs as one process of a contest.
-pub(crate) fn contend<C: Contender>(connect: impl AsyncFnOnce() -> Result<C>) -> ExitCode {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(take_part(connect)),
-        Err(error) => Err(error.into()),
-    };
-    match ended {
+/// Runs as one process of a contest, which waits in this way.
+pub(crate) fn contend<C: Contender>(way: Way, connect: impl AsyncFnOnce() -> Result<C>) -> ExitCode {
+    match Caller::new(way).and_then(|caller| caller.wait(take_part(connect))) {
         Ok(report) => {
             print!("{report}");
             ExitCode::SUCCESS

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use palisade::{Client, Released};
 use palisade_testkit::zookeeper::{Make, Raw};
 
-use super::curator::Curator;
 use super::elsewhere::Elsewhere;
+use super::java::Java;
 use super::pace::{self, Pace};
 use super::{LEASE, Setting};
 use crate::compare::Result;
@@ -27,7 +27,8 @@ enum Side {
     Elsewhere(Caller, Elsewhere),
     /// The same, but it reads the line as well: the least that knows whether it is first.
     Floor(Caller, Elsewhere),
-    Curator(Curator),
+    /// In a Java, which says how often it did this: Curator's mutex, or bare nodes by ZooKeeper's own client.
+    Java(Java, &'static str),
 }
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
@@ -40,25 +41,29 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let elsewhere = Side::Elsewhere(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
     let floor = Side::Floor(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
     // Before the cores are shared out: a Java has more to do than one of them can.
-    let curator = Curator::start(setting.server.url(), "cycle curator")?;
+    let java = Side::Java(Java::bare(setting.server.url(), "cycle bare")?, "cycle bare");
+    let curator = Side::Java(Java::curator(setting.server.url(), "cycle curator")?, "cycle curator");
     let _apart = Apart::keep(&setting.server)?;
-    let sides = [Side::Ours(caller, ours), elsewhere, floor, Side::Blocking(RefCell::new(raw)), Side::Curator(curator)];
+    let sides = [Side::Ours(caller, ours), elsewhere, floor, Side::Blocking(RefCell::new(raw)), java, curator];
     for side in &sides {
         cycles(side, WARM)?;
     }
-    let [ours, raw, floor, blocking, curator] =
+    let [ours, raw, floor, blocking, java, curator] =
         turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || cycles(side, length)))?;
     pace::print("cycle: ours", &ours);
+    pace::print("cycle: raw, ZooKeeper's client", &java);
     pace::print("cycle: raw, own thread", &raw);
     pace::print("cycle: floor", &floor);
     pace::print("cycle: raw, blocking", &blocking);
     pace::print("cycle: Curator", &curator);
     let speed = |pace: &Pace| pace.per_second;
-    // Nobody who is asked by many tasks can wait like this: a bound, and not a wish.
-    ratio(&ours, &blocking, speed).print("cycle: ours / raw, blocking", "");
+    // Bounds, and no wishes: nodes whose names say nothing, by a client that knows nothing of sessions and losses. The second cannot even
+    // be asked by more than one task.
+    ratio(&ours, &raw, speed).print("cycle: ours / raw create and delete, own thread", "");
+    ratio(&ours, &blocking, speed).print("cycle: ours / raw create and delete, blocking", "");
     ratio(&floor, &raw, speed).print("cycle: floor / raw create and delete, own thread", "");
     ratio(&ours, &floor, speed).print("cycle: ours / floor", "");
-    verdicts.judge("cycle: ours / raw create and delete, own thread", ratio(&ours, &raw, speed), Wanted::AtLeast(0.95));
+    verdicts.judge("cycle: ours / raw create and delete, ZooKeeper's client", ratio(&ours, &java, speed), Wanted::AtLeast(0.95));
     verdicts.judge("cycle: ours / Curator", ratio(&ours, &curator, speed), Wanted::AtLeast(1.3));
     Ok(())
 }
@@ -109,7 +114,7 @@ fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
             })?;
             Ok((count, None))
         }
-        Side::Curator(curator) => curator.run("cycle curator", length).map(|(count, took)| (count, Some(took))),
+        Side::Java(java, words) => java.run(words, length).map(|(count, took)| (count, Some(took))),
     }
 }
 

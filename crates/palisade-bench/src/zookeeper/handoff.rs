@@ -10,7 +10,7 @@ use std::time::Duration;
 use palisade::{Mutex, Released};
 use palisade_testkit::zookeeper::{Make, Raw};
 
-use super::curator::Curator;
+use super::java::Java;
 use super::pace::{self, Pace};
 use super::{LEASE, Setting};
 use crate::compare::Result;
@@ -18,6 +18,7 @@ use crate::compare::contest::{self, Contest, PROCESSES};
 use crate::compare::round::{ratio, spread};
 use crate::compare::spread::Spread;
 use crate::compare::verdict::{Verdicts, Wanted};
+use crate::compare::way::Way;
 use crate::compare::worker::{Contender, contend};
 use crate::compare::{ROUNDS, Server};
 
@@ -31,7 +32,7 @@ const NEVER_TOLD: Duration = Duration::from_secs(30);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let handoff = format!("handoff {NAME}-of-curator {PROCESSES}");
-    let java = Curator::start(setting.server.url(), &handoff)?;
+    let java = Java::curator(setting.server.url(), &handoff)?;
     setting.server.raw()?.create(BARE, b"", Make::Persistent)?;
     let (mut ours, mut raw, mut curator) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -41,7 +42,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     }
     contest::print("ours", &ours);
     contest::print("raw", &raw);
-    pace::print(&format!("{PROCESSES} sessions: Curator"), &curator);
+    pace::print(&format!("{PROCESSES} sessions: Java"), &curator);
     ratio(&ours, &raw, |contest| contest.round.per_second).print("handoff: ours / raw", "");
     let speed = ours.iter().zip(&curator).map(|(ours, curator)| ours.round.per_second / curator.per_second);
     verdicts.judge("handoff: ours / Curator", Spread::of(speed), Wanted::AtLeast(1.2));
@@ -49,7 +50,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     Ok(())
 }
 
-fn theirs(server: &impl Server, java: &Curator, handoff: &str, setting: &Setting) -> Result<Pace> {
+fn theirs(server: &impl Server, java: &Java, handoff: &str, setting: &Setting) -> Result<Pace> {
     Pace::measure(server, || java.run(handoff, setting.round).map(|(count, took)| (count, Some(took))))
 }
 
@@ -62,8 +63,8 @@ fn command(side: &str, url: &str) -> Result<Command> {
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
     match words {
-        ["ours", url] => contend(async || ours(url).await),
-        ["raw", url] => contend(async || Bare::connect(url)),
+        ["ours", url] => contend(Way::CurrentThread, async || ours(url).await),
+        ["raw", url] => contend(Way::CurrentThread, async || Bare::connect(url)),
         _ => ExitCode::from(64),
     }
 }

@@ -1,4 +1,4 @@
-//! Apache Curator in a Java of its own, which is told what to do.
+//! Apache Curator, or ZooKeeper's own client, in a Java of its own, which is told what to do.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -11,29 +11,38 @@ use crate::compare::Result;
 /// Until Java has compiled what is hot.
 const WARM: Duration = Duration::from_secs(5);
 
-pub(super) struct Curator {
+pub(super) struct Java {
     child: Child,
     pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
-impl Curator {
-    /// Starts it, and lets it do this for a while: the words but for how long.
-    pub(super) fn start(url: &str, warm: &str) -> Result<Curator> {
+impl Java {
+    /// Starts Curator's mutex, and lets it do this for a while: the words but for how long.
+    pub(super) fn curator(url: &str, warm: &str) -> Result<Java> {
+        Java::start("curator-mutex", url, warm)
+    }
+
+    /// Starts what makes nodes and deletes them, without any lock.
+    pub(super) fn bare(url: &str, warm: &str) -> Result<Java> {
+        Java::start("bare", url, warm)
+    }
+
+    fn start(recipe: &str, url: &str, warm: &str) -> Result<Java> {
         let place = installed()?;
         let path = std::env::join_paths([place.join("lib/*"), place.join("classes")])?;
         let mut java = Command::new("java");
-        java.arg("-cp").arg(path).args(["Driver", "curator-mutex", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        java.arg("-cp").arg(path).args(["Driver", recipe, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = java.spawn().map_err(|error| format!("java: {error}: run scripts/setup"))?;
         let (Some(requests), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("a Java without pipes".into());
         };
-        let curator = Curator { child, pipes: RefCell::new((requests, BufReader::new(said))) };
-        match curator.line()?.as_str() {
+        let java = Java { child, pipes: RefCell::new((requests, BufReader::new(said))) };
+        match java.line()?.as_str() {
             "ready" => {}
-            said => return Err(format!("Curator: {said}").into()),
+            said => return Err(format!("Java: {said}").into()),
         }
-        curator.run(warm, WARM)?;
-        Ok(curator)
+        java.run(warm, WARM)?;
+        Ok(java)
     }
 
     /// How often it did this, and in how long.
@@ -42,20 +51,20 @@ impl Curator {
         let said = self.line()?;
         match said.split(' ').collect::<Vec<_>>()[..] {
             ["looped", count, micros] => Ok((count.parse()?, Duration::from_micros(micros.parse()?))),
-            _ => Err(format!("Curator: {said}").into()),
+            _ => Err(format!("Java: {said}").into()),
         }
     }
 
     fn line(&self) -> Result<String> {
         let mut line = String::new();
         match self.pipes.borrow_mut().1.read_line(&mut line)? {
-            0 => Err("Curator ended early".into()),
+            0 => Err("Java ended early".into()),
             _ => Ok(line.trim_end().to_owned()),
         }
     }
 }
 
-impl Drop for Curator {
+impl Drop for Java {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,13 +1,14 @@
 //! The ZooKeeper store beside Apache Curator, and beside what the server can do at the most, in one run on one private server.
 //!
 //! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `Curator` is its `InterProcessMutex`
-//! in a Java that has been warmed up; `raw` is a client without any lock logic, which creates an ephemeral node and deletes it. The
-//! server runs as in production, and has been warmed up, too.
+//! in a Java that has been warmed up; `raw` is a client without any lock logic, which creates an ephemeral node and deletes it:
+//! ZooKeeper's own in such a Java, or a bare one of ours, which is faster. The server runs as in production, and has been warmed
+//! up, too.
 
-mod curator;
 mod cycle;
 mod elsewhere;
 mod handoff;
+mod java;
 mod pace;
 mod server;
 mod tasks;

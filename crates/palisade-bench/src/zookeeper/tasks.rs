@@ -10,8 +10,8 @@ use palisade_testkit::zookeeper::Raw;
 use tokio::task::JoinSet;
 
 use super::Setting;
-use super::curator::Curator;
 use super::cycle::ours_until;
+use super::java::Java;
 use super::pace::{self, Pace};
 use crate::compare::Result;
 use crate::compare::round::ratio;
@@ -25,14 +25,14 @@ const WARM: Duration = Duration::from_millis(500);
 enum Side {
     Ours(Caller, Client),
     Raw(RefCell<Raw>, Vec<String>),
-    Curator(Curator),
+    Curator(Java),
 }
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let caller = Caller::new(Way::Body)?;
     let url = setting.ours.clone();
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
-    let curator = Curator::start(setting.server.url(), &format!("tasks curator {TASKS}"))?;
+    let curator = Java::curator(setting.server.url(), &format!("tasks curator {TASKS}"))?;
     let raw = Side::Raw(RefCell::new(setting.server.raw()?), setting.server.parents("raw", TASKS)?);
     let sides = [Side::Ours(caller, ours), raw, Side::Curator(curator)];
     for side in &sides {
@@ -42,7 +42,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
         turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || all(side, length)))?;
     pace::print(&format!("{TASKS} tasks: ours"), &ours);
     pace::print(&format!("{TASKS} tasks: raw"), &raw);
-    pace::print(&format!("{TASKS} tasks: Curator"), &curator);
+    pace::print(&format!("{TASKS} tasks: Java"), &curator);
     let speed = |pace: &Pace| pace.per_second;
     ratio(&ours, &raw, speed).print(&format!("{TASKS} tasks: ours / raw create and delete"), "");
     verdicts.judge(format!("{TASKS} tasks: ours / Curator"), ratio(&ours, &curator, speed), Wanted::AtLeast(1.8));

@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 use super::super::lock::released;
 use super::super::{Result, raw};
 use super::bare::BareLock;
+use crate::compare::way::Way;
 use crate::compare::worker::{Contender, contend};
 
 const TOKEN: &str = "raw:handoff";
@@ -18,8 +19,9 @@ const TOKEN_IS_LOST: u32 = 10;
 
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
-    let [side, url] = words else { return ExitCode::from(64) };
-    contend(async || match *side {
+    let [side, url, way] = words else { return ExitCode::from(64) };
+    let Some(way) = Way::of(way) else { return ExitCode::from(64) };
+    contend(way, async || match *side {
         "ours" => Lock::ours(url).await,
         "floor" => Ok(Lock::Floor(BareLock::connect(url).await?)),
         _ => Lock::raw(url).await,
