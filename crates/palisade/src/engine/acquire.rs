@@ -91,7 +91,7 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result
     };
     let (reply, brought) = oneshot::channel();
     let stay = Arc::new(Stay { core: Arc::clone(core), left: Mutex::new(None) });
-    let going = core.spawn_errand(errand(User::Far { reply, _stay: Arc::clone(&stay) }).run(here))?;
+    let going = core.spawn_errand(Box::new(errand(User::Far { reply, _stay: Arc::clone(&stay) })).run(here))?;
     let staying = Staying(Some(stay));
     let brought = going.brings(brought).await.unwrap_or_else(|_| Err(broken_off()));
     staying.stayed();
@@ -103,7 +103,7 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result
 
 /// What an errand begins with.
 enum First {
-    Asked(Asked),
+    Asked(Box<Asked>),
     /// A grant that must be renewed before anybody may begin.
     Taken(Grip),
 }
@@ -145,10 +145,10 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(core: &Arc<Core>, claim: Arc<Claim>) -> Asked {
+    fn of(core: &Arc<Core>, claim: Arc<Claim>) -> Box<Asked> {
         let (store, asking) = (Arc::clone(&core.store), Arc::clone(&claim));
         let answer = Box::pin(async move { store.claim(&asking).await });
-        Asked { core: Arc::clone(core), claim, sent: core.now(), answer, may_be_there: false, settled: false }
+        Box::new(Asked { core: Arc::clone(core), claim, sent: core.now(), answer, may_be_there: false, settled: false })
     }
 
     async fn answered(&mut self) -> Result<Answer> {
@@ -235,7 +235,7 @@ impl Errand {
     /// # Cancel safety
     ///
     /// Whatever is on its way or in line sees to its own end when it is dropped.
-    async fn run_here(mut self, asked: Asked) -> Result<Outcome> {
+    async fn run_here(mut self, asked: Box<Asked>) -> Result<Outcome> {
         match self.pursue(First::Asked(asked)).await {
             Ok(Outcome::Granted(grip)) => Ok(Outcome::Granted(grip.arrived())),
             Ok(other) => Ok(other),
@@ -244,8 +244,9 @@ impl Errand {
         }
     }
 
-    /// Runs it on the client's thread, for a user who waits elsewhere.
-    async fn run(mut self, first: First) {
+    /// Runs it on the client's thread, for a user who waits elsewhere. Boxed, here and below, is what would make a future large that is
+    /// made and moved with every claim.
+    async fn run(mut self: Box<Self>, first: First) {
         let brought = match self.pursue(first).await {
             Ok(outcome) => Ok(outcome),
             Err(Exit::Left) => return,
@@ -275,7 +276,7 @@ impl Errand {
                 Answer::Queued(place) => Kept::queued(Arc::clone(&claim), self.plan.terms, sent, place, now),
                 Answer::Busy(busy) if self.once || busy.too_soon => return Ok(Outcome::Busy(busy)),
                 Answer::Busy(busy) => {
-                    self.pause(&claim, busy, attempts).await?;
+                    Box::pin(self.pause(&claim, busy, attempts)).await?;
                     attempts += 1;
                     // Nothing was left in the store: the same claim asks again.
                     asked = Asked::of(&self.core, claim);
@@ -310,9 +311,19 @@ impl Errand {
         }
     }
 
+    /// Sleeps until then, unless nobody waits for this errand any more.
+    async fn left_before(&mut self, at: Moment) -> Option<Exit> {
+        let core = Arc::clone(&self.core);
+        tokio::select! {
+            biased;
+            exit = self.left() => Some(exit),
+            () = core.sleep_until(at) => None,
+        }
+    }
+
     /// Takes a claim to the store, again and again while the store cannot be reached. The last part of the answer says whether
     /// it was sent more than once.
-    async fn ask(&mut self, mut asked: Asked) -> Result<(Arc<Claim>, Moment, Answer, bool), Exit> {
+    async fn ask(&mut self, mut asked: Box<Asked>) -> Result<(Arc<Claim>, Moment, Answer, bool), Exit> {
         let mut unreached_since = None;
         let mut attempts = 0;
         loop {
@@ -336,11 +347,11 @@ impl Errand {
                 return Err(Exit::Failed(error));
             }
             let resume = core.now() + UNREACHED.pause(attempts);
-            tokio::select! {
-                biased;
+            match Box::pin(self.left_before(resume)).await {
                 // Not a time-out: nobody is known to hold the name.
-                exit = self.left() => return Err(if matches!(exit, Exit::TimedOut) { Exit::Failed(error) } else { exit }),
-                () = core.sleep_until(resume) => {}
+                Some(Exit::TimedOut) => return Err(Exit::Failed(error)),
+                Some(exit) => return Err(exit),
+                None => {}
             }
             // The same claim: if the first request arrived after all, this one finds its grant.
             unsure.claim = None;

@@ -144,7 +144,8 @@ impl<C: Carries> Gather<C> {
         };
         match asking {
             Ok((request, turn)) => self.ask_alone(request, Turn::of(self, turn)).await,
-            Err(answer) => self.wait_for(answer).await,
+            // Boxed: whoever goes alone needs no room for it.
+            Err(answer) => Box::pin(self.wait_for(answer)).await,
         }
     }
 

@@ -39,17 +39,22 @@ pub(super) enum Stood {
 impl Shared {
     pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
         let sent = BootClock.now();
-        self.claims.lock().exhume(claim.id);
-        if let Some(answer) = self.asked_before(claim).await? {
+        // Boxed, here and below, is all that a new claim of a free name does not come to: its future is made and moved with every claim.
+        if self.may_be_known(claim.id)
+            && let Some(answer) = Box::pin(self.asked_before(claim)).await?
+        {
             self.is_renewed(claim.id, sent);
             return Ok(answer);
         }
         let seat = Arc::new(self.seat(claim)?);
-        let session = self.session_of(claim).await?;
+        let session = match self.session_at_hand(claim) {
+            Some(session) => session,
+            None => Box::pin(self.session_of(claim)).await?,
+        };
         let _debt = session.debt();
         let answer = match seat.permits {
             None => self.enter(claim, &seat, &session).await,
-            Some(permits) => self.enter_semaphore(claim, &seat, &session, permits).await,
+            Some(permits) => Box::pin(self.enter_semaphore(claim, &seat, &session, permits)).await,
         };
         let answer = match answer {
             // It may have ended between the answer and our look at it: then nobody has found the claim among those that ended with it.
@@ -68,7 +73,7 @@ impl Shared {
             Err(Failed::Unsure(_)) => self.is_unsure(claim.id, &session),
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
                 if answer.is_err() {
-                    self.leave_the_line(claim, &seat, &session).await;
+                    Box::pin(self.leave_the_line(claim, &seat, &session)).await;
                 }
                 self.is_sure(claim.id);
                 if let Some(session) = self.disown(claim.id) {
@@ -77,6 +82,13 @@ impl Shared {
             }
         }
         Ok(answer?)
+    }
+
+    /// Whether a claim may have been made before. Why its last life ended is forgotten.
+    fn may_be_known(&self, claim: ClaimId) -> bool {
+        let mut book = self.claims.lock();
+        book.exhume(claim);
+        book.known.contains_key(&claim) || self.unsure_on(claim).is_some()
     }
 
     pub(super) fn seat(&self, claim: &Claim) -> Result<Seat> {
@@ -156,19 +168,17 @@ impl Shared {
         parents: &[String],
         more: Option<&(dyn Fn() -> Vec<Sent> + Sync)>,
     ) -> Result<(Stands, Vec<String>, Vec<Sent>), Failed> {
-        let line = seat.line();
-        let wanted = format!("{line}/{}", seat.recipe.prefix(&seat.guid));
-        failure::fits(wanted.len() + value.len())?;
         let mut made_again = 0;
         loop {
             let missing = self.missing(parents, made_again > 0);
-            let stand = Stand { missing, line: line.clone(), wanted: wanted.clone(), value: value.to_vec() };
+            let stand = Stand { missing, line: seat.line().into_owned(), wanted: seat.wanted(), value: value.to_vec() };
+            failure::fits(stand.wanted.len() + value.len())?;
             let (stands, more) = match more {
-                None => (session.stand(stand).await, Vec::new()),
+                None => (Box::pin(session.stand(stand)).await, Vec::new()),
                 Some(more) => {
                     let sent = stand.send(session);
                     let more = more();
-                    (sent.answer().await, more)
+                    (Box::pin(sent.answer()).await, more)
                 }
             };
             match stands {
@@ -177,7 +187,7 @@ impl Shared {
                         Ok(children) => children,
                         // Ours to make, and not to read.
                         Err(failed @ Failed::Refused(Code::NoAuth)) => {
-                            let _ = self.delete(session, &[stands.path]).await;
+                            let _ = Box::pin(self.delete(session, &[stands.path])).await;
                             return Err(failed);
                         }
                         // The parents cannot be gone: our node is in them.
@@ -194,19 +204,31 @@ impl Shared {
     async fn enter(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, session: &Arc<Session>) -> Result<Answer, Failed> {
         let value = self.value_of(claim, session);
         let (stands, children, _) = self.stand(session, seat, &value, std::slice::from_ref(&seat.base), None).await?;
-        let (child, czxid) = (stands.child(), stands.czxid);
-        let verdict = seat.recipe.verdict(&children, child);
+        let verdict = seat.recipe.verdict(&children, stands.child());
         let may_have_permits = children.iter().any(|child| child == LEASES);
         if verdict == Verdict::Held && !may_have_permits {
-            return Ok(Answer::Granted(self.granted(claim, seat, session, child, czxid)));
+            return Ok(Answer::Granted(self.granted(claim, seat, session, stands.path, stands.czxid)));
         }
+        Box::pin(self.entered(claim, seat, session, stands, (verdict, may_have_permits))).await
+    }
+
+    /// Our node is in the line, and more must be asked before it is known how it stands there.
+    async fn entered(
+        self: &Arc<Self>,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        session: &Arc<Session>,
+        stands: Stands,
+        (verdict, may_have_permits): (Verdict, bool),
+    ) -> Result<Answer, Failed> {
+        let (child, czxid) = (stands.child(), stands.czxid);
         self.waits(claim, seat, session, (child.to_owned(), czxid), stands.sent);
         if may_have_permits && let Err(refused) = self.check_no_permits(session, seat).await {
             self.withdraw(claim.id).await?;
             return Err(refused);
         }
         match verdict {
-            Verdict::Held => Ok(Answer::Granted(self.granted(claim, seat, session, child, czxid))),
+            Verdict::Held => Ok(Answer::Granted(self.granted(claim, seat, session, stands.path, czxid))),
             Verdict::Blocked { first, .. } if !claim.queue => {
                 let holder = session.send(Request::get_data(&format!("{}/{first}", seat.line()), false));
                 self.withdraw(claim.id).await?;
@@ -248,11 +270,11 @@ impl Shared {
         claim: &Claim,
         seat: &Arc<Seat>,
         session: &Arc<Session>,
-        child: &str,
+        node: String,
         czxid: i64,
     ) -> Grant {
         let fence = fence_of(czxid);
-        self.holds(claim, seat, session, (vec![format!("{}/{child}", seat.line())], fence));
+        self.holds(claim, seat, session, (vec![node], fence));
         Grant { fence, lease: session.lease() }
     }
 

@@ -42,10 +42,10 @@ impl Shared {
                 // It left the line, perhaps with permits: that answer was lost.
                 let took = matches!(known.stage, Stage::Waiting(_)) && known.seat.permits.is_some() && !there;
                 let seat = &known.seat;
-                done(there || took && self.wipe(&known.session, &seat.base, &seat.guid, None).await?)
+                done(there || took && Box::pin(self.wipe(&known.session, &seat.base, &seat.guid, None)).await?)
             }
             None if self.claims.lock().grave(id).is_some() => Released::AlreadyLost,
-            None => self.release_unknown(claim).await?,
+            None => Box::pin(self.release_unknown(claim)).await?,
         };
         self.is_sure(id);
         if let Some(session) = self.disown(id) {
@@ -127,8 +127,8 @@ impl Shared {
         // If it is one of ours, nobody needs to wait for the watch.
         let ours = {
             let book = self.claims.lock();
-            let is_victim = |nodes: Vec<String>| nodes.iter().any(|node| victims.contains(node));
-            book.known.iter().find(|(_, known)| is_victim(known.nodes())).map(|(claim, _)| *claim)
+            let is_victim = |nodes: &[String]| nodes.iter().any(|node| victims.contains(node));
+            book.known.iter().find(|(_, known)| is_victim(&known.nodes())).map(|(claim, _)| *claim)
         };
         if let Some(claim) = ours {
             self.ended_alone(claim, Gone::Revoked);

@@ -11,7 +11,12 @@ impl Out {
 
     /// The part of a message that follows its header.
     pub(super) fn part() -> Out {
-        Out(Vec::with_capacity(128))
+        Out::part_of(64)
+    }
+
+    /// The same, of about so many bytes.
+    pub(super) fn part_of(bytes: usize) -> Out {
+        Out(Vec::with_capacity(bytes))
     }
 
     pub(super) fn i32(mut self, value: i32) -> Out {

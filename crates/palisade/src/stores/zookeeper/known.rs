@@ -1,5 +1,6 @@
 //! What this client knows of its own claims: where each stands, what it hangs on, and what it watches.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::settings::Format;
 use super::shared::{delete_in_the_end, fence_of};
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{Claim, ClaimId, Gone, Kind, Mode};
+use crate::store::{ByClaim, Claim, ClaimId, Gone, Kind, Mode};
 use crate::stores::mailbox::Mailbox;
 
 /// Where a claim's nodes are.
@@ -30,8 +31,13 @@ pub(super) const LEASES: &str = "leases";
 
 impl Seat {
     /// The node whose children are the line.
-    pub(super) fn line(&self) -> String {
-        if self.permits.is_some() { format!("{}/{LOCKS}", self.base) } else { self.base.clone() }
+    pub(super) fn line(&self) -> Cow<'_, str> {
+        if self.permits.is_some() { format!("{}/{LOCKS}", self.base).into() } else { Cow::Borrowed(&self.base) }
+    }
+
+    /// What the path of its node in the line begins with. The server appends its number.
+    pub(super) fn wanted(&self) -> String {
+        [&self.line(), "/", &self.recipe.prefix(&self.guid)].concat()
     }
 
     /// The node whose children are the permits that are held.
@@ -107,17 +113,17 @@ impl Known {
     }
 
     /// Its nodes, with their paths.
-    pub(super) fn nodes(&self) -> Vec<String> {
+    pub(super) fn nodes(&self) -> Cow<'_, [String]> {
         match &self.stage {
-            Stage::Waiting(waiting) => vec![format!("{}/{}", self.seat.line(), waiting.child)],
-            Stage::Holding(holding) => holding.nodes.clone(),
+            Stage::Waiting(waiting) => vec![format!("{}/{}", self.seat.line(), waiting.child)].into(),
+            Stage::Holding(holding) => Cow::Borrowed(&holding.nodes),
         }
     }
 
     /// One of its permits was taken away, and so it is lost: the others are given back.
     pub(super) fn give_up_the_rest(self) {
         if self.nodes().len() > 1 {
-            tokio::spawn(async move { delete_in_the_end(Arc::downgrade(&self.session), self.nodes()).await });
+            tokio::spawn(async move { delete_in_the_end(Arc::downgrade(&self.session), &self.nodes()).await });
         }
     }
 
@@ -144,8 +150,8 @@ pub(super) struct Claims(Mutex<Book>);
 
 #[derive(Default)]
 pub(super) struct Book {
-    pub(super) known: HashMap<ClaimId, Known>,
-    buried: HashMap<ClaimId, (Gone, Moment)>,
+    pub(super) known: ByClaim<Known>,
+    buried: ByClaim<(Gone, Moment)>,
     /// Whom a watch on a path tells, by session.
     watches: HashMap<(i64, String), Vec<ClaimId>>,
 }

@@ -113,7 +113,8 @@ impl Shared {
                 (Verdict::Missing, None) => return Ok(Stood::Gone),
                 (Verdict::Missing, Some(_)) => return self.left_the_line(claim, &seat, &session).await,
                 (Verdict::Held, None) => {
-                    return Ok(Stood::Granted(self.granted(claim, &seat, &session, &waiting.child, waiting.made)));
+                    let own = format!("{}/{}", seat.line(), waiting.child);
+                    return Ok(Stood::Granted(self.granted(claim, &seat, &session, own, waiting.made)));
                 }
                 (Verdict::Held, Some(permits)) => {
                     return self.first_in_line(claim, &seat, &session, &waiting.child, permits).await;
@@ -211,7 +212,7 @@ impl Shared {
     pub(super) async fn holder(&self, claim: &Claim) -> Result<Option<Holder>, Failed> {
         let known = self.claims.lock().known.get(&claim.id).map(|known| (Arc::clone(&known.seat), Arc::clone(&known.session)));
         let Some((seat, session)) = known else { return Ok(None) };
-        let dir = if seat.permits.is_some() { seat.leases() } else { seat.line() };
+        let dir = if seat.permits.is_some() { seat.leases().into() } else { seat.line() };
         let children = proto::children(&session.ask(Request::children(&dir, false)).await?)?;
         let one = match seat.permits {
             Some(_) => children.first().map(String::as_str),

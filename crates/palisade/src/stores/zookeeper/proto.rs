@@ -107,11 +107,11 @@ impl Request {
 
     pub(super) fn create(path: &str, data: &[u8], acl: Acl, make: Make) -> Request {
         let op = if make == Make::Container { op::CREATE_CONTAINER } else { op::CREATE2 };
-        Request::new(op, true, creating(Out::part(), path, data, acl, make))
+        Request::new(op, true, creating(Out::part_of(path.len() + data.len() + 64), path, data, acl, make))
     }
 
     pub(super) fn delete(path: &str, version: i32) -> Request {
-        Request::new(op::DELETE, true, Out::part().text(path).i32(version))
+        Request::new(op::DELETE, true, Out::part_of(path.len() + 8).text(path).i32(version))
     }
 
     pub(super) fn exists(path: &str, watch: bool) -> Request {
@@ -356,9 +356,6 @@ pub(super) struct Header {
     pub(super) zxid: i64,
     pub(super) error: i32,
 }
-
-/// How long that is.
-pub(super) const HEADER: usize = 16;
 
 pub(super) fn header(body: &[u8]) -> Result<(Header, &[u8]), Broken> {
     let mut read = In(body);

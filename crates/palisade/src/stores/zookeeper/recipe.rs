@@ -45,13 +45,19 @@ pub(super) enum Verdict {
 
 /// The mark by which a node is known to be a claim's, a UUID of the usual kind. No secret, unlike the claim's own id.
 pub(super) fn guid(claim: ClaimId) -> String {
-    let digest: [u8; 32] = Sha256::digest([b"palisade node ".as_slice(), &claim.bits().to_be_bytes()].concat()).into();
+    let digest: [u8; 32] = Sha256::new_with_prefix(b"palisade node ").chain_update(claim.bits().to_be_bytes()).finalize().into();
     let mut bits = digest.iter().take(16).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
     bits = bits & !(0xf << 76) | 4 << 76;
     bits = bits & !(0b11 << 62) | 0b10 << 62;
-    let hex = format!("{bits:032x}");
-    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
-    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
+    let mut guid = String::with_capacity(36);
+    for at in (0..32).rev() {
+        let digit = u32::try_from(bits >> (4 * at) & 0xf).unwrap_or_default();
+        guid.extend(char::from_digit(digit, 16));
+        if let 12 | 16 | 20 | 24 = at {
+            guid.push('-');
+        }
+    }
+    guid
 }
 
 /// Hides, or shows again, what only the owner of a claim may read.
@@ -69,9 +75,9 @@ impl Recipe {
     /// What the name of a claim's node begins with. The server appends its number.
     pub(super) fn prefix(self, guid: &str) -> String {
         match self {
-            Recipe::Mutex => format!("_c_{guid}-{LOCK}"),
-            Recipe::Read => format!("_c_{guid}-{READ}"),
-            Recipe::Write => format!("_c_{guid}-{WRITE}"),
+            Recipe::Mutex => ["_c_", guid, "-", LOCK].concat(),
+            Recipe::Read => ["_c_", guid, "-", READ].concat(),
+            Recipe::Write => ["_c_", guid, "-", WRITE].concat(),
             Recipe::KazooLock | Recipe::KazooWrite => format!("{}{KAZOO_LOCK}", guid.replace('-', "")),
             Recipe::KazooRead => format!("{}{KAZOO_READ}", guid.replace('-', "")),
         }

@@ -81,7 +81,7 @@ impl Shared {
                 match sessions.iter_mut().find(|(session, ..)| Arc::ptr_eq(session, &known.session)) {
                     Some((_, _, claims)) => claims.push(claim.claim.id),
                     None => {
-                        let node = known.nodes().into_iter().next().unwrap_or_else(|| known.seat.base.clone());
+                        let node = known.nodes().first().unwrap_or(&known.seat.base).clone();
                         sessions.push((Arc::clone(&known.session), node, vec![claim.claim.id]));
                     }
                 }

@@ -48,7 +48,7 @@ mod on {
         let broken = |_| std::io::Error::from(std::io::ErrorKind::InvalidData);
         wire.write.write(&proto::sasl(xid, token)).await?;
         let message = wire.read.message().await?;
-        let (header, body) = proto::header(&message).map_err(broken)?;
+        let (header, body) = proto::header(message).map_err(broken)?;
         match Code::of(header.error) {
             _ if header.error == 0 && header.xid == xid => proto::sasl_token(body).map_err(broken),
             _ if header.error == 0 => Err(std::io::ErrorKind::InvalidData.into()),

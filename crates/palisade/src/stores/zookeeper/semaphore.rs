@@ -45,7 +45,7 @@ impl Shared {
         session: &Arc<Session>,
         permits: (u32, u32),
     ) -> Result<Answer, Failed> {
-        let parents = [seat.base.clone(), seat.line(), seat.leases()];
+        let parents = [seat.base.clone(), seat.line().into_owned(), seat.leases()];
         let value = self.value_of(claim, session);
         let wanted = format!("{}/{}", seat.leases(), lease_prefix(&seat.guid));
         let (acl, make) = (self.settings.acl(), Make::EphemeralSequential);

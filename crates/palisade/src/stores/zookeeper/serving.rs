@@ -26,8 +26,8 @@ enum Over {
 }
 
 /// What wakes whoever serves a connection.
-enum Wake {
-    Message(std::io::Result<Vec<u8>>),
+enum Wake<'a> {
+    Message(std::io::Result<&'a [u8]>),
     /// There is something to write, or to wait for.
     Stirred,
     Time,
@@ -186,6 +186,7 @@ impl Actor {
                             return Over::Lost(Error::unavailable("the connection to ZooKeeper is lost").with_source(cause));
                         }
                     };
+                    // All that has come with it.
                     while let Some(message) = next {
                         if let Err(over) = self.take(message) {
                             return over;
@@ -228,9 +229,9 @@ impl Actor {
     }
 
     /// Takes up one message.
-    fn take(&self, mut message: Vec<u8>) -> Result<(), Over> {
+    fn take(&self, message: &[u8]) -> Result<(), Over> {
         let unreadable = |_| Over::Lost(Error::protocol("ZooKeeper answered what this version does not understand"));
-        let (header, body) = proto::header(&message).map_err(unreadable)?;
+        let (header, body) = proto::header(message).map_err(unreadable)?;
         let Some(session) = self.session.upgrade() else { return Ok(()) };
         match header.xid {
             proto::XID_EVENT => {
@@ -263,10 +264,7 @@ impl Actor {
                     }
                 }
                 flight.answer(match header.error {
-                    0 => {
-                        message.drain(..proto::HEADER);
-                        Ok(Reply { zxid: header.zxid, body: message })
-                    }
+                    0 => Ok(Reply { zxid: header.zxid, body: body.to_vec() }),
                     _ => Err(Failed::Refused(code)),
                 });
                 Ok(())

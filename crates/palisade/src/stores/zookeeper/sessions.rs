@@ -41,6 +41,13 @@ impl Sessions {
         tokio::time::timeout(self.settings.request_timeout, finding).await.map_err(too_long)?
     }
 
+    /// The same without waiting: `None` when one would have to be opened first, or somebody else is just looking.
+    pub(super) fn at_hand(&self, length: Duration, exact: bool) -> Option<Arc<Session>> {
+        let sessions = self.by_length.try_lock().ok()?;
+        let session = sessions.get(&length).filter(|session| session.can_be_joined(BootClock.now()))?;
+        (!exact || session.length().as_millis() == length.as_millis()).then(|| Arc::clone(session))
+    }
+
     /// A session of its own.
     pub(super) async fn open(&self, length: Duration, exact: bool, hears: Weak<dyn Hears>) -> Result<Arc<Session>> {
         let session = Session::open(&self.settings, length, hears).await?;

@@ -18,7 +18,7 @@ use super::settings::{Format, Settings};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{Claim, ClaimId, Event, Gone, Woken};
+use crate::store::{ByClaim, Claim, ClaimId, Event, Gone, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
@@ -41,9 +41,9 @@ pub(super) struct Shared {
     pub(super) claims: Claims,
     this: Weak<Shared>,
     /// Sessions that belong to one claim.
-    owned: Mutex<HashMap<ClaimId, Arc<Session>>>,
+    owned: Mutex<ByClaim<Arc<Session>>>,
     /// Claims of which nobody knows whether they arrived, and on which session they would have.
-    unsure: Mutex<HashMap<ClaimId, Arc<Session>>>,
+    unsure: Mutex<ByClaim<Arc<Session>>>,
     /// A session for those who only look.
     looking: tokio::sync::Mutex<Option<Arc<Session>>>,
     /// The nodes of names that were there when we last looked.
@@ -105,6 +105,11 @@ impl Shared {
         Ok(session)
     }
 
+    /// The same without waiting; `None` when it must be looked for, or opened first.
+    pub(super) fn session_at_hand(&self, claim: &Claim) -> Option<Arc<Session>> {
+        if claim.detachable { None } else { self.sessions.at_hand(claim.lease, claim.exact_lease) }
+    }
+
     /// Keeps a session for one claim only.
     pub(super) fn own(&self, claim: ClaimId, session: &Arc<Session>) {
         locked(&self.owned).insert(claim, Arc::clone(session));
@@ -164,18 +169,25 @@ impl Shared {
     ///
     /// One that cannot be reached is tried again in the background, until it is gone or its session has ended.
     pub(super) async fn delete(&self, session: &Arc<Session>, paths: &[String]) -> Result<bool, Failed> {
-        let mut answers = Vec::with_capacity(paths.len());
-        match paths {
-            [path] => answers.push(session.delete(path.clone()).await),
-            paths => {
-                let sent: Vec<Sent> = paths.iter().map(|path| session.send(Request::delete(path, ANY))).collect();
-                for sent in sent {
-                    answers.push(sent.answer().await.map(drop));
-                }
-            }
+        if let [path] = paths {
+            let answer = Box::pin(session.delete(path.clone())).await;
+            return self.deleted(session, [(answer, path)]);
         }
+        let sent: Vec<Sent> = paths.iter().map(|path| session.send(Request::delete(path, ANY))).collect();
+        let mut answers = Vec::with_capacity(paths.len());
+        for (sent, path) in sent.into_iter().zip(paths) {
+            answers.push((sent.answer().await.map(drop), path));
+        }
+        self.deleted(session, answers)
+    }
+
+    fn deleted<'a>(
+        &self,
+        session: &Arc<Session>,
+        answers: impl IntoIterator<Item = (Result<(), Failed>, &'a String)>,
+    ) -> Result<bool, Failed> {
         let (mut all, mut failure, mut left) = (true, None, Vec::new());
-        for (answer, path) in answers.into_iter().zip(paths) {
+        for (answer, path) in answers {
             match answer {
                 Ok(()) => {}
                 Err(failed) if failed.is(Code::NoNode) => all = false,
@@ -190,7 +202,7 @@ impl Shared {
         if !left.is_empty() {
             let (debt, session) = (session.debt(), Arc::downgrade(session));
             tokio::spawn(async move {
-                delete_in_the_end(session, left).await;
+                delete_in_the_end(session, &left).await;
                 drop(debt);
             });
         }
@@ -504,12 +516,12 @@ impl Hears for Shared {
 }
 
 /// Deletes nodes, however long it takes: until they are gone, or their session is.
-pub(super) async fn delete_in_the_end(session: Weak<Session>, paths: Vec<String>) {
+pub(super) async fn delete_in_the_end(session: Weak<Session>, paths: &[String]) {
     let _debt = session.upgrade().map(|session| session.debt());
     for path in paths {
         loop {
             let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return };
-            match session.ask(Request::delete(&path, ANY)).await {
+            match session.ask(Request::delete(path, ANY)).await {
                 Err(Failed::Unsure(_)) => {}
                 Ok(_) | Err(_) => break,
             }
@@ -586,7 +598,7 @@ impl Shared {
                 }
                 // Whoever takes permits for it just now is waited for.
                 let turn = known.turn.lock().await;
-                delete_in_the_end(Arc::downgrade(&known.session), known.nodes()).await;
+                delete_in_the_end(Arc::downgrade(&known.session), &known.nodes()).await;
                 drop(turn);
                 if let (Stage::Waiting(_), Some(_)) = (&known.stage, known.seat.permits) {
                     let seat = &known.seat;

@@ -38,7 +38,8 @@ pub(super) fn on(session: &Weak<Session>) -> Arc<Together> {
 }
 
 pub(super) enum Ask {
-    Stand(Stand),
+    /// Boxed: it is handed on several times before it is sent.
+    Stand(Box<Stand>),
     /// Deletes the node of this path.
     Delete(String),
 }
@@ -136,7 +137,8 @@ impl Ask {
 
     fn step<'a>(&'a self, session: &Session) -> Step<'a> {
         match self {
-            Ask::Stand(Stand { wanted: path, value: data, .. }) => {
+            Ask::Stand(stand) => {
+                let (path, data) = (&stand.wanted, &stand.value);
                 Step::Create { path, data, acl: session.acl(), make: Make::EphemeralSequential }
             }
             Ask::Delete(path) => Step::Delete { path, version: ANY },
@@ -196,13 +198,17 @@ impl Carries for Carrier {
         group.is_empty() || group.iter().map(Ask::bytes).sum::<usize>() + ask.bytes() <= LONGEST / 2
     }
 
+    async fn carry_alone(&self, ask: Ask) -> Option<Told> {
+        let Some(session) = self.0.upgrade() else { return Some(ask.failed(Failed::Ended)) };
+        let sent = ask.send(&session);
+        drop((ask, session));
+        Some(sent.answer().await)
+    }
+
     async fn carry(&self, group: Vec<Ask>) -> Vec<Told> {
         let Some(session) = self.0.upgrade() else {
             return group.iter().map(|ask| ask.failed(Failed::Ended)).collect();
         };
-        if let [ask] = &*group {
-            return vec![ask.send(&session).answer().await];
-        }
         let _debt = session.debt();
         let mut told: Vec<(usize, Told)> = Vec::with_capacity(group.len());
         let mut parts = apart(&group);
@@ -375,7 +381,7 @@ impl Made {
 impl Session {
     /// Makes a node in a line and reads the line, in one round trip, alone or together with others.
     pub(super) async fn stand(&self, stand: Stand) -> Result<Stands, Failed> {
-        match self.together().ask(Ask::Stand(stand)).await {
+        match self.together().ask(Ask::Stand(Box::new(stand))).await {
             Some(Told::Stands(stands)) => stands,
             _ => Err(broken_off()),
         }
@@ -400,7 +406,7 @@ mod tests {
 
     fn stand(line: &str) -> Ask {
         let (line, wanted) = (line.to_owned(), format!("{line}/_c_a-lock-"));
-        Ask::Stand(Stand { missing: Vec::new(), line, wanted, value: Vec::new() })
+        Ask::Stand(Box::new(Stand { missing: Vec::new(), line, wanted, value: Vec::new() }))
     }
 
     fn delete(path: &str) -> Ask {

@@ -26,7 +26,8 @@ pub(super) struct Value {
 
 /// What is written for a claim. With a session's password where the claim has that session for itself.
 pub(super) fn of(claim: &Claim, password: Option<&[u8]>, guid: Option<&str>) -> Vec<u8> {
-    let mut text = VERSION.to_owned();
+    let mut text = String::with_capacity(128);
+    text.push_str(VERSION);
     let mut add = |word: &str, value: &str| {
         if text.len() > VERSION.len() {
             text.push('&');

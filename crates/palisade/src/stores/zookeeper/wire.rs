@@ -86,40 +86,45 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// The next message; an error when there will be none.
-    pub(super) async fn message(&mut self) -> std::io::Result<Vec<u8>> {
-        loop {
-            if let Some(message) = self.buffered()? {
-                return Ok(message);
-            }
+    pub(super) async fn message(&mut self) -> std::io::Result<&[u8]> {
+        while !self.has_message()? {
             // More than usually comes at once: whatever fills it must be followed by another look.
             self.buffer.reserve(ROOM);
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
         }
+        Ok(self.buffered()?.unwrap_or_default())
     }
 
     /// The next message, if it is here already.
-    pub(super) fn buffered(&mut self) -> std::io::Result<Option<Vec<u8>>> {
-        let waiting = self.buffer.get(self.taken..).unwrap_or_default();
-        let message = match waiting.split_first_chunk() {
-            Some((length, rest)) => {
-                let length = u32::from_be_bytes(*length) as usize;
-                if length > LONGEST {
-                    return Err(std::io::ErrorKind::InvalidData.into());
-                }
-                rest.get(..length).map(<[u8]>::to_vec)
-            }
-            None => None,
-        };
-        match &message {
-            Some(message) => self.taken += 4 + message.len(),
-            None => {
-                self.buffer.drain(..self.taken);
-                self.taken = 0;
-            }
+    pub(super) fn buffered(&mut self) -> std::io::Result<Option<&[u8]>> {
+        if !self.has_message()? {
+            return Ok(None);
         }
-        Ok(message)
+        let begins = self.taken + 4;
+        self.taken = begins + self.length().unwrap_or_default();
+        Ok(self.buffer.get(begins..self.taken))
+    }
+
+    /// Whether a whole message is here. If not, what is here of it is moved to the front.
+    fn has_message(&mut self) -> std::io::Result<bool> {
+        let is_whole = match self.length() {
+            Some(length) if length > LONGEST => return Err(std::io::ErrorKind::InvalidData.into()),
+            Some(length) => self.buffer.len() - self.taken >= 4 + length,
+            None => false,
+        };
+        if !is_whole {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+        }
+        Ok(is_whole)
+    }
+
+    /// How long the next message is, if that is here.
+    fn length(&self) -> Option<usize> {
+        let length = self.buffer.get(self.taken..)?.first_chunk()?;
+        Some(u32::from_be_bytes(*length) as usize)
     }
 }
 
@@ -165,7 +170,7 @@ impl Wire {
         let millis = i32::try_from(hello.length.as_millis()).unwrap_or(i32::MAX);
         write.write(&proto::connect(hello.seen, millis, hello.session, hello.password)).await?;
         let answer = read.message().await?;
-        let connected = proto::connected(&answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+        let connected = proto::connected(answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
         let mut wire = Wire { read, write };
         // A session that has ended asks for nothing more.
         if let Some(login) = settings.login.as_ref().filter(|_| connected.session != 0) {
