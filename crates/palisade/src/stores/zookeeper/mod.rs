@@ -22,7 +22,8 @@
 //!
 //! Claims and releases of many tasks go through `together`, by which they become one transaction.
 //!
-//! `recipe` is the rule by which the nodes of a line hold or wait; `dating` is what an answer proves about a session.
+//! `recipe` is the rule by which the nodes of a line hold or wait; `dating` is what an answer proves about a session; `own` watches the
+//! nodes that we hold by, and `janitor` ends the claims that nobody renews.
 //!
 //! # Why its own client
 //!
@@ -47,11 +48,13 @@ mod claiming;
 mod dating;
 mod ending;
 mod failure;
+mod janitor;
 mod jute;
 mod known;
 mod listing;
 mod looking;
 pub(crate) mod nodes;
+mod own;
 mod pipe;
 mod plain;
 mod proto;

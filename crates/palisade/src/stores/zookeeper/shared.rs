@@ -7,14 +7,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::claiming::Stood;
-use super::ending::wipe_in_the_end;
 use super::failure::Failed;
 use super::known::{Claims, Holding, Known, Seat, Stage, Waiting};
-use super::plain::delete_own_in_the_end;
-use super::proto::{self, ANY, Code, Make, Request};
+use super::proto::{ANY, Code, Make, Request};
 use super::session::{Hears, Sent, Session};
 use super::sessions::Sessions;
-use super::settings::{Format, Settings};
+use super::settings::Settings;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
@@ -22,10 +20,6 @@ use crate::store::{ByClaim, Claim, ClaimId, Event, Gone, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
 
-/// A holder's node is watched only after so long: most holds are shorter, and then a watch would cost as much as the lock.
-const UNWATCHED: Duration = Duration::from_millis(100);
-/// A claim that nobody has renewed is ended by us only so long after its time: its holder has been told by then.
-const GRACE: Duration = Duration::from_millis(100);
 /// Between two attempts of what must be done in the end.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many nodes of names are remembered as made.
@@ -49,12 +43,12 @@ pub(super) struct Shared {
     /// The nodes of names that were there when we last looked.
     made: Mutex<HashSet<String>>,
     /// Claims that were granted just now, and whether somebody will look after them.
-    fresh: Mutex<(Vec<ClaimId>, bool)>,
+    pub(super) fresh: Mutex<(Vec<ClaimId>, bool)>,
     /// Whom a watch on a path tells that has no claim in the store, by session.
     onlookers: Mutex<Onlookers>,
     /// When somebody looks next for claims that nobody renews; `None` when nobody does.
-    janitor: Mutex<Option<Moment>>,
-    sooner: Arc<Notify>,
+    pub(super) janitor: Mutex<Option<Moment>>,
+    pub(super) sooner: Arc<Notify>,
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -310,7 +304,7 @@ impl Shared {
             debt: session.debt(),
         };
         known.renewed(sent);
-        let over_at = {
+        let until = {
             let mut book = self.claims.lock();
             if let Some(before) = book.known.get(&claim.id) {
                 known.turn = Arc::clone(&before.turn);
@@ -320,19 +314,11 @@ impl Shared {
                     known.until = before.until;
                 }
             }
-            let over_at = known.until + GRACE;
+            let until = known.until;
             book.known.insert(claim.id, known);
-            over_at
+            until
         };
-        let mut janitor = locked(&self.janitor);
-        match *janitor {
-            None => {
-                *janitor = Some(over_at);
-                tokio::spawn(end_unrenewed(Arc::downgrade(self)));
-            }
-            Some(looks_at) if over_at < looks_at => self.sooner.notify_one(),
-            Some(_) => {}
-        }
+        self.is_over_at(until);
     }
 
     /// The owner of a claim has asked for it, by a request of this time, and has its answer.
@@ -363,68 +349,6 @@ impl Shared {
             }
         });
     }
-
-    /// Watches the node of a claim that was granted just now, if it is still held a moment later.
-    fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
-        let mut fresh = locked(&self.fresh);
-        fresh.0.push(claim);
-        if !std::mem::replace(&mut fresh.1, true) {
-            tokio::spawn(look_after(Arc::downgrade(self)));
-        }
-    }
-
-    /// Looks whether a holder's nodes are there, and watches them; `None` when that cannot be said.
-    pub(super) async fn watch_own(&self, claim: ClaimId) -> Option<bool> {
-        self.own_answered(self.ask_own(claim)?).await
-    }
-
-    /// Not with `exists`, which would watch for ever what is gone already.
-    fn ask_own(&self, claim: ClaimId) -> Option<OwnAsked> {
-        let (session, nodes) = {
-            let mut book = self.claims.lock();
-            let known = book.known.get(&claim)?;
-            let (session, Stage::Holding(holding)) = (Arc::clone(&known.session), &known.stage) else { return None };
-            let nodes = holding.nodes.clone();
-            nodes.iter().for_each(|node| book.watch(session.id(), node, claim));
-            (session, nodes)
-        };
-        let connection = session.connection();
-        let sent = nodes.iter().map(|node| session.send(Request::get_data(node, true))).collect();
-        Some(OwnAsked { claim, session, connection, nodes, sent })
-    }
-
-    async fn own_answered(&self, asked: OwnAsked) -> Option<bool> {
-        let OwnAsked { claim, session, connection, nodes, sent } = asked;
-        let (mut gone, mut unsaid) = (false, false);
-        for (sent, node) in sent.into_iter().zip(&nodes) {
-            let answer = sent.answer().await;
-            if answer.is_err() {
-                self.claims.lock().is_not_watched(session.id(), node, claim);
-            }
-            match answer {
-                // In a node's place there may be another's by now.
-                Ok(body) => gone |= proto::data(&body).ok()?.1.owner != session.id(),
-                Err(failed) if failed.is(Code::NoNode) => gone = true,
-                Err(_) => unsaid = true,
-            }
-        }
-        if unsaid && !gone {
-            return None;
-        }
-        let mut book = self.claims.lock();
-        // The same claim may have been made again meanwhile, and that one is not gone.
-        let Some(Stage::Holding(holding)) = book.known.get_mut(&claim).map(|known| &mut known.stage) else {
-            return (!gone).then_some(true);
-        };
-        let is_same = holding.nodes == nodes;
-        if gone {
-            return is_same.then_some(false);
-        }
-        if is_same && session.connection() == connection {
-            holding.watched_on = connection;
-        }
-        Some(true)
-    }
 }
 
 /// What wakes a claim that stands in line.
@@ -432,15 +356,6 @@ pub(super) enum WokenBy {
     Push(Arc<Mailbox>),
     /// It holds already.
     Grant(Fence),
-}
-
-/// A look at the nodes of a holder, on its way.
-struct OwnAsked {
-    claim: ClaimId,
-    session: Arc<Session>,
-    connection: u64,
-    nodes: Vec<String>,
-    sent: Vec<Sent>,
 }
 
 impl Hears for Shared {
@@ -528,87 +443,5 @@ pub(super) async fn delete_in_the_end(session: Weak<Session>, paths: &[String]) 
             drop(session);
             tokio::time::sleep(PAUSE).await;
         }
-    }
-}
-
-async fn look_after(shared: Weak<Shared>) {
-    loop {
-        tokio::time::sleep(UNWATCHED).await;
-        let Some(shared) = shared.upgrade() else { return };
-        let claims = {
-            let mut fresh = locked(&shared.fresh);
-            let claims = std::mem::take(&mut fresh.0);
-            fresh.1 = !claims.is_empty();
-            claims
-        };
-        if claims.is_empty() {
-            return;
-        }
-        // All in one go.
-        let asked: Vec<_> = claims.into_iter().filter_map(|claim| shared.ask_own(claim)).collect();
-        for asked in asked {
-            let claim = asked.claim;
-            if shared.own_answered(asked).await == Some(false) {
-                shared.ended_alone(claim, Gone::Revoked).into_iter().for_each(Known::give_up_the_rest);
-            }
-        }
-    }
-}
-
-/// Ends the claims that nobody renews in their time. Every request of a session keeps all its nodes alive: so the server does not
-/// do it, as long as anything else is asked.
-async fn end_unrenewed(shared: Weak<Shared>) {
-    loop {
-        let Some(strong) = shared.upgrade() else { return };
-        let Some(looks_at) = strong.end_overdue() else { return };
-        // Not for as long as we sleep: nobody else would end the client.
-        drop(strong);
-        let pause = looks_at.since(BootClock.now()).max(Duration::from_millis(1));
-        let Some(sooner) = shared.upgrade().map(|shared| Arc::clone(&shared.sooner)) else { return };
-        let _ = tokio::time::timeout(pause, sooner.notified()).await;
-    }
-}
-
-impl Shared {
-    /// Ends what is overdue; when to look again, if there is anything.
-    fn end_overdue(self: &Arc<Self>) -> Option<Moment> {
-        let now = BootClock.now();
-        let (mut over, mut next) = (Vec::new(), None);
-        {
-            // In this order wherever both are taken.
-            let mut janitor = locked(&self.janitor);
-            let book = self.claims.lock();
-            for (claim, known) in &book.known {
-                let over_at = known.until + GRACE;
-                match over_at <= now {
-                    true => over.push(*claim),
-                    false => next = Some(next.map_or(over_at, |next: Moment| next.min(over_at))),
-                }
-            }
-            *janitor = next;
-        }
-        for claim in over {
-            let Some(known) = self.ended_alone(claim, Gone::Expired) else { continue };
-            let (this, is_plain) = (Arc::downgrade(self), self.settings.format == Format::Plain);
-            tokio::spawn(async move {
-                if is_plain {
-                    // In its place there may be another's by now.
-                    let seat = &known.seat;
-                    return delete_own_in_the_end(Arc::downgrade(&known.session), seat.base.clone(), seat.guid.clone()).await;
-                }
-                // Whoever takes permits for it just now is waited for.
-                let turn = known.turn.lock().await;
-                delete_in_the_end(Arc::downgrade(&known.session), &known.nodes()).await;
-                drop(turn);
-                if let (Stage::Waiting(_), Some(_)) = (&known.stage, known.seat.permits) {
-                    let seat = &known.seat;
-                    wipe_in_the_end(this, Arc::downgrade(&known.session), seat.base.clone(), seat.guid.clone()).await;
-                }
-            });
-            if let Some(session) = self.disown(claim) {
-                tokio::spawn(async move { drop(session.close().await) });
-            }
-        }
-        next
     }
 }
