@@ -22,7 +22,8 @@
 //! `together` lets claims and releases go together that find others on their way.
 //! `seats` is where the keys are, and which are used again.
 //! `electing` is what elections add: the leader's value, and who watches it.
-//! `standing` is the rule by which the keys of a line hold or wait; `entry` is what a key says.
+//! `standing` is the rule by which the keys of a line hold or wait; `entry` is what a key says; `told` is what is done when a watch
+//! tells of one.
 //!
 //! # What a verb costs
 //!
@@ -62,6 +63,7 @@ mod settings;
 mod shared;
 mod standing;
 mod together;
+mod told;
 mod txn;
 mod watcher;
 

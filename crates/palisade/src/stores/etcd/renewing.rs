@@ -213,7 +213,7 @@ impl Shared {
             for ((_, claim, _, revision, _), _) in batch.iter().zip(there).filter(|(_, there)| !there) {
                 let session = self.claims.lock().known.get(claim).map(|known| Arc::clone(&known.session));
                 if let Some(session) = session {
-                    super::shared::find_out(Arc::downgrade(self), *claim, *revision, session).await;
+                    super::told::find_out(Arc::downgrade(self), *claim, *revision, session).await;
                 }
             }
         }
