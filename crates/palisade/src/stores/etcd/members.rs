@@ -217,7 +217,7 @@ impl Members {
         }
         let members = Arc::clone(self);
         let asking = async move { Ok(members.ask_in_time(path, question, again).await) };
-        self.lanes.in_client(asking).await?
+        Box::pin(self.lanes.in_client(asking)).await?
     }
 
     /// Asks from here, and watches how long it takes.
@@ -385,7 +385,8 @@ impl Members {
             return Ok(Some(token.clone()));
         }
         let members = Arc::clone(self);
-        self.lanes.in_client(async move { members.log_in().await }).await
+        // Boxed, as all that a request seldom comes to: its future is made and moved with every request.
+        Box::pin(self.lanes.in_client(async move { members.log_in().await })).await
     }
 
     async fn log_in(&self) -> Result<Option<Token>> {

@@ -141,7 +141,7 @@ impl Shared {
                 {
                     return verb.alone(&members, Where::Here).await;
                 }
-                self.members.lanes.in_client(async move { Ok(lane.gather(&members).ask(verb).await) }).await?
+                Box::pin(self.members.lanes.in_client(async move { Ok(lane.gather(&members).ask(verb).await) })).await?
             }
         };
         answer.unwrap_or_else(|| Err(ended().into()))
@@ -173,7 +173,7 @@ impl Shared {
             // Others wait for the one that opens it.
             let shared = Arc::clone(self);
             let opening = async move { shared.sessions.of_length(lease, |session| shared.claims.lock().uses(session)).await };
-            return self.members.lanes.in_client(opening).await;
+            return Box::pin(self.members.lanes.in_client(opening)).await;
         }
         if let Some(session) = self.owned_by(claim) {
             return Ok(session);
