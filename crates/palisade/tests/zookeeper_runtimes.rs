@@ -163,7 +163,10 @@ async fn stands_still(is_warm: bool) {
     let (locks, outside) = (connect(format!("zk://{}/lock", between.address())), client(&server));
     let blocker = long(&outside, "still-waits").acquire().await.expect("a grant");
     let names = ["still", "still-2", "still-3", "still-4", "still-5", "still-waits"];
-    let begun: Vec<Going<Guard>> = names.into_iter().map(|name| acquiring(&long(&locks, name))).collect();
+    // As many as would hold up the others for longer than is allowed below, one after the other, if each were waited for.
+    let more = (0..200).map(|number| format!("still-more-{number}"));
+    let names = more.chain(names.map(str::to_owned));
+    let begun: Vec<Going<Guard>> = names.map(|name| acquiring(&long(&locks, &name))).collect();
     let cycles = long(&locks, "cycles");
     let (mut claims, still) = aside(move || {
         let (mut claims, still) = (begun, one_thread());
@@ -189,7 +192,7 @@ async fn stands_still(is_warm: bool) {
     is_renewed(&kept).await;
     assert!(held.is_held() && kept.is_held());
     // Moved to this runtime they come to their end, and dropped as well.
-    let waits = claims.pop().expect("six");
+    let waits = claims.pop().expect("the last");
     for claim in claims {
         give_back(soon("a grant", claim).await.expect("a grant")).await;
     }

@@ -100,8 +100,11 @@ public final class Driver {
 
     /** No lock: what ZooKeeper's own client needs to make a node and to delete it. */
     private static Taking bare(CuratorFramework client, String path) throws Exception {
-        client.createContainers(path);
         ZooKeeper own = client.getZookeeperClient().getZooKeeper();
+        if (own.exists(path, false) == null) {
+            // Not a container, which the server deletes when it finds it empty.
+            own.create(path, new byte[0], ZooDefs.Ids.OPEN_ACL_UNSAFE, CreateMode.PERSISTENT);
+        }
         return new Taking() {
             private String node;
 

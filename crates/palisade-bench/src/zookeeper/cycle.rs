@@ -1,6 +1,5 @@
 //! One task that takes one lock and gives it back, with nobody else: what two writes cost, and what each side adds to them.
 
-use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use palisade::{Client, Released};
@@ -21,9 +20,7 @@ const WARM: Duration = Duration::from_millis(500);
 
 enum Side {
     Ours(Caller, Client),
-    /// This thread itself waits for the socket.
-    Blocking(RefCell<Raw>),
-    /// Another does, and wakes us.
+    /// A thread of its own waits for the socket, and wakes us.
     Elsewhere(Caller, Elsewhere),
     /// The same, but it reads the line as well: the least that knows whether it is first.
     Floor(Caller, Elsewhere),
@@ -44,23 +41,20 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let java = Side::Java(Java::bare(setting.server.url(), "cycle bare")?, "cycle bare");
     let curator = Side::Java(Java::curator(setting.server.url(), "cycle curator")?, "cycle curator");
     let _apart = Apart::keep(&setting.server)?;
-    let sides = [Side::Ours(caller, ours), elsewhere, floor, Side::Blocking(RefCell::new(raw)), java, curator];
+    let sides = [Side::Ours(caller, ours), elsewhere, floor, java, curator];
     for side in &sides {
         cycles(side, WARM)?;
     }
-    let [ours, raw, floor, blocking, java, curator] =
+    let [ours, raw, floor, java, curator] =
         turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || cycles(side, length)))?;
     pace::print("cycle: ours", &ours);
     pace::print("cycle: raw, ZooKeeper's client", &java);
     pace::print("cycle: raw, own thread", &raw);
     pace::print("cycle: floor", &floor);
-    pace::print("cycle: raw, blocking", &blocking);
     pace::print("cycle: Curator", &curator);
     let speed = |pace: &Pace| pace.per_second;
-    // Bounds, and no wishes: nodes whose names say nothing, by a client that knows nothing of sessions and losses. The second cannot even
-    // be asked by more than one task.
+    // A bound, and no wish: nodes whose names say nothing, by a client that knows nothing of sessions and losses.
     ratio(&ours, &raw, speed).print("cycle: ours / raw create and delete, own thread", "");
-    ratio(&ours, &blocking, speed).print("cycle: ours / raw create and delete, blocking", "");
     ratio(&floor, &raw, speed).print("cycle: floor / raw create and delete, own thread", "");
     ratio(&ours, &floor, speed).print("cycle: ours / floor", "");
     verdicts.judge("cycle: ours / raw create and delete, ZooKeeper's client", ratio(&ours, &java, speed), Wanted::AtLeast(0.95));
@@ -74,15 +68,6 @@ fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
     match side {
         Side::Ours(caller, locks) => {
             let count = caller.call(ours_until(locks.clone(), "ours".to_owned(), end))?;
-            Ok((count, None))
-        }
-        Side::Blocking(raw) => {
-            let (mut raw, mut count) = (raw.borrow_mut(), 0.0);
-            while Instant::now() < end {
-                let node = make(&mut raw)?;
-                delete(&mut raw, &node)?;
-                count += 1.0;
-            }
             Ok((count, None))
         }
         Side::Elsewhere(caller, raw) => {

@@ -42,7 +42,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     }
     contest::print("ours", &ours);
     contest::print("raw", &raw);
-    pace::print(&format!("{PROCESSES} sessions: Java"), &curator);
+    pace::print(&format!("{PROCESSES} sessions: Curator"), &curator);
     ratio(&ours, &raw, |contest| contest.round.per_second).print("handoff: ours / raw", "");
     let speed = ours.iter().zip(&curator).map(|(ours, curator)| ours.round.per_second / curator.per_second);
     verdicts.judge("handoff: ours / Curator", Spread::of(speed), Wanted::AtLeast(1.2));

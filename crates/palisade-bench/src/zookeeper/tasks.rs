@@ -42,7 +42,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
         turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || all(side, length)))?;
     pace::print(&format!("{TASKS} tasks: ours"), &ours);
     pace::print(&format!("{TASKS} tasks: raw"), &raw);
-    pace::print(&format!("{TASKS} tasks: Java"), &curator);
+    pace::print(&format!("{TASKS} tasks: Curator"), &curator);
     let speed = |pace: &Pace| pace.per_second;
     ratio(&ours, &raw, speed).print(&format!("{TASKS} tasks: ours / raw create and delete"), "");
     verdicts.judge(format!("{TASKS} tasks: ours / Curator"), ratio(&ours, &curator, speed), Wanted::AtLeast(1.8));

@@ -9,7 +9,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -24,22 +24,27 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// What was lent to callers, and where it goes on without them.
 pub(super) struct Lender {
     runtime: Handle,
+    patience: Duration,
     lent: Mutex<Lent>,
 }
 
 #[derive(Default)]
 struct Lent {
-    /// Since the last look.
-    lately: Vec<Arc<Begun>>,
+    /// Since the last look. Nothing is lent without a caller, who has it: one that has left has seen to it.
+    lately: Vec<Weak<Begun>>,
     /// Before that.
-    earlier: Vec<Arc<Begun>>,
+    earlier: Vec<Weak<Begun>>,
     /// Whether somebody will look.
     is_seen_to: bool,
 }
 
 impl Lender {
     pub(super) fn of(runtime: &Handle) -> Arc<Lender> {
-        Arc::new(Lender { runtime: runtime.clone(), lent: Mutex::default() })
+        Lender::with_patience(runtime, PATIENCE)
+    }
+
+    fn with_patience(runtime: &Handle, patience: Duration) -> Arc<Lender> {
+        Arc::new(Lender { runtime: runtime.clone(), patience, lent: Mutex::default() })
     }
 
     /// Runs a task, from here on.
@@ -51,7 +56,7 @@ impl Lender {
 
     fn notes(self: &Arc<Self>, begun: &Arc<Begun>) {
         let mut lent = locked(&self.lent);
-        lent.lately.push(Arc::clone(begun));
+        lent.lately.push(Arc::downgrade(begun));
         let is_seen_to = std::mem::replace(&mut lent.is_seen_to, true);
         drop(lent);
         if !is_seen_to {
@@ -63,7 +68,7 @@ impl Lender {
     async fn look(self: Arc<Self>) {
         let mut goes_on = true;
         while goes_on {
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(self.patience).await;
             let overdue = {
                 let mut lent = locked(&self.lent);
                 let lately = std::mem::take(&mut lent.lately);
@@ -71,7 +76,7 @@ impl Lender {
                 lent.is_seen_to = goes_on;
                 std::mem::replace(&mut lent.earlier, lately)
             };
-            overdue.iter().for_each(|begun| begun.take_back());
+            overdue.iter().filter_map(Weak::upgrade).for_each(|begun| begun.take_back());
         }
     }
 }
@@ -210,7 +215,10 @@ impl Wake for Begun {
                 *state = State::Lent(task);
                 drop(state);
                 self.lender.notes(self);
-                caller.wake();
+                // It runs in whoever brings the answer to many, and is the user's: if it panics, nobody else hears of it.
+                if catch_unwind(AssertUnwindSafe(|| caller.wake())).is_err() {
+                    tracing::error!("the waker of a task that waits for a lock has panicked");
+                }
             }
             State::Parked(task, None) => self.goes_on_there(state, task),
             other => *state = other,
@@ -294,11 +302,16 @@ mod tests {
         assert!(drops.recv().is_err(), "all of it is gone");
     }
 
+    /// One that takes nothing back while a test runs, however slow the machine is.
+    fn patient(client: &Runtime) -> Arc<Lender> {
+        Lender::with_patience(client.handle(), Duration::from_secs(600))
+    }
+
     /// A task that waits for its first wake, and tells in which thread it goes on.
     fn waits(client: &Runtime) -> (Going, oneshot::Sender<()>, oneshot::Receiver<ThreadId>) {
         let (wake, woken) = oneshot::channel::<()>();
         let (reply, brought) = oneshot::channel();
-        let going = Lender::of(client.handle()).begin(async move {
+        let going = patient(client).begin(async move {
             woken.await.expect("woken");
             // By the client's clock, wherever that is.
             drop(tokio::time::timeout(Duration::from_secs(60), std::future::ready(())).await);
@@ -321,6 +334,45 @@ mod tests {
         assert_eq!(polled(&mut brings), Poll::Ready(Ok(this_thread())));
     }
 
+    /// It is the user's, and runs in the thread that others depend on.
+    #[test]
+    fn a_waker_that_panics_is_nobody_elses_trouble() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("a waker of the user's");
+            }
+        }
+        let client = client();
+        let (going, wake, brought) = waits(&client);
+        let mut brings = Box::pin(going.brings(brought));
+        assert!(brings.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics)))).is_pending());
+        wake.send(()).expect("it waits");
+        assert_eq!(polled(&mut brings), Poll::Ready(Ok(this_thread())), "it is his as before");
+    }
+
+    /// A client that ends while something is lent leaves nothing of it behind.
+    #[test]
+    fn what_was_lent_does_not_outlive_its_client() {
+        let client = client();
+        let (wake, woken) = oneshot::channel::<()>();
+        let (reply, brought) = oneshot::channel();
+        let lender = patient(&client);
+        let ended = Arc::downgrade(&lender);
+        let going = lender.begin(async move {
+            woken.await.expect("woken");
+            let _ = reply.send(());
+        });
+        let mut brings = Box::pin(going.brings(brought));
+        assert!(polled(&mut brings).is_pending());
+        wake.send(()).expect("it waits");
+        assert_eq!(polled(&mut brings), Poll::Ready(Ok(())));
+        drop((brings, lender));
+        // At once: nobody looks any more for what was left lying.
+        client.shutdown_timeout(Duration::from_secs(30));
+        assert!(ended.upgrade().is_none());
+    }
+
     /// What takes more than one answer is the client's from the second on.
     #[test]
     fn it_is_lent_once() {
@@ -328,7 +380,7 @@ mod tests {
         let (wake, woken) = oneshot::channel::<()>();
         let (wake_again, woken_again) = oneshot::channel::<()>();
         let (reply, brought) = oneshot::channel();
-        let going = Lender::of(client.handle()).begin(async move {
+        let going = patient(&client).begin(async move {
             woken.await.expect("woken");
             let first = this_thread();
             woken_again.await.expect("woken again");

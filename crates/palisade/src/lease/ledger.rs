@@ -88,8 +88,7 @@ impl Ledger {
         let (renew_at, look_at) = (kept.renew_at(), kept.watch(now));
         let mut rows = self.lock();
         // The store is asked whether this is what has ended: it may have been an earlier attempt with the same claim.
-        let has_ended_early = rows.has_ended_early(kept.claim.id);
-        let renew_at = renew_at.map(|at| if has_ended_early { now } else { at });
+        let renew_at = if rows.has_ended_early(kept.claim.id) { Some(now) } else { renew_at };
         rows.set(kept, renew_at, look_at);
         rows.last_busy = now;
         self.wake_for(&rows, renew_at, look_at);

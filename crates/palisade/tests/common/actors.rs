@@ -123,8 +123,10 @@ impl Believer {
     pub fn watch<M: GuardMode>(guard: Arc<Guard<M>>) -> Believer {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        // The first look is here: on a busy machine the thread may begin when all is over.
+        let now = Instant::now();
+        let mut last = guard.is_held().then_some(now);
         let thread = std::thread::spawn(move || {
-            let mut last = None;
             while !stopped.load(Ordering::Acquire) {
                 // Before the question: what is believed after it is not known.
                 let now = Instant::now();

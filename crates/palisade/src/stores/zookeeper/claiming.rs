@@ -170,9 +170,9 @@ impl Shared {
     ) -> Result<(Stands, Vec<String>, Vec<Sent>), Failed> {
         let mut made_again = 0;
         loop {
-            let missing = self.missing(parents, made_again > 0);
-            let stand = Stand { missing, line: seat.line().into_owned(), wanted: seat.wanted(), value: value.to_vec() };
-            failure::fits(stand.wanted.len() + value.len())?;
+            let (line, wanted) = (seat.line().into_owned(), seat.wanted());
+            failure::fits(wanted.len() + value.len())?;
+            let stand = Stand { missing: self.missing(parents, made_again > 0), line, wanted, value: value.to_vec() };
             let (stands, more) = match more {
                 None => (Box::pin(session.stand(stand)).await, Vec::new()),
                 Some(more) => {

@@ -10,15 +10,16 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock};
 
+#[derive(Clone)]
 pub(super) struct Sessions {
     settings: Arc<Settings>,
     /// The current session of each length. Locked while one is opened, so that not every claim opens its own.
-    by_length: tokio::sync::Mutex<HashMap<Duration, Arc<Session>>>,
+    by_length: Arc<tokio::sync::Mutex<HashMap<Duration, Arc<Session>>>>,
 }
 
 impl Sessions {
     pub(super) fn new(settings: &Arc<Settings>) -> Sessions {
-        Sessions { settings: Arc::clone(settings), by_length: tokio::sync::Mutex::default() }
+        Sessions { settings: Arc::clone(settings), by_length: Arc::default() }
     }
 
     /// The session for claims of this length. `exact` when no other length will do.
@@ -26,19 +27,20 @@ impl Sessions {
     /// One of which little is left is on its way out: if it has claims, nobody renews them, and whoever joined it and renewed
     /// it would keep them alive. So another is opened in its place.
     pub(super) async fn of_length(&self, length: Duration, exact: bool, hears: Weak<dyn Hears>) -> Result<Arc<Session>> {
-        let finding = async {
-            let mut sessions = self.by_length.lock().await;
+        let (this, limit) = (self.clone(), self.settings.request_timeout);
+        let finding = async move {
+            let mut sessions = this.by_length.lock().await;
             sessions.retain(|_, session| !session.is_gone());
             if let Some(session) = sessions.get(&length).filter(|session| session.can_be_joined(BootClock.now())) {
-                self.check(session, length, exact).await?;
+                this.check(session, length, exact).await?;
                 return Ok(Arc::clone(session));
             }
-            let session = self.open(length, exact, hears).await?;
+            let session = this.open(length, exact, hears).await?;
             sessions.insert(length, Arc::clone(&session));
             Ok(session)
         };
         let too_long = |_| Error::unavailable("ZooKeeper has not opened a session in time");
-        tokio::time::timeout(self.settings.request_timeout, finding).await.map_err(too_long)?
+        in_client(async move { tokio::time::timeout(limit, finding).await.map_err(too_long)? }).await
     }
 
     /// The same without waiting: `None` when one would have to be opened first, or somebody else is just looking.
@@ -72,6 +74,11 @@ impl Sessions {
              length, or raise maxSessionTimeout of the servers"
         )))
     }
+}
+
+/// Does in a task of its own what takes a lock that others wait for: a caller may leave lying for a while what is lent to him.
+pub(super) async fn in_client<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(Error::unavailable("the client has ended while it asked ZooKeeper")))
 }
 
 /// Hears nothing: for sessions on which nothing hangs.

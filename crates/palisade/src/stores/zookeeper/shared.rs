@@ -11,7 +11,7 @@ use super::failure::Failed;
 use super::known::{Claims, Holding, Known, Seat, Stage, Waiting};
 use super::proto::{ANY, Code, Make, Request};
 use super::session::{Hears, Sent, Session};
-use super::sessions::Sessions;
+use super::sessions::{Sessions, in_client};
 use super::settings::Settings;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     /// Claims of which nobody knows whether they arrived, and on which session they would have.
     unsure: Mutex<ByClaim<Arc<Session>>>,
     /// A session for those who only look.
-    looking: tokio::sync::Mutex<Option<Arc<Session>>>,
+    looking: Arc<tokio::sync::Mutex<Option<Arc<Session>>>>,
     /// The nodes of names that were there when we last looked.
     made: Mutex<HashSet<String>>,
     /// Claims that were granted just now, and whether somebody will look after them.
@@ -70,7 +70,7 @@ impl Shared {
             this: Weak::clone(this),
             owned: Mutex::default(),
             unsure: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
             made: Mutex::default(),
             fresh: Mutex::default(),
             onlookers: Mutex::default(),
@@ -121,13 +121,17 @@ impl Shared {
         if let Some(session) = used {
             return Ok(session);
         }
-        let mut looking = self.looking.lock().await;
-        if let Some(session) = looking.as_ref().filter(|session| session.can_be_joined(BootClock.now())) {
-            return Ok(Arc::clone(session));
-        }
-        let session = self.sessions.open(Duration::from_secs(10), false, self.hears()).await?;
-        *looking = Some(Arc::clone(&session));
-        Ok(session)
+        let (looking, sessions, hears) = (Arc::clone(&self.looking), self.sessions.clone(), self.hears());
+        in_client(async move {
+            let mut looking = looking.lock().await;
+            if let Some(session) = looking.as_ref().filter(|session| session.can_be_joined(BootClock.now())) {
+                return Ok(Arc::clone(session));
+            }
+            let session = sessions.open(Duration::from_secs(10), false, hears).await?;
+            *looking = Some(Arc::clone(&session));
+            Ok(session)
+        })
+        .await
     }
 
     // Nodes.
