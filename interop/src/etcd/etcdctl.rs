@@ -1,4 +1,4 @@
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -18,8 +18,9 @@ pub enum Way {
     Runs,
 }
 
-/// The command: says which key is held, and ends with the connection to us.
-const COMMAND: &str = r#"echo "$ETCD_LOCK_KEY"; read -r end < "/dev/tcp/127.0.0.1/$0"; exit 0"#;
+/// The command: says which key is held, and ends when we say a line. When we are killed, the kernel ends the connection before it ends
+/// etcdctl, which must not give the lock back in between: so the end of the connection is heeded only later.
+const COMMAND: &str = r#"echo "$ETCD_LOCK_KEY"; read -r end < "/dev/tcp/127.0.0.1/$0" || sleep 10; exit 0"#;
 
 /// etcd's own tool, a process for each turn.
 #[derive(Debug)]
@@ -125,8 +126,9 @@ impl Participant for Etcdctl {
         let status = match turn.command.take() {
             None => turn.interrupt()?,
             Some(command) => {
-                // The end of the connection is the end of the command.
-                drop(command.accept().map_err(Fault::of)?);
+                let (mut waits, _) = command.accept().map_err(Fault::of)?;
+                waits.write_all(b"end\n").map_err(Fault::of)?;
+                drop(waits);
                 turn.child.wait().map_err(Fault::of)?
             }
         };
