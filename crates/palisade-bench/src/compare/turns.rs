@@ -13,7 +13,8 @@ const TURNS: usize = 40;
 /// How much shorter a turn is than a round that was asked for.
 const SHORTER: u32 = 5;
 
-/// Lets every side have its turn, again and again: the turns of each side. Of so many sides as is a prime: else nobody comes behind everybody.
+/// Lets every side have its turn, again and again: the turns of each side. If their number is no prime, not every one comes as often
+/// behind every other.
 pub(crate) fn take<S, R, const N: usize>(
     sides: &[S; N],
     round: Duration,

@@ -22,12 +22,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use self::begun::{Going, Lender};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::begun::{Going, Lender};
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
 use crate::lease::ledger::Ledger;

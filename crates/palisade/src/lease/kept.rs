@@ -6,7 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::deadline::{self, Deadline, Drift};
-use super::{LossReason, Moment, Status};
+use super::{LossReason, Moment, Status, wake};
 use crate::error::Error;
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimRef, Gone, Grant, Lease, Mode, Place, Standing};
@@ -460,13 +459,6 @@ impl Kept {
         if let Some(group) = self.group.get() {
             wake(|| group.stop.cancel());
         }
-    }
-}
-
-/// Runs wakers of the user's runtime. One that panics must end neither the thread that runs it nor what else is to be told.
-fn wake(wakers: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(wakers)).is_err() {
-        tracing::error!("the waker of a task that waits for a lock has panicked");
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod ledger;
 pub(crate) mod warden;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::{Deserialize, Serialize};
 
@@ -54,5 +55,12 @@ impl fmt::Display for LossReason {
             LossReason::MaxHold => "the longest hold was reached",
             LossReason::MemberLost => "another lock of the same group was lost",
         })
+    }
+}
+
+/// Runs wakers of the user's runtime. One that panics must end neither the thread that runs it nor what else is to be told.
+pub(crate) fn wake(wakers: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(wakers)).is_err() {
+        tracing::error!("the waker of a task that waits for a lock has panicked");
     }
 }

@@ -84,3 +84,8 @@ fn refusal(code: Code) -> Error {
         Code::Other(number) => Error::protocol(format!("ZooKeeper refused a request with the error {number}")),
     }
 }
+
+/// Nobody will say any more what became of it.
+pub(super) fn client_ended() -> Error {
+    Error::unavailable("the client has ended while it asked ZooKeeper")
+}

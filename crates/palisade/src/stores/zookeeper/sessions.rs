@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::failure::client_ended;
 use super::session::{Hears, Session};
 use super::settings::Settings;
 use crate::error::{Error, Result};
@@ -78,7 +79,7 @@ impl Sessions {
 
 /// Does in a task of its own what takes a lock that others wait for: a caller may leave lying for a while what is lent to him.
 pub(super) async fn in_client<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(Error::unavailable("the client has ended while it asked ZooKeeper")))
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(client_ended()))
 }
 
 /// Hears nothing: for sessions on which nothing hangs.

@@ -13,11 +13,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::claiming::{gone, unsure};
-use super::failure::{Failed, LONGEST};
+use super::failure::{Failed, LONGEST, client_ended};
 use super::jute::Broken;
 use super::proto::{self, ANY, Code, Make, Multi, Outcome, Request, Step};
 use super::session::{Sent, Session};
-use crate::error::Error;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::stores::gather::{Carries, Gather};
 
@@ -397,7 +396,7 @@ impl Session {
 }
 
 fn broken_off() -> Failed {
-    Failed::Unsure(Error::unavailable("the client has ended while it asked ZooKeeper"))
+    Failed::Unsure(client_ended())
 }
 
 #[cfg(test)]
