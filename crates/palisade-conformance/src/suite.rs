@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use crate::checks::{cancel, contract, election, history, loss, modes, mutex, processes, times};
+use crate::checks::{cancel, contract, election, history, loss, modes, mutex, overload, processes, times};
 use crate::{Subject, Verdict};
 
 /// A check on its way.
@@ -80,6 +80,7 @@ checks! {
     history: the_store_follows_the_line;
     processes: processes_exclude_each_other, a_killed_holder_is_replaced, killed_waiters_hold_nobody_up;
     cancel: every_verb_at_every_step;
+    overload: dropped_claims_do_not_pile_up, timed_out_claims_do_not_pile_up;
 }
 
 /// Runs one check by its name.

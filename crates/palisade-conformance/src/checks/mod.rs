@@ -7,5 +7,6 @@ pub mod history;
 pub mod loss;
 pub mod modes;
 pub mod mutex;
+pub mod overload;
 pub mod processes;
 pub mod times;
