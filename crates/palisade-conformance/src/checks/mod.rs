@@ -9,4 +9,5 @@ pub mod modes;
 pub mod mutex;
 pub mod overload;
 pub mod processes;
+pub mod runtimes;
 pub mod times;

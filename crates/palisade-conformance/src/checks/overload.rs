@@ -6,7 +6,8 @@ use palisade::{Client, ErrorKind, Mutex, Released};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{Subject, Verdict, patience};
+use super::mutex::waiters;
+use crate::{Subject, Verdict, needs, patience};
 
 const TASKS: usize = 24;
 const NAMES: usize = 4;
@@ -51,6 +52,29 @@ pub async fn timed_out_claims_do_not_pile_up(subject: &Subject) -> Verdict {
         }
     })
     .await
+}
+
+/// Waiters that all stand in line, and leave together.
+pub async fn a_crowd_that_leaves_leaves_nothing(subject: &Subject) -> Verdict {
+    needs!(subject.capability().waiters_known, "a line that can be seen");
+    let (name, crowd) = (subject.name("crowd"), attempts() / 6);
+    let (client, outside) = (subject.client(), subject.client());
+    let held = outside.mutex(&name).acquire().await.expect("acquired");
+    let lock = client.mutex(&name);
+    let mut tasks = JoinSet::new();
+    for _ in 0..crowd {
+        let lock = lock.clone();
+        tasks.spawn(async move { lock.acquire().await });
+    }
+    waiters(&outside, &name, crowd).await;
+    tasks.shutdown().await;
+    timeout(patience(), client.shutdown()).await.expect("all claims are withdrawn");
+    assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
+    let line = outside.show(&name).await.expect("an answer").expect("it is held");
+    assert!(line.waiters.is_empty(), "{} places in line are left", line.waiters.len());
+    assert_eq!(held.release().await.expect("released"), Released::Done);
+    drop(lock.try_acquire().await.expect("an answer").expect("no waiter that has left is served"));
+    Verdict::Kept
 }
 
 /// Lets many tasks of one client attempt something on a few names; then another client must get in at once, and nothing may be left.
