@@ -15,7 +15,7 @@ pub mod redis;
 mod runtimes;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "zookeeper-tls"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper-tls"))]
 mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

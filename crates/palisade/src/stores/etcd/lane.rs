@@ -4,15 +4,13 @@
 //! runs: until then, and whenever it seems to stand still, the client's thread asks in its place.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
-use super::direct::Direct;
 use super::members::Members;
-use super::packed::Connector;
 use super::together::{AT_ONCE, Carrier, MOST};
 use crate::stores::gather::Gather;
 use crate::stores::runtimes::{has_io, has_time};
@@ -24,11 +22,9 @@ const OFTEN: usize = 4;
 pub(super) struct Lane {
     pub(super) runtime: Handle,
     /// One for each member.
-    connections: Vec<Mutex<Connections>>,
+    channels: Vec<Mutex<Option<Channel>>>,
     /// Claims and releases that go together.
     gather: OnceLock<Arc<Gather<Carrier>>>,
-    /// Whether somebody asks by it from a thread of none of its runtime's.
-    has_guest: AtomicBool,
     is_clients: bool,
     is_open: AtomicBool,
     has_ended: AtomicBool,
@@ -37,24 +33,12 @@ pub(super) struct Lane {
     host: OnceLock<AbortHandle>,
 }
 
-/// The connections to one member.
-#[derive(Default)]
-struct Connections {
-    /// Made at first use, and again by itself when it has broken.
-    channel: Option<Channel>,
-    /// How many requests it has answered since a direct one was there, or was tried.
-    answered: usize,
-    /// Beside it, for whoever asks often.
-    direct: Option<Arc<Direct>>,
-}
-
 impl Lane {
     fn new(runtime: Handle, members: usize, is_clients: bool) -> Arc<Lane> {
         let lane = Arc::new(Lane {
             runtime,
-            connections: (0..members).map(|_| Mutex::default()).collect(),
+            channels: (0..members).map(|_| Mutex::default()).collect(),
             gather: OnceLock::new(),
-            has_guest: AtomicBool::new(false),
             is_clients,
             is_open: AtomicBool::new(is_clients),
             has_ended: AtomicBool::new(false),
@@ -124,55 +108,10 @@ impl Lane {
             let _inside = self.runtime.enter();
             connect()
         };
-        match self.connections(place) {
-            Some(mut connections) => connections.channel.get_or_insert_with(connect).clone(),
+        match self.channels.get(place) {
+            Some(channel) => channel.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(connect).clone(),
             None => connect(),
         }
-    }
-
-    fn connections(&self, place: usize) -> Option<MutexGuard<'_, Connections>> {
-        self.connections.get(place).map(|connections| connections.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The direct connection to a member, if there is one.
-    pub(super) fn direct(&self, place: usize) -> Option<Arc<Direct>> {
-        self.connections(place)?.direct.clone()
-    }
-
-    /// Lets one who is in no thread of a runtime ask by the direct connection himself, without a task in which another would do it for
-    /// him. One at a time: who finds another there may go with others.
-    pub(super) fn guest(&self, place: usize) -> Option<Guest<'_>> {
-        let may = self.direct(place).is_some() && !self.has_guest.swap(true, Ordering::AcqRel);
-        may.then_some(Guest(self))
-    }
-
-    /// A direct connection is not to be asked any more: it has broken, or hangs. Without a name, whichever there is.
-    pub(super) fn give_up(&self, place: usize, direct: Option<&Arc<Direct>>) {
-        if let Some(mut connections) = self.connections(place)
-            && (direct.is_none()
-                || connections.direct.as_ref().zip(direct).is_some_and(|(known, direct)| Arc::ptr_eq(known, direct)))
-        {
-            connections.direct = None;
-        }
-    }
-
-    /// The channel to a member has answered. If it does so often, a direct connection is opened beside it.
-    pub(super) fn has_answered(self: &Arc<Self>, place: usize, endpoint: &Endpoint, connector: &Connector) {
-        let Some(mut connections) = self.connections(place) else { return };
-        connections.answered += 1;
-        if connections.answered != OFTEN || !Direct::can_be(endpoint) {
-            return;
-        }
-        let (lane, endpoint, connector) = (Arc::downgrade(self), endpoint.clone(), connector.clone());
-        let runtime = self.runtime.clone();
-        self.runtime.spawn(async move {
-            let direct = Direct::open(&endpoint, connector, &runtime).await;
-            let Some(lane) = lane.upgrade() else { return };
-            if let Some(mut connections) = lane.connections(place) {
-                connections.direct = direct.map(Arc::new);
-                connections.answered = 0;
-            }
-        });
     }
 
     /// What lets claims and releases go together that are asked for here.
@@ -186,15 +125,6 @@ impl Drop for Lane {
         if let Some(host) = self.host.get() {
             host.abort();
         }
-    }
-}
-
-/// Somebody who asks from elsewhere, until this is dropped.
-pub(super) struct Guest<'a>(&'a Lane);
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        self.0.has_guest.store(false, Ordering::Release);
     }
 }
 

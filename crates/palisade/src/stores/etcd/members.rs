@@ -15,11 +15,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::direct::Asked;
 use super::failure::{Remedy, denied, remedy};
 use super::lane::Lane;
 use super::lanes::{Lanes, Place};
-use super::packed::Connector;
 use super::past::Past;
 use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Headed};
 use super::settings::Settings;
@@ -27,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::url::{Host, Secret};
 
 /// The longest answer that is taken: a line of some hundred thousand keys.
-pub(super) const LONGEST_ANSWER: usize = 64 << 20;
+const LONGEST_ANSWER: usize = 64 << 20;
 
 /// How long a member may leave a request unanswered before others are asked what comes next.
 pub(super) const SUSPECT: Duration = Duration::from_millis(500);
@@ -38,7 +36,7 @@ const CATCHES_UP: Duration = Duration::from_millis(100);
 /// How often one request logs in: whoever changes users and roles mostly changes several.
 const LOGINS: usize = 3;
 
-pub(super) type Token = MetadataValue<tonic::metadata::Ascii>;
+type Token = MetadataValue<tonic::metadata::Ascii>;
 
 /// Whether a request may be sent again when nobody knows whether it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,15 +45,6 @@ pub(super) enum Again {
     Freely,
     /// The second answer would not be the first.
     Never,
-}
-
-/// In which thread a request is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Where {
-    /// In one of the runtime whose connections it goes by.
-    Its,
-    /// In the caller's, whichever that is.
-    Here,
 }
 
 /// How often a request was sent that has its answer.
@@ -107,7 +96,6 @@ pub(super) struct Members {
 struct Member {
     host: Host,
     endpoint: Endpoint,
-    connector: Connector,
 }
 
 /// The attempt of a request that is under way: the member that is asked, by whose connection, and since when.
@@ -126,7 +114,7 @@ impl Members {
     pub(super) fn new(settings: &Settings) -> Result<Members> {
         let member = |host: &Host| {
             let endpoint = settings.endpoint(host)?;
-            Ok(Member { host: host.clone(), endpoint, connector: settings.connector() })
+            Ok(Member { host: host.clone(), endpoint })
         };
         let members: Vec<Member> = settings.hosts.iter().map(member).collect::<Result<_>>()?;
         Ok(Members {
@@ -188,7 +176,7 @@ impl Members {
     }
 
     fn member(&self, place: usize) -> Result<&Member> {
-        self.members.get(place).ok_or_else(|| Error::config("bad store URL: no host is named"))
+        self.members.get(place).ok_or_else(|| Error::bad_url("bad store URL: no host is named"))
     }
 
     /// Sends one request and waits for its answer, for the request time-out at the longest.
@@ -197,13 +185,12 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        self.ask_from(Where::Its, path, question, again).await.map(|(answer, _)| answer)
+        self.ask_noting_sends(path, question, again).await.map(|(answer, _)| answer)
     }
 
     /// As [`ask`](Members::ask), and says how often it was sent.
-    pub(super) async fn ask_from<Q, A>(
+    pub(super) async fn ask_noting_sends<Q, A>(
         self: &Arc<Self>,
-        from: Where,
         path: &'static str,
         question: Q,
         again: Again,
@@ -212,7 +199,7 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        if from == Where::Here || matches!(self.lanes.place()?, Place::Here(_)) {
+        if matches!(self.lanes.place()?, Place::Here(_)) {
             return self.ask_in_time(path, question, again).await;
         }
         let members = Arc::clone(self);
@@ -244,7 +231,6 @@ impl Members {
                     _ => {
                         self.turn_from(attempt.place);
                         attempt.lane.doubt();
-                        attempt.lane.give_up(attempt.place, None);
                     }
                 }
             }
@@ -440,7 +426,7 @@ impl Members {
 
 impl Member {
     fn channel(&self, place: usize, lane: &Lane) -> Channel {
-        lane.channel(place, || self.endpoint.connect_with_connector_lazy(self.connector.clone()))
+        lane.channel(place, || self.endpoint.connect_lazy())
     }
 
     /// Asks this member, for as long as somebody waits. Whoever does not any more ends the request with the server, too.
@@ -456,19 +442,11 @@ impl Member {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        if let Some(direct) = lane.direct(place) {
-            match direct.ask(path, &question, token.as_ref()).await {
-                Asked::Sent(answer) => return answer,
-                Asked::NotSent => lane.give_up(place, Some(&direct)),
-            }
-        }
         let request = with_token(Request::new(question), token);
         let mut grpc = Grpc::new(self.channel(place, lane)).max_decoding_message_size(LONGEST_ANSWER);
         grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
         let codec = ProstCodec::<Q, A>::default();
-        let answer = grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)?;
-        lane.has_answered(place, &self.endpoint, &self.connector);
-        Ok(answer)
+        grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
     }
 }
 

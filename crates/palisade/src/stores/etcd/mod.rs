@@ -17,8 +17,7 @@
 //! ```
 //!
 //! Claims, looks and releases run in the caller's own task, by a connection of its runtime: see `lane`. Sessions, streams, and all
-//! that nobody waits for are the client's own thread's: see `lanes`. `direct` is what those who ask often write
-//! by, and `packed` what all others do.
+//! that nobody waits for are the client's own thread's: see `lanes`.
 //! `together` lets claims and releases go together that find others on their way.
 //! `seats` is where the keys are, and which are used again.
 //! `electing` is what elections add: the leader's value, and who watches it.
@@ -38,7 +37,6 @@
 
 mod asking;
 mod claiming;
-mod direct;
 mod electing;
 mod ending;
 mod entry;
@@ -51,7 +49,6 @@ mod leaving;
 mod link;
 mod listing;
 mod members;
-mod packed;
 mod past;
 mod plain;
 mod proto;

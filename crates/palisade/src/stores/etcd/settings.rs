@@ -1,13 +1,12 @@
 //! What the URL says: where the members are, how to log in, which format to use, and where the keys are.
 
-use std::path::Path;
 use std::time::Duration;
 
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use super::packed::Connector;
 use crate::error::{Error, Result};
 use crate::name::Name;
+use crate::stores::tls::Pems;
 use crate::url::{Host, Secret, StoreUrl};
 
 /// How locks are written down.
@@ -47,17 +46,17 @@ impl Settings {
         url.finish(&[])?;
         let common = url.common();
         if common.prefix.is_some() {
-            return Err(Error::config("bad store URL: on etcd the prefix is the path; write etcd://host/prefix"));
+            return Err(Error::bad_url("bad store URL: on etcd the prefix is the path; write etcd://host/prefix"));
         }
         let format = match common.format.as_deref() {
             None | Some("mutex") => Format::Mutex,
             Some("plain") => Format::Plain,
-            Some(_) => return Err(Error::config("bad store URL: format= of etcd: is mutex or plain")),
+            Some(_) => return Err(Error::bad_url("bad store URL: format= of etcd: is mutex or plain")),
         };
         let login = match (url.user(), url.password()) {
             (Some(user), Some(password)) if !user.reveal().is_empty() => Some((user.clone(), password.clone())),
             (None, None) => None,
-            _ => return Err(Error::config("bad store URL: etcd wants a user and a password; write etcd://user:password@host")),
+            _ => return Err(Error::bad_url("bad store URL: etcd wants a user and a password; write etcd://user:password@host")),
         };
         let path = url.below_hosts().trim_end_matches('/');
         Ok(Settings {
@@ -100,24 +99,21 @@ impl Settings {
     /// How to connect to a member.
     pub(super) fn endpoint(&self, host: &Host) -> Result<Endpoint> {
         let refused = |cause: tonic::transport::Error| {
-            Error::config(format!("{host}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause)
+            Error::bad_url(format!("{host}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause)
         };
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
             .map_err(refused)?
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PING_TIMEOUT)
+            .tcp_keepalive(Some(KEEP_ALIVE))
+            .connect_timeout(self.connect_timeout)
             // A server refuses pings on a connection without streams; ours has one whenever something waits or is held.
             .keep_alive_while_idle(false);
         match &self.tls {
             Some(tls) => endpoint.tls_config(tls.clone()).map_err(refused),
             None => Ok(endpoint),
         }
-    }
-
-    /// What makes the connections.
-    pub(super) fn connector(&self) -> Connector {
-        Connector::new(KEEP_ALIVE, self.connect_timeout)
     }
 }
 
@@ -126,22 +122,16 @@ fn tls(url: &StoreUrl) -> Result<Option<ClientTlsConfig>> {
     if url.scheme() != "etcds" {
         return match (&common.ca, &common.cert, &common.key) {
             (None, None, None) => Ok(None),
-            _ => Err(Error::config("bad store URL: ca=, cert= and key= are for TLS; write etcds: instead of etcd:")),
+            _ => Err(Error::bad_url("bad store URL: ca=, cert= and key= are for TLS; write etcds: instead of etcd:")),
         };
     }
-    // Two providers in one program would leave none chosen: ours is, unless the program chose one.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let read = |word: &str, path: &Path| {
-        std::fs::read(path).map_err(|cause| Error::config(format!("{word}= cannot be read: {cause}")).with_source(cause))
+    let pems = Pems::read(common)?;
+    let tls = match pems.ca {
+        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
+        None => ClientTlsConfig::new().with_native_roots(),
     };
-    let mut tls = ClientTlsConfig::new();
-    tls = match &common.ca {
-        Some(path) => tls.ca_certificate(Certificate::from_pem(read("ca", path)?)),
-        None => tls.with_native_roots(),
-    };
-    match (&common.cert, &common.key) {
-        (Some(cert), Some(key)) => Ok(Some(tls.identity(Identity::from_pem(read("cert", cert)?, read("key", key)?)))),
-        (None, None) => Ok(Some(tls)),
-        _ => Err(Error::config("bad store URL: cert= and key= go together")),
-    }
+    Ok(Some(match pems.own {
+        Some((cert, key)) => tls.identity(Identity::from_pem(cert, key)),
+        None => tls,
+    }))
 }

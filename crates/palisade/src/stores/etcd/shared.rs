@@ -8,7 +8,7 @@ use super::entry::Entry;
 use super::known::{Claims, Known, Waiting};
 use super::lanes::{Place, ended};
 use super::leaving::Leaving;
-use super::members::{Again, Failed, Members, Sent, Where};
+use super::members::{Again, Failed, Members, Sent};
 use super::proto::{DeleteRangeRequest, Request, TXN, TxnRequest, TxnResponse};
 use super::seats::Seat;
 use super::session::{Session, Sessions};
@@ -22,7 +22,6 @@ use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, Event, Gone, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
-use crate::stores::runtimes;
 
 pub(super) struct Shared {
     pub(super) settings: Settings,
@@ -136,11 +135,6 @@ impl Shared {
             Place::Here(lane) => lane.gather(&self.members).ask(verb).await,
             Place::Client => {
                 let (members, lane) = (Arc::clone(&self.members), self.members.lanes.clients()?);
-                if runtimes::of_caller().is_none()
-                    && let Some(_guest) = lane.guest(members.current())
-                {
-                    return verb.alone(&members, Where::Here).await;
-                }
                 Box::pin(self.members.lanes.in_client(async move { Ok(lane.gather(&members).ask(verb).await) })).await?
             }
         };

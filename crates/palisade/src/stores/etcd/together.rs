@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::lane::Lane;
 use super::lanes::ended;
-use super::members::{Again, Failed, Members, SUSPECT, Sent, Where};
+use super::members::{Again, Failed, Members, SUSPECT, Sent};
 use super::proto::{
     DELETE_RANGE, DeleteRangeRequest, DeleteRangeResponse, Request, RequestOp, Response, ResponseOp, TXN, TxnRequest, TxnResponse,
 };
@@ -33,19 +33,19 @@ pub(super) struct Verb {
 
 impl Verb {
     /// Asks by itself.
-    pub(super) async fn alone(self, members: &Arc<Members>, from: Where) -> Result<(TxnResponse, Sent), Failed> {
+    pub(super) async fn alone(self, members: &Arc<Members>) -> Result<(TxnResponse, Sent), Failed> {
         match self.request {
-            Request::Txn(txn) => members.ask_from(from, TXN, txn, self.again).await,
+            Request::Txn(txn) => members.ask_noting_sends(TXN, txn, self.again).await,
             Request::Delete(delete) => {
                 let (response, sent): (DeleteRangeResponse, Sent) =
-                    members.ask_from::<DeleteRangeRequest, _>(from, DELETE_RANGE, delete, self.again).await?;
+                    members.ask_noting_sends::<DeleteRangeRequest, _>(DELETE_RANGE, delete, self.again).await?;
                 let header = response.header.clone();
                 let responses = vec![ResponseOp { response: Some(Response::Delete(response)) }];
                 Ok((TxnResponse { header, succeeded: true, responses }, sent))
             }
             other @ (Request::Range(_) | Request::Put(_)) => {
                 let txn = TxnRequest { success: vec![RequestOp { request: Some(other) }], ..TxnRequest::default() };
-                members.ask_from(from, TXN, txn, self.again).await
+                members.ask_noting_sends(TXN, txn, self.again).await
             }
         }
     }
@@ -72,7 +72,7 @@ impl Carrier {
 
     async fn alone(&self, verb: Verb) -> Result<(TxnResponse, Sent), Failed> {
         let members = self.members.upgrade().ok_or_else(ended)?;
-        verb.alone(&members, Where::Its).await
+        verb.alone(&members).await
     }
 
     async fn one_by_one(&self, group: Vec<Verb>, before: Sent) -> Vec<Result<(TxnResponse, Sent), Failed>> {
@@ -111,7 +111,7 @@ impl Carries for Carrier {
         let success = group.iter().map(|verb| RequestOp { request: Some(verb.request.clone()) }).collect();
         let together = TxnRequest { success, ..TxnRequest::default() };
         let answer = match self.members.upgrade() {
-            Some(members) => members.ask_from::<_, TxnResponse>(Where::Its, TXN, together, again).await,
+            Some(members) => members.ask_noting_sends::<_, TxnResponse>(TXN, together, again).await,
             None => Err(ended().into()),
         };
         match answer {
