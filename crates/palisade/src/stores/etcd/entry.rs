@@ -5,7 +5,7 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::proto::KeyValue;
+use super::client::proto::KeyValue;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimId, Holder, Kind, Leader, Mode, Waiter};

@@ -11,18 +11,17 @@
 //! # How a request flows
 //!
 //! ```text
-//! EtcdStore / PlainStore ─► shared ─► claiming, renewing, asking, ending ─► members (which one?) ─► lane (whose runtime?) ─► server
-//!        ▲                    │ ▲                    │
-//!     mailbox ◄─── known ◄────┘ └── watcher ◄──      └─► session ─► heartbeat ─► server
+//! EtcdStore / PlainStore ─► claim, renew, position, release ─► batch ─► client: cluster (which member?) ─► server
+//!        ▲                              │                                   ▲
+//!     mailbox ◄──────────── claims ◄────┘◄── watch_events ◄── client: watch ┘   session ─► client: keep_alive ─► server
 //! ```
 //!
-//! Claims, looks and releases run in the caller's own task, by a connection of its runtime: see `lane`. Sessions, streams, and all
-//! that nobody waits for are the client's own thread's: see `lanes`.
-//! `together` lets claims and releases go together that find others on their way.
-//! `seats` is where the keys are, and which are used again.
-//! `electing` is what elections add: the leader's value, and who watches it.
-//! `standing` is the rule by which the keys of a line hold or wait; `entry` is what a key says; `told` is what is done when a watch
-//! tells of one.
+//! `client` is how bytes get to the server, and knows nothing of locks. `fence::etcd` and `versioned::etcd` use it, too.
+//! `batch` sends claims and releases as one transaction when others are in flight.
+//! `key_pool` says which key a claim has, and which keys are used again.
+//! `election` is what elections add: the leader's value, and its observers.
+//! `queue_rules` decides which keys of a line hold and which wait; `entry` is what a key says; `watch_events` is the reaction to
+//! what a watch reports.
 //!
 //! # What a verb costs
 //!
@@ -35,42 +34,33 @@
 //! | a hold longer than 100 ms | 1 watch, and 1 read for a hundred keys |
 //! | renewal | 1 keep-alive for all claims of one length, and 1 message that asks the watches for a sign of life |
 
-mod asking;
-mod claiming;
-mod electing;
-mod ending;
+mod batch;
+mod claim;
+mod claims;
+pub(crate) mod client;
+mod election;
 mod entry;
-mod failure;
-mod heartbeat;
-mod known;
-mod lane;
-mod lanes;
-mod leaving;
-mod link;
-mod listing;
-mod members;
-mod past;
+mod inspect;
+mod key_pool;
+mod pending_deletes;
 mod plain;
-mod proto;
-mod renewing;
-mod resting;
-mod seats;
+mod position;
+mod queue_rules;
+mod release;
+mod renew;
 mod session;
 mod settings;
 mod shared;
-mod standing;
-mod together;
-mod told;
-mod txn;
-mod watcher;
+mod watch_events;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::renewing::Looked;
-use self::settings::{Format, NAME_LIMIT, Settings};
+use self::client::names::NAME_LIMIT;
+use self::renew::Looked;
+use self::settings::{Format, Settings};
 use self::shared::Shared;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -116,7 +106,6 @@ pub const CAPABILITY: Capability = Capability {
     runs: Runs::Caller,
 };
 
-pub(crate) use self::link::{Kept, Link, Writing, may_be_done};
 pub use self::plain::PLAIN;
 
 /// Opens a URL of etcd. Nothing is connected.
@@ -138,7 +127,7 @@ impl Store for EtcdStore {
     }
 
     fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.0.members.lanes.attach(runtime);
+        self.0.cluster.lanes.attach(runtime);
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Answer> {

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
+use super::CAPABILITY;
+use super::client::proto::TxnRequest;
+use super::client::txn;
+use super::client::watch::Told;
 use super::shared::Shared;
-use super::watcher::Told;
-use super::{CAPABILITY, txn};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
@@ -19,7 +21,6 @@ use crate::store::{
     Answer, Busy, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Leader, Observation, Order, Page, Query, Released,
     Revoked, Standing, Store, Wakes, Woken,
 };
-use crate::stores::etcd::proto::TxnRequest;
 
 /// What the format `plain` can do.
 pub const PLAIN: Capability = Capability {
@@ -40,10 +41,10 @@ pub(super) struct PlainStore(pub(super) Arc<Shared>);
 impl PlainStore {
     /// Returns when the first key of the line is gone.
     async fn freed(&self, name: &Name) -> Result<()> {
-        let line = self.0.settings.line(name).into_bytes();
+        let line = self.0.settings.names.line(name).into_bytes();
         loop {
             let reading = TxnRequest { success: vec![txn::read_first(&line)], ..TxnRequest::default() };
-            let response = self.0.txn(reading, super::members::Again::Freely).await?;
+            let response = self.0.txn(reading, super::client::cluster::Again::Freely).await?;
             let seen = txn::revision_of(&response);
             let Some(first) = txn::keys_of(response).into_iter().next() else { return Ok(()) };
             let (tell, mut told) = mpsc::unbounded_channel();
@@ -62,7 +63,7 @@ impl PlainStore {
                     Some(true) | None => return Ok(()),
                     Some(false) => {
                         let reading = TxnRequest { success: vec![txn::read_first(&line)], ..TxnRequest::default() };
-                        let now = txn::keys_of(self.0.txn(reading, super::members::Again::Freely).await?);
+                        let now = txn::keys_of(self.0.txn(reading, super::client::cluster::Again::Freely).await?);
                         if now.first().is_none_or(|now| now.create_revision != first.create_revision) {
                             break;
                         }
@@ -92,7 +93,7 @@ impl Store for PlainStore {
     }
 
     fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.0.members.lanes.attach(runtime);
+        self.0.cluster.lanes.attach(runtime);
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Answer> {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::heartbeat::Heartbeat;
-use super::members::{Again, Failed, Members};
-use super::proto::{
+use super::client::cluster::{Again, Cluster, Failed};
+use super::client::keep_alive::KeepAlive;
+use super::client::proto::{
     LEASE_GRANT, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
     LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
@@ -132,17 +132,17 @@ impl Renewed {
 type Current = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
 
 pub(super) struct Sessions {
-    members: Arc<Members>,
-    heartbeat: Arc<Heartbeat>,
+    cluster: Arc<Cluster>,
+    keep_alives: Arc<KeepAlive>,
     by_length: Mutex<HashMap<u64, Current>>,
     /// All that anybody uses.
     all: Mutex<Vec<Weak<Session>>>,
 }
 
 impl Sessions {
-    pub(super) fn new(members: &Arc<Members>) -> Sessions {
-        let heartbeat = Heartbeat::new(members);
-        Sessions { members: Arc::clone(members), heartbeat, by_length: Mutex::default(), all: Mutex::default() }
+    pub(super) fn new(cluster: &Arc<Cluster>) -> Sessions {
+        let keep_alives = KeepAlive::new(cluster);
+        Sessions { cluster: Arc::clone(cluster), keep_alives, by_length: Mutex::default(), all: Mutex::default() }
     }
 
     fn enrolled(&self, session: Arc<Session>) -> Arc<Session> {
@@ -184,7 +184,7 @@ impl Sessions {
             Ok(session)
         };
         let too_long = |_| Error::unavailable("the store has not opened a session in time");
-        tokio::time::timeout(self.members.request_timeout, finding).await.map_err(too_long)?
+        tokio::time::timeout(self.cluster.request_timeout, finding).await.map_err(too_long)?
     }
 
     /// The session for claims of this length, if it can be joined as it is.
@@ -200,7 +200,7 @@ impl Sessions {
         let question = LeaseGrantRequest { ttl: i64::try_from(seconds(length)).unwrap_or(i64::MAX) };
         let sent = BootClock.now();
         // One that is granted twice ends by itself.
-        let answer: LeaseGrantResponse = self.members.ask(LEASE_GRANT, question, Again::Freely).await?;
+        let answer: LeaseGrantResponse = self.cluster.ask(LEASE_GRANT, question, Again::Freely).await?;
         Ok(self.enrolled(Session::new(answer.id, sent, answer.ttl)))
     }
 
@@ -257,8 +257,8 @@ impl Sessions {
     async fn keep_alive(&self, session: &Session) -> Result<bool> {
         let sent = BootClock.now();
         let third = session.confirmed().length / 3;
-        let limit = if third.is_zero() { self.members.request_timeout } else { third.min(self.members.request_timeout) };
-        let left = self.heartbeat.beat(session.id, limit).await?;
+        let limit = if third.is_zero() { self.cluster.request_timeout } else { third.min(self.cluster.request_timeout) };
+        let left = self.keep_alives.beat(session.id, limit).await?;
         if left <= 0 {
             return Ok(false);
         }
@@ -272,7 +272,7 @@ impl Sessions {
     /// How long a lease still runs; `None` when it has ended.
     pub(super) async fn left(&self, lease: i64) -> Result<Option<Duration>, Failed> {
         let question = LeaseTimeToLiveRequest { id: lease };
-        let asked = self.members.ask(LEASE_TIME_TO_LIVE, question, Again::Freely).await;
+        let asked = self.cluster.ask(LEASE_TIME_TO_LIVE, question, Again::Freely).await;
         match asked {
             Ok(LeaseTimeToLiveResponse { ttl, .. }) => Ok((ttl >= 0).then(|| length_of(ttl))),
             Err(failed) if failed.lease_gone => Ok(None),
@@ -284,7 +284,7 @@ impl Sessions {
     pub(super) async fn revoke(&self, session: &Session) -> Result<(), Failed> {
         session.end();
         let revoked: Result<LeaseRevokeResponse, Failed> =
-            self.members.ask(LEASE_REVOKE, LeaseRevokeRequest { id: session.id }, Again::Freely).await;
+            self.cluster.ask(LEASE_REVOKE, LeaseRevokeRequest { id: session.id }, Again::Freely).await;
         match revoked {
             Err(failed) if !failed.lease_gone => Err(failed),
             _ => Ok(()),

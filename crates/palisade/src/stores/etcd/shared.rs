@@ -4,19 +4,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::batch::Verb;
+use super::claims::{Claims, Known, Waiting};
+use super::client::cluster::{Again, Cluster, Failed, Sent};
+use super::client::lanes::{Place, ended};
+use super::client::proto::{DeleteRangeRequest, Request, TXN, TxnRequest, TxnResponse};
+use super::client::txn;
+use super::client::watch::{Contact, Told, Watcher};
 use super::entry::Entry;
-use super::known::{Claims, Known, Waiting};
-use super::lanes::{Place, ended};
-use super::leaving::Leaving;
-use super::members::{Again, Failed, Members, Sent};
-use super::proto::{DeleteRangeRequest, Request, TXN, TxnRequest, TxnResponse};
-use super::seats::Seat;
+use super::key_pool::LockKey;
+use super::pending_deletes::PendingDeletes;
+use super::queue_rules::Blocker;
 use super::session::{Session, Sessions};
 use super::settings::Settings;
-use super::standing::Blocker;
-use super::together::Verb;
-use super::txn;
-use super::watcher::{Contact, Told, Watcher};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{Claim, ClaimId, Event, Gone, Woken};
@@ -25,7 +25,7 @@ use crate::stores::mailbox::Mailbox;
 
 pub(super) struct Shared {
     pub(super) settings: Settings,
-    pub(super) members: Arc<Members>,
+    pub(super) cluster: Arc<Cluster>,
     pub(super) sessions: Sessions,
     pub(super) watcher: Arc<Watcher>,
     pub(super) events: Arc<Events>,
@@ -37,7 +37,7 @@ pub(super) struct Shared {
     /// Claims that were made or granted just now, since when, and whether somebody will look after them.
     pub(super) fresh: Mutex<(Vec<(ClaimId, Moment)>, bool)>,
     /// Keys that must be deleted as soon as the store can be reached.
-    pub(super) leaving: Leaving,
+    pub(super) leaving: PendingDeletes,
     /// Until when names must stay closed whose release was not answered: whoever asks again must not open them.
     closing: Mutex<HashMap<ClaimId, Moment>>,
 }
@@ -48,19 +48,19 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub(super) fn new(settings: Settings) -> Result<Arc<Shared>> {
-        let members = Arc::new(Members::new(&settings)?);
+        let cluster = Arc::new(Cluster::new(&settings.endpoints)?);
         let events = Arc::new(Events::default());
         let told = Arc::clone(&events);
-        let watcher = Watcher::new(&members, move |contact| {
+        let watcher = Watcher::new(&cluster, move |contact| {
             told.push(match contact {
                 Contact::Lost => Event::CutOff,
                 Contact::Restored => Event::Restored,
             });
         });
-        let sessions = Sessions::new(&members);
+        let sessions = Sessions::new(&cluster);
         let shared = Arc::new(Shared {
             settings,
-            members,
+            cluster,
             sessions,
             watcher,
             events,
@@ -68,11 +68,11 @@ impl Shared {
             owned: Mutex::default(),
             unsure: Mutex::default(),
             fresh: Mutex::default(),
-            leaving: Leaving::default(),
+            leaving: PendingDeletes::default(),
             closing: Mutex::default(),
         });
         let weak = Arc::downgrade(&shared);
-        shared.members.on_broken(move || {
+        shared.cluster.on_broken(move || {
             if let Some(shared) = weak.upgrade() {
                 shared.all_ended();
             }
@@ -83,14 +83,14 @@ impl Shared {
     /// The cluster does not know what it has confirmed: all claims are lost. Their sessions are ended, so that no key that has
     /// come back is kept alive by us.
     fn all_ended(self: &Arc<Self>) {
-        self.claims.lock().seats.none_is_free();
+        self.claims.lock().seats.clear();
         let sessions = self.sessions.end_all();
         for session in &sessions {
             self.session_ended(session);
         }
         if !sessions.is_empty() {
             let shared = Arc::clone(self);
-            self.members.lanes.spawn(async move {
+            self.cluster.lanes.spawn(async move {
                 for session in sessions {
                     drop(shared.sessions.revoke(&session).await);
                 }
@@ -99,12 +99,12 @@ impl Shared {
     }
 
     pub(super) async fn txn(&self, txn: TxnRequest, again: Again) -> Result<TxnResponse, Failed> {
-        self.members.ask(TXN, txn, again).await
+        self.cluster.ask(TXN, txn, again).await
     }
 
     /// A transaction that makes the key of a seat, if it is not there. One that is sent twice, or of which nobody hears, may do so
     /// at any time.
-    pub(super) async fn make(&self, seat: &Seat, txn: TxnRequest) -> Result<TxnResponse, Failed> {
+    pub(super) async fn make(&self, seat: &LockKey, txn: TxnRequest) -> Result<TxnResponse, Failed> {
         seat.sent();
         let (response, sent) = self.together(seat, Request::Txn(txn), Again::Freely).await?;
         if sent == Sent::Once {
@@ -119,7 +119,7 @@ impl Shared {
     /// this claim began. So what is deleted is this claim, or nothing; it needs no comparison, which would make it a transaction
     /// and cost the server more. The exception is a restored snapshot that nobody has noticed yet, in which an earlier claim of ours
     /// is back by the same key. It is not ours to keep either; but then this claim was lost, and the answer says so.
-    pub(super) async fn delete_own(&self, seat: &Seat, revision: i64) -> Result<bool, Failed> {
+    pub(super) async fn delete_own(&self, seat: &LockKey, revision: i64) -> Result<bool, Failed> {
         seat.sent();
         let deleting = DeleteRangeRequest { key: seat.key.clone(), prev_kv: true };
         // Never twice: it is not bound to this claim, and the next one may stand there by then.
@@ -129,13 +129,13 @@ impl Shared {
     }
 
     /// Sends what a claim or a release asks, with others if some are on their way.
-    async fn together(&self, seat: &Seat, request: Request, again: Again) -> Result<(TxnResponse, Sent), Failed> {
+    async fn together(&self, seat: &LockKey, request: Request, again: Again) -> Result<(TxnResponse, Sent), Failed> {
         let verb = Verb { line: seat.line.clone(), request, again };
-        let answer = match self.members.lanes.place()? {
-            Place::Here(lane) => lane.gather(&self.members).ask(verb).await,
+        let answer = match self.cluster.lanes.place()? {
+            Place::Here(lane) => lane.gather(&self.cluster).ask(verb).await,
             Place::Client => {
-                let (members, lane) = (Arc::clone(&self.members), self.members.lanes.clients()?);
-                Box::pin(self.members.lanes.in_client(async move { Ok(lane.gather(&members).ask(verb).await) })).await?
+                let (cluster, lane) = (Arc::clone(&self.cluster), self.cluster.lanes.clients()?);
+                Box::pin(self.cluster.lanes.in_client(async move { Ok(lane.gather(&cluster).ask(verb).await) })).await?
             }
         };
         answer.unwrap_or_else(|| Err(ended().into()))
@@ -167,7 +167,7 @@ impl Shared {
             // Others wait for the one that opens it.
             let shared = Arc::clone(self);
             let opening = async move { shared.sessions.of_length(lease, |session| shared.claims.lock().uses(session)).await };
-            return Box::pin(self.members.lanes.in_client(opening)).await;
+            return Box::pin(self.cluster.lanes.in_client(opening)).await;
         }
         if let Some(session) = self.owned_by(claim) {
             return Ok(session);
@@ -196,13 +196,13 @@ impl Shared {
     /// As [`Sessions::outlasts`], from anywhere: the keep-alives are the client's.
     pub(super) async fn outlasts(self: &Arc<Self>, session: &Arc<Session>, until: Moment) -> Result<bool> {
         let (shared, session) = (Arc::clone(self), Arc::clone(session));
-        self.members.lanes.in_client(async move { shared.sessions.outlasts(&session, until).await }).await
+        self.cluster.lanes.in_client(async move { shared.sessions.outlasts(&session, until).await }).await
     }
 
     /// As [`Sessions::of_key`], from anywhere.
     pub(super) async fn session_of_key(self: &Arc<Self>, id: i64, lease: Duration) -> Result<Option<Arc<Session>>> {
         let shared = Arc::clone(self);
-        self.members.lanes.in_client(async move { shared.sessions.of_key(id, lease).await }).await
+        self.cluster.lanes.in_client(async move { shared.sessions.of_key(id, lease).await }).await
     }
 
     /// Keeps a session for one claim only.
@@ -225,7 +225,7 @@ impl Shared {
         if let Some(session) = self.disown(claim) {
             let shared = Arc::clone(self);
             // If it cannot be told, it ends by itself.
-            self.members.lanes.spawn(async move { drop(shared.sessions.revoke(&session).await) });
+            self.cluster.lanes.spawn(async move { drop(shared.sessions.revoke(&session).await) });
         }
     }
 
@@ -258,11 +258,11 @@ impl Shared {
     }
 
     /// Forgets a claim, and remembers why, in one step: whoever asks in between would take it for one that was never made.
-    pub(super) fn bury(&self, claim: ClaimId, why: Gone) -> Option<Known> {
+    pub(super) fn record_end(&self, claim: ClaimId, why: Gone) -> Option<Known> {
         let known = {
             let mut book = self.claims.lock();
             let known = book.known.remove(&claim)?;
-            book.bury(claim, why, known.lease);
+            book.record_end(claim, why, known.lease);
             // Its key is gone. Not for sure by our own hand: it is not used again.
             book.seats.left(&[claim]);
             known
@@ -273,7 +273,7 @@ impl Shared {
 
     /// A claim has ended without us: whoever has it is told.
     pub(super) fn ended(&self, claim: ClaimId, why: Gone) {
-        let Some(known) = self.bury(claim, why) else { return };
+        let Some(known) = self.record_end(claim, why) else { return };
         self.events.push(Event::Gone { claim, why });
         if let Some(waiting) = known.waiting {
             waiting.mailbox.push(Woken::Ask);
@@ -281,14 +281,14 @@ impl Shared {
     }
 
     /// Takes up that a claim which waited, or held on another session, holds. One that was given back meanwhile stays forgotten.
-    pub(super) fn still_holds(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, revision: i64, session: &Arc<Session>) {
+    pub(super) fn still_holds(self: &Arc<Self>, claim: &Claim, seat: &Arc<LockKey>, revision: i64, session: &Arc<Session>) {
         if self.claims.lock().knows(claim.id, revision) {
             self.holds(claim, seat, revision, session);
         }
     }
 
     /// Takes up a claim that holds.
-    pub(super) fn holds(self: &Arc<Self>, claim: &Claim, seat: &Arc<Seat>, revision: i64, session: &Arc<Session>) {
+    pub(super) fn holds(self: &Arc<Self>, claim: &Claim, seat: &Arc<LockKey>, revision: i64, session: &Arc<Session>) {
         let mut known = Known {
             seat: Arc::clone(seat),
             revision,
@@ -334,7 +334,7 @@ impl Shared {
     pub(super) fn still_waits(
         self: &Arc<Self>,
         claim: &Claim,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         session: &Arc<Session>,
         blocker: Blocker,
@@ -353,7 +353,7 @@ impl Shared {
     pub(super) fn waits(
         self: &Arc<Self>,
         claim: &Claim,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         session: &Arc<Session>,
         blocker: Blocker,
@@ -411,11 +411,11 @@ impl Shared {
             let (shared, id) = (Arc::downgrade(self), claim.id);
             let tell = move |told: Told<'_>| {
                 if let Some(shared) = shared.upgrade() {
-                    shared.blocker_told(id, told);
+                    shared.on_blocker(id, told);
                 }
             };
             let (watch, since) = match waiting.blocker.watched() {
-                Some(key) => self.watcher.open_again(&seat.line, key, tell),
+                Some(key) => self.watcher.open_or_reuse(&seat.line, key, tell),
                 None => (self.watcher.open(seat.line.clone(), txn::prefix_end(&seat.line), tell), None),
             };
             waiting.watch = Some(watch);
@@ -448,11 +448,11 @@ impl Shared {
 
     /// A claim that was not answered has been withdrawn, and may arrive even now: a server that was paused goes on where it
     /// stopped. Its session lives by other claims, so nothing else would ever end it.
-    pub(super) fn withdrawn(self: &Arc<Self>, claim: ClaimId, seat: &Arc<Seat>) {
+    pub(super) fn withdrawn(self: &Arc<Self>, claim: ClaimId, seat: &Arc<LockKey>) {
         if !locked(&self.unsure).remove(&claim) {
             return;
         }
-        self.delete_later(claim, seat, self.members.request_timeout * 2);
+        self.delete_later(claim, seat, self.cluster.request_timeout * 2);
     }
 
     // Names that stay closed.

@@ -32,17 +32,17 @@ const ASKED_ABOUT: Duration = Duration::from_secs(3600);
 const MANY: usize = 1024;
 
 /// Where a claim's key is.
-pub(super) struct Seat {
+pub(super) struct LockKey {
     /// What the keys of the line begin with.
     pub(super) line: Vec<u8>,
     pub(super) key: Vec<u8>,
     /// Whether the key is of our own making, and not one that follows from a claim, which others may know.
     is_private: bool,
     /// Requests that could make or delete the key whatever became of it, and whose end nobody has seen.
-    doubts: AtomicUsize,
+    unresolved_writes: AtomicUsize,
 }
 
-impl Seat {
+impl LockKey {
     /// Nobody but this client ever makes this key: its end is random, and no claim says it.
     pub(super) fn is_private(&self) -> bool {
         self.is_private
@@ -50,42 +50,42 @@ impl Seat {
 
     /// A request is sent that could make or delete the key at any time. If nobody says that it has arrived, it may do so for ever.
     pub(super) fn sent(&self) {
-        self.doubts.fetch_add(1, Ordering::Relaxed);
+        self.unresolved_writes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The one that was sent has been answered, and was sent only once.
     pub(super) fn arrived(&self) {
-        self.doubts.fetch_sub(1, Ordering::Relaxed);
+        self.unresolved_writes.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether nothing is on its way that could make or delete the key.
     pub(super) fn is_sure(&self) -> bool {
-        self.doubts.load(Ordering::Relaxed) == 0
+        self.unresolved_writes.load(Ordering::Relaxed) == 0
     }
 }
 
 /// The seats of this client: those of its claims, and those that are free.
 #[derive(Default)]
-pub(super) struct Seats {
+pub(super) struct KeyPool {
     /// Of each claim from its first request on, until it has surely ended.
-    taken: ByClaim<(Arc<Seat>, Moment)>,
+    taken: ByClaim<(Arc<LockKey>, Moment)>,
     /// How many there may be before some are looked for that nobody will ask about.
     limit: usize,
     /// Those that were used last, and those before them.
-    young: HashMap<Name, Vec<Arc<Seat>>>,
-    old: HashMap<Name, Vec<Arc<Seat>>>,
+    young: HashMap<Name, Vec<Arc<LockKey>>>,
+    old: HashMap<Name, Vec<Arc<LockKey>>>,
 }
 
-impl Seats {
-    pub(super) fn of(&self, claim: ClaimId) -> Option<Arc<Seat>> {
+impl KeyPool {
+    pub(super) fn of(&self, claim: ClaimId) -> Option<Arc<LockKey>> {
         self.taken.get(&claim).map(|(seat, _)| Arc::clone(seat))
     }
 
-    fn take_free(&mut self, name: &Name) -> Option<Arc<Seat>> {
+    fn take_free(&mut self, name: &Name) -> Option<Arc<LockKey>> {
         [&mut self.young, &mut self.old].into_iter().find_map(|seats| seats.get_mut(name)?.pop())
     }
 
-    fn take(&mut self, claim: ClaimId, seat: &Arc<Seat>, now: Moment, is_known: impl Fn(ClaimId) -> bool) {
+    fn take(&mut self, claim: ClaimId, seat: &Arc<LockKey>, now: Moment, is_known: impl Fn(ClaimId) -> bool) {
         if self.taken.len() >= self.limit.max(MANY) {
             self.taken.retain(|claim, (_, since)| now.since(*since) < ASKED_ABOUT || is_known(*claim));
             self.limit = self.taken.len() * 2;
@@ -93,7 +93,7 @@ impl Seats {
         self.taken.insert(claim, (Arc::clone(seat), now));
     }
 
-    fn free(&mut self, name: &Name, seat: Arc<Seat>) {
+    fn free(&mut self, name: &Name, seat: Arc<LockKey>) {
         if let Some(seats) = self.young.get_mut(name) {
             if seats.len() < OF_ONE_NAME {
                 seats.push(seat);
@@ -114,7 +114,7 @@ impl Seats {
     }
 
     /// The store has lost what it confirmed: nobody knows which keys are there.
-    pub(super) fn none_is_free(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.young.clear();
         self.old.clear();
     }
@@ -122,21 +122,21 @@ impl Seats {
 
 impl Shared {
     /// Where the key of a claim is that was asked for here. Else it follows from the claim alone, so that whoever adopts it finds it.
-    pub(super) fn seat(&self, name: &Name, claim: ClaimId) -> Arc<Seat> {
+    pub(super) fn seat(&self, name: &Name, claim: ClaimId) -> Arc<LockKey> {
         let seat = self.claims.lock().seats.of(claim);
         seat.unwrap_or_else(|| self.seat_named(name, claim, false))
     }
 
-    fn seat_named(&self, name: &Name, end: ClaimId, is_private: bool) -> Arc<Seat> {
-        let line = self.settings.line(name);
+    fn seat_named(&self, name: &Name, end: ClaimId, is_private: bool) -> Arc<LockKey> {
+        let line = self.settings.names.line(name);
         let mut key = String::with_capacity(line.len() + 32);
         key.push_str(&line);
         end.write(&mut key);
-        Arc::new(Seat { line: line.into_bytes(), key: key.into_bytes(), is_private, doubts: AtomicUsize::new(0) })
+        Arc::new(LockKey { line: line.into_bytes(), key: key.into_bytes(), is_private, unresolved_writes: AtomicUsize::new(0) })
     }
 
     /// Where a claim is to stand: where it stood when it was asked for before, else where another has surely left.
-    pub(super) fn seat_for(&self, claim: &Claim) -> Result<Arc<Seat>> {
+    pub(super) fn seat_for(&self, claim: &Claim) -> Result<Arc<LockKey>> {
         if claim.detachable {
             // Others must find it by the claim.
             return Ok(self.seat_named(&claim.name, claim.id, false));
@@ -156,10 +156,10 @@ impl Shared {
 
     /// A claim has ended, by the word of the store. Its seat is free if its key was made by nobody else, is gone for sure, and nothing
     /// is on its way that could bring it back.
-    pub(super) fn leave(self: &Arc<Self>, name: &Name, claim: ClaimId, seat: &Arc<Seat>, is_gone: bool) {
+    pub(super) fn leave(self: &Arc<Self>, name: &Name, claim: ClaimId, seat: &Arc<LockKey>, is_gone: bool) {
         if !seat.is_sure() {
             // What comes late would stay for as long as its session. Until then whoever asks for this claim again finds it.
-            self.delete_later(claim, seat, self.members.request_timeout * 2);
+            self.delete_later(claim, seat, self.cluster.request_timeout * 2);
             return;
         }
         let mut book = self.claims.lock();
@@ -181,9 +181,9 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn seat(number: usize) -> Arc<Seat> {
+    fn seat(number: usize) -> Arc<LockKey> {
         let key = number.to_string().into_bytes();
-        Arc::new(Seat { line: Vec::new(), key, is_private: true, doubts: AtomicUsize::new(0) })
+        Arc::new(LockKey { line: Vec::new(), key, is_private: true, unresolved_writes: AtomicUsize::new(0) })
     }
 
     fn name(number: usize) -> Name {
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn few_keys_are_kept_of_one_name_and_of_the_names_that_were_used_last() {
-        let mut seats = Seats::default();
+        let mut seats = KeyPool::default();
         for number in 0..2 * OF_ONE_NAME {
             seats.free(&name(0), seat(number));
         }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn who_uses_a_name_again_keeps_its_key_though_others_come() {
-        let mut seats = Seats::default();
+        let mut seats = KeyPool::default();
         seats.free(&name(0), seat(0));
         for number in 1..10 * NAMES {
             seats.free(&name(number), seat(number));
@@ -222,10 +222,10 @@ mod tests {
     /// A member that is behind tells of it when the key is another claim's.
     #[tokio::test]
     async fn the_end_of_an_earlier_claim_by_the_same_key_ends_nothing() {
-        use super::super::proto::KeyValue;
+        use super::super::client::proto::KeyValue;
+        use super::super::client::watch::Told;
         use super::super::session::Session;
         use super::super::settings::Settings;
-        use super::super::watcher::Told;
 
         let url: crate::url::StoreUrl = "etcd://127.0.0.1:1/lock".parse().unwrap();
         let shared = Shared::new(Settings::read(&url).unwrap()).unwrap();
@@ -242,14 +242,14 @@ mod tests {
         verified(Some(true));
         for (deleted_at, believed) in [(19, true), (21, false)] {
             let kv = KeyValue { key: place.key.clone(), mod_revision: deleted_at, ..KeyValue::default() };
-            shared.own_told(claim.id, Told::Deleted(&kv));
+            shared.on_own_key(claim.id, Told::Deleted(&kv));
             assert_eq!(verified(None), believed, "deleted at {deleted_at}, made at 20");
         }
     }
 
     #[test]
     fn claims_that_nobody_will_ask_about_do_not_pile_up() {
-        let mut seats = Seats::default();
+        let mut seats = KeyPool::default();
         let (long_ago, now) = (Moment::at(ASKED_ABOUT), Moment::at(ASKED_ABOUT * 3));
         let one = seat(0);
         for claim in 0..10 * MANY {

@@ -1,11 +1,11 @@
 //! What people see of the lines.
 
+use super::client::cluster::{Again, Failed};
+use super::client::proto::{RANGE, RangeRequest, RangeResponse, SortOrder, SortTarget};
+use super::client::txn::prefix_end;
 use super::entry::{Entry, Purpose};
-use super::members::{Again, Failed};
-use super::proto::{RANGE, RangeRequest, RangeResponse, SortOrder, SortTarget};
+use super::queue_rules::holders;
 use super::shared::Shared;
-use super::standing::holders;
-use super::txn::prefix_end;
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{Kind, LineView, Page, Query};
@@ -17,7 +17,7 @@ impl Shared {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::Show(name) => {
-                let (line, _) = self.read_line(self.settings.line(name).as_bytes()).await?;
+                let (line, _) = self.read_line(self.settings.names.line(name).as_bytes()).await?;
                 let mut lines: Vec<LineView> = view(name, &line).into_iter().collect();
                 let shown = line.iter().filter(|entry| entry.purpose != Purpose::Sealed);
                 for (holder, entry) in lines.iter_mut().flat_map(|view| &mut view.holders).zip(shown) {
@@ -38,12 +38,12 @@ impl Shared {
             sort_target: SortTarget::Key.into(),
             ..RangeRequest::default()
         };
-        self.members.ask(RANGE, question, Again::Freely).await
+        self.cluster.ask(RANGE, question, Again::Freely).await
     }
 
     /// One page, from the line on whose keys begin with `after`.
     async fn list(&self, beginning: &str, after: Option<&str>) -> Result<Page, Failed> {
-        let begins = self.settings.names_from(beginning).into_bytes();
+        let begins = self.settings.names.names_from(beginning).into_bytes();
         let from = after.map_or_else(|| begins.clone(), |after| after.as_bytes().to_vec());
         // Without a prefix every key of the server is ours to look at.
         let from = if from.is_empty() { vec![0] } else { from };
@@ -51,7 +51,7 @@ impl Shared {
         let more = response.more;
         let mut lines: Vec<(Name, Vec<_>)> = Vec::new();
         for kv in response.kvs {
-            let Some(name) = self.settings.name(&kv.key) else { continue };
+            let Some(name) = self.settings.names.name(&kv.key) else { continue };
             match lines.last_mut() {
                 Some((last, kvs)) if *last == name => kvs.push(kv),
                 _ => lines.push((name, vec![kv])),
@@ -59,7 +59,7 @@ impl Shared {
         }
         let mut page = Page::default();
         if more && let Some((last, kvs)) = lines.pop() {
-            let line = self.settings.line(&last);
+            let line = self.settings.names.line(&last);
             if lines.is_empty() {
                 // One line fills the page: it is read as a whole, and the next page begins behind it.
                 let whole = self.range(line.clone().into_bytes(), prefix_end(line.as_bytes()), 0).await?;

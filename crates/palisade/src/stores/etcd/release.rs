@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::client::cluster::{Again, Failed};
+use super::client::proto::{Compare, TxnRequest};
+use super::client::txn;
 use super::entry::{Entry, Purpose};
-use super::members::{Again, Failed};
-use super::proto::{Compare, TxnRequest};
-use super::seats::Seat;
+use super::key_pool::LockKey;
+use super::queue_rules::holders;
 use super::shared::Shared;
-use super::standing::holders;
-use super::txn;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{ClaimRef, Ending, Gone, Mode, Released, Revoked, Standing};
 
 /// Our key, by its fence where it is known. Where it is not, the request could change whatever stands there when it arrives.
-pub(super) fn ours(seat: &Seat, fence: Option<Fence>) -> Compare {
+pub(super) fn ours(seat: &LockKey, fence: Option<Fence>) -> Compare {
     match fence.and_then(|fence| i64::try_from(fence.get()).ok()) {
         Some(revision) => txn::made_at(&seat.key, revision),
         None => {
@@ -35,7 +35,7 @@ impl Shared {
         let id = claim.claim.id;
         let seat = self.seat(&claim.claim.name, id);
         // First, so that the end of its key is not taken for a revocation. But a release by another fence is none of this claim.
-        let other = |revision: i64| claim.fence.is_some_and(|fence| fence != super::renewing::fence_of(revision));
+        let other = |revision: i64| claim.fence.is_some_and(|fence| fence != super::renew::fence_of(revision));
         let is_other = self.claims.lock().known.get(&id).is_some_and(|known| other(known.revision));
         if is_other {
             return Ok(Released::AlreadyLost);
@@ -85,7 +85,7 @@ impl Shared {
     }
 
     /// Deletes the key of a claim that is not known here: another process's grant, or one that was asked for and never answered.
-    async fn delete_if_ours(&self, seat: &Seat, fence: Option<Fence>) -> Result<bool, Failed> {
+    async fn delete_if_ours(&self, seat: &LockKey, fence: Option<Fence>) -> Result<bool, Failed> {
         let deleting =
             TxnRequest { compare: vec![ours(seat, fence)], success: vec![txn::delete(&seat.key)], failure: Vec::new() };
         let response = self.txn(deleting, Again::Never).await?;
@@ -97,7 +97,7 @@ impl Shared {
 
     /// Gives a grant back whose minimum hold is not over: the key stays, on a session as long as that, and is deleted when the time
     /// has come; by the end of the session if we are gone then.
-    async fn close(self: &Arc<Self>, claim: &ClaimRef, seat: &Arc<Seat>, left: Duration) -> Result<bool, Failed> {
+    async fn close(self: &Arc<Self>, claim: &ClaimRef, seat: &Arc<LockKey>, left: Duration) -> Result<bool, Failed> {
         let Some(own) = self.read_own(seat).await? else { return Ok(false) };
         if own.purpose == Purpose::Closed {
             // Asked again, and it is done.
@@ -115,7 +115,7 @@ impl Shared {
         };
         let closed = self.txn(closing, Again::Freely).await?.succeeded;
         let (shared, left) = (Arc::downgrade(self), if closed { left } else { Duration::ZERO });
-        self.members.lanes.spawn(async move {
+        self.cluster.lanes.spawn(async move {
             tokio::time::sleep(left).await;
             // And with it the key. If it cannot be told, it ends by itself.
             if let Some(shared) = shared.upgrade() {
@@ -126,7 +126,7 @@ impl Shared {
     }
 
     /// Turns our key into a seal, on a session as long as the seal is to last.
-    async fn seal(self: &Arc<Self>, claim: &ClaimRef, seat: &Seat, span: Duration) -> Result<Released, Failed> {
+    async fn seal(self: &Arc<Self>, claim: &ClaimRef, seat: &LockKey, span: Duration) -> Result<Released, Failed> {
         let sealed_by_us = |own: &Entry| own.purpose == Purpose::Sealed && claim.fence.is_none_or(|fence| fence == own.fence());
         let Some(own) = self.read_own(seat).await? else { return Ok(Released::AlreadyLost) };
         if sealed_by_us(&own) {
@@ -145,7 +145,7 @@ impl Shared {
         Ok(done(sealed))
     }
 
-    async fn read_own(&self, seat: &Seat) -> Result<Option<Entry>, Failed> {
+    async fn read_own(&self, seat: &LockKey) -> Result<Option<Entry>, Failed> {
         let reading = TxnRequest { success: vec![txn::read(&seat.key)], ..TxnRequest::default() };
         let response = self.txn(reading, Again::Freely).await?;
         Ok(Entry::read_all(txn::keys_of(response))?.pop())
@@ -186,7 +186,7 @@ impl Shared {
     }
 
     pub(super) async fn revoke(self: &Arc<Self>, name: &Name, fence: Fence) -> Result<Revoked> {
-        let line = self.settings.line(name).into_bytes();
+        let line = self.settings.names.line(name).into_bytes();
         let (mut entries, _) = self.read_line(&line).await?;
         entries.retain(|entry| entry.purpose != Purpose::Sealed);
         entries.truncate(holders(&entries));

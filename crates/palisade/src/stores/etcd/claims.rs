@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::seats::{Seat, Seats};
+use super::key_pool::{KeyPool, LockKey};
+use super::queue_rules::Blocker;
 use super::session::Session;
-use super::standing::Blocker;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ByClaim, ClaimId, Gone, Kind, Lease, Mode};
 use crate::stores::mailbox::Mailbox;
 
 /// A claim of ours that is in the store, as far as we know.
 pub(super) struct Known {
-    pub(super) seat: Arc<Seat>,
+    pub(super) seat: Arc<LockKey>,
     /// When its key was made: its place in line, and its fence.
     pub(super) revision: i64,
     /// What its key hangs on.
@@ -86,8 +86,8 @@ pub(super) struct Claims(Mutex<Book>);
 #[derive(Default)]
 pub(super) struct Book {
     pub(super) known: ByClaim<Known>,
-    pub(super) seats: Seats,
-    buried: HashMap<ClaimId, (Gone, Moment)>,
+    pub(super) seats: KeyPool,
+    ended: HashMap<ClaimId, (Gone, Moment)>,
 }
 
 impl Claims {
@@ -98,20 +98,20 @@ impl Claims {
 
 impl Book {
     /// Remembers why a claim ended, for as long as its owner may ask.
-    pub(super) fn bury(&mut self, claim: ClaimId, why: Gone, lease: Duration) {
+    pub(super) fn record_end(&mut self, claim: ClaimId, why: Gone, lease: Duration) {
         let now = BootClock.now();
-        if self.buried.len() >= 1024 {
-            self.buried.retain(|_, (_, until)| *until > now);
+        if self.ended.len() >= 1024 {
+            self.ended.retain(|_, (_, until)| *until > now);
         }
-        self.buried.insert(claim, (why, now + lease));
+        self.ended.insert(claim, (why, now + lease));
     }
 
-    pub(super) fn exhume(&mut self, claim: ClaimId) {
-        self.buried.remove(&claim);
+    pub(super) fn clear_end(&mut self, claim: ClaimId) {
+        self.ended.remove(&claim);
     }
 
-    pub(super) fn grave(&self, claim: ClaimId) -> Option<Gone> {
-        self.buried.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
+    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
+        self.ended.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
     }
 
     /// Takes up that the sessions of these claims were confirmed for them.
@@ -124,7 +124,7 @@ impl Book {
     }
 
     /// The claims of this session whose time was over before.
-    pub(super) fn over(&self, session: &Session, before: Moment) -> Vec<(ClaimId, Arc<Seat>, i64)> {
+    pub(super) fn over(&self, session: &Session, before: Moment) -> Vec<(ClaimId, Arc<LockKey>, i64)> {
         let of_session = self.known.iter().filter(|(_, known)| std::ptr::eq(&*known.session, session));
         let over = of_session.filter(|(_, known)| known.until < before);
         over.map(|(claim, known)| (*claim, Arc::clone(&known.seat), known.revision)).collect()

@@ -10,7 +10,7 @@ use super::lane::Lane;
 use crate::error::{Error, Result};
 use crate::stores::runtimes;
 
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     /// How many members there are.
     members: usize,
     /// The lane of the client's own runtime.
@@ -20,7 +20,7 @@ pub(super) struct Lanes {
 }
 
 /// Where a request is to be made.
-pub(super) enum Place {
+pub(crate) enum Place {
     /// Here, by these connections.
     Here(Arc<Lane>),
     /// In the client's thread: whoever asks has no connections of his own.
@@ -28,17 +28,17 @@ pub(super) enum Place {
 }
 
 impl Lanes {
-    pub(super) fn new(members: usize) -> Lanes {
+    pub(crate) fn new(members: usize) -> Lanes {
         Lanes { members, client: OnceLock::new(), others: Mutex::default() }
     }
 
     /// The client's own runtime has started.
-    pub(super) fn attach(&self, runtime: &Handle) {
+    pub(crate) fn attach(&self, runtime: &Handle) {
         let _ = self.client.set(Lane::of_client(runtime.clone(), self.members));
     }
 
     /// Where whoever runs this is to make a request.
-    pub(super) fn place(&self) -> Result<Place> {
+    pub(crate) fn place(&self) -> Result<Place> {
         let Some(client) = self.client.get() else { return self.of_nobody().map(Place::Here) };
         let Some(runtime) = runtimes::of_caller() else { return Ok(Place::Client) };
         if runtime.id() == client.runtime.id() {
@@ -49,7 +49,7 @@ impl Lanes {
     }
 
     /// The connections of whoever runs this, or else the client's.
-    pub(super) fn nearest(&self) -> Result<Arc<Lane>> {
+    pub(crate) fn nearest(&self) -> Result<Arc<Lane>> {
         match self.place()? {
             Place::Here(lane) => Ok(lane),
             Place::Client => self.clients(),
@@ -57,7 +57,7 @@ impl Lanes {
     }
 
     /// The connections of the client's thread.
-    pub(super) fn clients(&self) -> Result<Arc<Lane>> {
+    pub(crate) fn clients(&self) -> Result<Arc<Lane>> {
         self.client.get().map_or_else(|| self.of_nobody(), |lane| Ok(Arc::clone(lane)))
     }
 
@@ -80,7 +80,7 @@ impl Lanes {
     }
 
     /// Runs a task that nobody waits for. In the client's thread: the runtime of a caller may be blocked or end at any time.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match self.client.get() {
             Some(client) => drop(client.runtime.spawn(task)),
             None => drop(tokio::spawn(task)),
@@ -88,7 +88,7 @@ impl Lanes {
     }
 
     /// Does work in the client's thread that others wait for as well, or that needs timers. Whoever leaves does not stop it.
-    pub(super) async fn in_client<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(crate) async fn in_client<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let is_here = |client: &Lane| Handle::try_current().is_ok_and(|here| here.id() == client.runtime.id());
         match self.client.get().filter(|client| !is_here(client)) {
             Some(client) => client.runtime.spawn(work).await.unwrap_or_else(|_| Err(ended())),
@@ -97,13 +97,13 @@ impl Lanes {
     }
 
     /// A timer of the client's: that of a caller's runtime would not outlive it.
-    pub(super) fn timer(&self, span: Duration) -> Sleep {
+    pub(crate) fn timer(&self, span: Duration) -> Sleep {
         let _inside = self.client.get().map(|client| client.runtime.enter());
         tokio::time::sleep(span)
     }
 }
 
-pub(super) fn ended() -> Error {
+pub(crate) fn ended() -> Error {
     Error::unavailable("the client has ended")
 }
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::lane::Lane;
-use super::lanes::ended;
-use super::members::{Again, Failed, Members, SUSPECT, Sent};
-use super::proto::{
+use super::client::cluster::{Again, Cluster, Failed, SUSPECT, Sent};
+use super::client::lane::Lane;
+use super::client::lanes::ended;
+use super::client::proto::{
     DELETE_RANGE, DeleteRangeRequest, DeleteRangeResponse, Request, RequestOp, Response, ResponseOp, TXN, TxnRequest, TxnResponse,
 };
 use crate::error::Error;
@@ -33,19 +33,19 @@ pub(super) struct Verb {
 
 impl Verb {
     /// Asks by itself.
-    pub(super) async fn alone(self, members: &Arc<Members>) -> Result<(TxnResponse, Sent), Failed> {
+    pub(super) async fn alone(self, cluster: &Arc<Cluster>) -> Result<(TxnResponse, Sent), Failed> {
         match self.request {
-            Request::Txn(txn) => members.ask_noting_sends(TXN, txn, self.again).await,
+            Request::Txn(txn) => cluster.ask_noting_sends(TXN, txn, self.again).await,
             Request::Delete(delete) => {
                 let (response, sent): (DeleteRangeResponse, Sent) =
-                    members.ask_noting_sends::<DeleteRangeRequest, _>(DELETE_RANGE, delete, self.again).await?;
+                    cluster.ask_noting_sends::<DeleteRangeRequest, _>(DELETE_RANGE, delete, self.again).await?;
                 let header = response.header.clone();
                 let responses = vec![ResponseOp { response: Some(Response::Delete(response)) }];
                 Ok((TxnResponse { header, succeeded: true, responses }, sent))
             }
             other @ (Request::Range(_) | Request::Put(_)) => {
                 let txn = TxnRequest { success: vec![RequestOp { request: Some(other) }], ..TxnRequest::default() };
-                members.ask_noting_sends(TXN, txn, self.again).await
+                cluster.ask_noting_sends(TXN, txn, self.again).await
             }
         }
     }
@@ -53,7 +53,7 @@ impl Verb {
 
 pub(super) struct Carrier {
     /// They have the lane, which has this.
-    members: Weak<Members>,
+    cluster: Weak<Cluster>,
     lane: Weak<Lane>,
     request_timeout: Duration,
     /// How many the server has not yet refused for their number.
@@ -61,18 +61,18 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    pub(super) fn new(members: &Arc<Members>, lane: &Arc<Lane>) -> Carrier {
+    pub(super) fn new(cluster: &Arc<Cluster>, lane: &Arc<Lane>) -> Carrier {
         Carrier {
-            members: Arc::downgrade(members),
+            cluster: Arc::downgrade(cluster),
             lane: Arc::downgrade(lane),
-            request_timeout: members.request_timeout,
+            request_timeout: cluster.request_timeout,
             most: AtomicUsize::new(MOST),
         }
     }
 
     async fn alone(&self, verb: Verb) -> Result<(TxnResponse, Sent), Failed> {
-        let members = self.members.upgrade().ok_or_else(ended)?;
-        verb.alone(&members).await
+        let cluster = self.cluster.upgrade().ok_or_else(ended)?;
+        verb.alone(&cluster).await
     }
 
     async fn one_by_one(&self, group: Vec<Verb>, before: Sent) -> Vec<Result<(TxnResponse, Sent), Failed>> {
@@ -110,8 +110,8 @@ impl Carries for Carrier {
         let again = if group.iter().all(|verb| verb.again == Again::Freely) { Again::Freely } else { Again::Never };
         let success = group.iter().map(|verb| RequestOp { request: Some(verb.request.clone()) }).collect();
         let together = TxnRequest { success, ..TxnRequest::default() };
-        let answer = match self.members.upgrade() {
-            Some(members) => members.ask_noting_sends::<_, TxnResponse>(TXN, together, again).await,
+        let answer = match self.cluster.upgrade() {
+            Some(cluster) => cluster.ask_noting_sends::<_, TxnResponse>(TXN, together, again).await,
             None => Err(ended().into()),
         };
         match answer {
@@ -151,8 +151,8 @@ impl Carries for Carrier {
     }
 
     async fn sleep(&self, span: Duration) {
-        if let Some(members) = self.members.upgrade() {
-            members.lanes.timer(span).await;
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.lanes.timer(span).await;
         }
     }
 
@@ -174,19 +174,19 @@ impl Carries for Carrier {
 mod tests {
     use palisade_testkit::etcd::Etcd;
 
+    use super::super::client::endpoints::Endpoints;
+    use super::super::client::txn;
     use super::super::session::Sessions;
-    use super::super::settings::Settings;
-    use super::super::txn;
     use super::*;
 
-    fn lone(members: &Arc<Members>) -> Carrier {
-        Carrier::new(members, &members.lanes.clients().unwrap())
+    fn lone(cluster: &Arc<Cluster>) -> Carrier {
+        Carrier::new(cluster, &cluster.lanes.clients().unwrap())
     }
 
     fn carrier(server: &Etcd) -> (Carrier, Sessions) {
         let url: crate::url::StoreUrl = format!("etcd://{}/lock", server.address()).parse().unwrap();
-        let members = Arc::new(Members::new(&Settings::read(&url).unwrap()).unwrap());
-        (lone(&members), Sessions::new(&members))
+        let cluster = Arc::new(Cluster::new(&Endpoints::read(&url).unwrap()).unwrap());
+        (lone(&cluster), Sessions::new(&cluster))
     }
 
     /// As a claim asks: the key if the line is empty, else who is first.
@@ -226,8 +226,8 @@ mod tests {
     #[tokio::test]
     async fn lines_that_touch_do_not_go_together() {
         let url: crate::url::StoreUrl = "etcd://127.0.0.1:1/lock".parse().unwrap();
-        let members = Arc::new(Members::new(&Settings::read(&url).unwrap()).unwrap());
-        let carrier = lone(&members);
+        let cluster = Arc::new(Cluster::new(&Endpoints::read(&url).unwrap()).unwrap());
+        let carrier = lone(&cluster);
         let group = [claim("a/", 0), release("b/c/")];
         for (line, fits) in [("c/", true), ("ab/", true), ("a/", false), ("a/b/", false), ("b/", false), ("b/c/", false)] {
             assert_eq!(carrier.fits(&group, &claim(line, 0)), fits, "{line}");

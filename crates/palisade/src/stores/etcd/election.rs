@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::ending::ours;
+use super::client::cluster::{Again, Failed};
+use super::client::proto::{KeyValue, TxnRequest};
+use super::client::txn;
+use super::client::watch::Told;
 use super::entry::{Entry, Purpose, check_value};
-use super::members::{Again, Failed};
-use super::proto::{KeyValue, TxnRequest};
-use super::renewing::fence_of;
+use super::release::ours;
+use super::renew::fence_of;
 use super::shared::Shared;
-use super::txn;
-use super::watcher::Told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::{ClaimRef, Gone, Grant, Leader, Observation, Standing, Teller};
@@ -81,7 +81,7 @@ fn leader_of(first: KeyValue) -> Result<Option<Leader>> {
 
 impl Shared {
     pub(super) async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        let line = self.settings.line(name);
+        let line = self.settings.names.line(name);
         let reading = TxnRequest { success: vec![txn::read_first(line.as_bytes())], ..TxnRequest::default() };
         let response = self.txn(reading, Again::Freely).await?;
         txn::keys_of(response).into_iter().next().map_or(Ok(None), leader_of)
@@ -110,7 +110,7 @@ impl Shared {
     }
 
     pub(super) async fn observe(self: &Arc<Self>, name: &Name) -> Result<Observation> {
-        let prefix = self.settings.line(name).into_bytes();
+        let prefix = self.settings.names.line(name).into_bytes();
         // What is wrong with the server or our rights is said here, and not only by the watch.
         let line = self.keys(&prefix).await?;
         let (mut teller, observation) = Observation::new();

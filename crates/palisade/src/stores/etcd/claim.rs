@@ -11,15 +11,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::client::cluster::{Again, Failed};
+use super::client::proto::{RequestOp, TxnRequest};
+use super::client::rollback::Broken;
+use super::client::txn;
 use super::entry::{self, Entry, Purpose};
-use super::members::{Again, Failed};
-use super::past::Broken;
-use super::proto::{RequestOp, TxnRequest};
-use super::seats::Seat;
+use super::key_pool::LockKey;
+use super::queue_rules::{Verdict, check_kind, enough_of, verdict};
 use super::session::Session;
 use super::shared::{Shared, gone};
-use super::standing::{Verdict, check_kind, enough_of, verdict};
-use super::txn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
@@ -60,7 +60,7 @@ impl Shared {
         match &answer {
             Ok(Answer::Granted(_) | Answer::Queued(_)) => {
                 // Not before: who asks about a claim that was turned away hears why it ended the last time.
-                self.claims.lock().exhume(claim.id);
+                self.claims.lock().clear_end(claim.id);
                 self.is_sure(claim.id);
             }
             Err(error) if *error.kind() == ErrorKind::Unavailable => self.is_unsure(claim.id),
@@ -82,11 +82,11 @@ impl Shared {
     async fn ask_for(
         self: &Arc<Self>,
         claim: &Claim,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         full: &Arc<Session>,
         wait: Option<&Arc<Session>>,
     ) -> Result<Option<Answer>, Failed> {
-        let Seat { line, key, .. } = &**seat;
+        let LockKey { line, key, .. } = &**seat;
         let value = entry::value(claim);
         let otherwise = match (wait, claim.mode) {
             (Some(wait), _) => {
@@ -103,14 +103,14 @@ impl Shared {
         };
         let asking =
             TxnRequest { compare: vec![txn::is_empty(line)], success: vec![txn::put(key, value, full.id)], failure: otherwise };
-        let before = self.members.past.highest();
+        let before = self.cluster.seen.highest();
         let response = self.make(seat, asking).await?;
         let seen = txn::revision_of(&response);
         let stands = txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
         if (response.succeeded || stands) && seen <= before {
             // A write makes a new revision: this one was given before.
             self.delete(key, seen, Again::Freely).await?;
-            self.members.tell_broken();
+            self.cluster.tell_broken();
             return Err(Broken::WentBack { from: before, to: seen - 1 }.error(&"the store").into());
         }
         if response.succeeded {
@@ -140,7 +140,7 @@ impl Shared {
     async fn stands_at(
         self: &Arc<Self>,
         claim: &Claim,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         (line, at, seen): (&[Entry], usize, i64),
         [full, wait]: [&Arc<Session>; 2],
     ) -> Result<Answer, Failed> {
@@ -179,7 +179,7 @@ impl Shared {
     async fn try_for(
         self: &Arc<Self>,
         claim: &Claim,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         line: &[Entry],
         full: &Arc<Session>,
     ) -> Result<Answer, Failed> {
@@ -190,7 +190,7 @@ impl Shared {
         if claim.mode == Mode::Exclusive || !would_hold(claim, seat, line)? {
             return Ok(Answer::Busy(busy(line)));
         }
-        let Seat { line: prefix, key, .. } = &**seat;
+        let LockKey { line: prefix, key, .. } = &**seat;
         let mut stand = vec![txn::put(key, entry::value(claim), full.id)];
         stand.extend(read_to_end(claim, prefix));
         let asking = TxnRequest { compare: vec![txn::made_at(key, 0)], success: stand, failure: vec![txn::read_line(prefix)] };
@@ -215,7 +215,7 @@ impl Shared {
     pub(super) async fn move_key(
         self: &Arc<Self>,
         claim: &Claim,
-        seat: &Seat,
+        seat: &LockKey,
         revision: i64,
         session: &Arc<Session>,
     ) -> Result<(), Failed> {
@@ -233,7 +233,7 @@ impl Shared {
     pub(super) async fn granted(
         self: &Arc<Self>,
         claim: &Claim,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         session: &Arc<Session>,
     ) -> Result<Grant, Failed> {
@@ -269,8 +269,8 @@ fn span_of(claim: &Claim) -> Option<Duration> {
 }
 
 /// Whether a claim would hold if it stood at the end of the line.
-fn would_hold(claim: &Claim, seat: &Seat, line: &[Entry]) -> Result<bool> {
-    let own = super::proto::KeyValue {
+fn would_hold(claim: &Claim, seat: &LockKey, line: &[Entry]) -> Result<bool> {
+    let own = super::client::proto::KeyValue {
         key: seat.key.clone(),
         create_revision: i64::MAX,
         value: entry::value(claim),

@@ -15,12 +15,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use super::endpoints::Endpoints;
 use super::failure::{Remedy, denied, remedy};
 use super::lane::Lane;
 use super::lanes::{Lanes, Place};
-use super::past::Past;
 use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Headed};
-use super::settings::Settings;
+use super::rollback::SeenRevisions;
 use crate::error::{Error, Result};
 use crate::url::{Host, Secret};
 
@@ -28,7 +28,7 @@ use crate::url::{Host, Secret};
 const LONGEST_ANSWER: usize = 64 << 20;
 
 /// How long a member may leave a request unanswered before others are asked what comes next.
-pub(super) const SUSPECT: Duration = Duration::from_millis(500);
+pub(crate) const SUSPECT: Duration = Duration::from_millis(500);
 
 /// A caller's runtime that was blocked for longer than the request time-out has so long to take an answer that is there.
 const CATCHES_UP: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ type Token = MetadataValue<tonic::metadata::Ascii>;
 
 /// Whether a request may be sent again when nobody knows whether it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(crate) enum Again {
     /// Sent twice it does the same as sent once, and has the same answer.
     Freely,
     /// The second answer would not be the first.
@@ -49,7 +49,7 @@ pub(super) enum Again {
 
 /// How often a request was sent that has its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(crate) enum Sent {
     Once,
     /// An earlier one may have arrived as well, or may yet.
     Again,
@@ -57,13 +57,13 @@ pub(super) enum Sent {
 
 /// An error, and what it says of the request.
 #[derive(Clone, Debug)]
-pub(super) struct Failed {
-    pub(super) error: Error,
+pub(crate) struct Failed {
+    pub(crate) error: Error,
     /// The lease that it names is gone.
-    pub(super) lease_gone: bool,
+    pub(crate) lease_gone: bool,
     /// The server has refused it: the last time that it was sent it has done nothing.
-    pub(super) refused: bool,
-    pub(super) sent: Sent,
+    pub(crate) refused: bool,
+    pub(crate) sent: Sent,
 }
 
 impl From<Failed> for Error {
@@ -78,17 +78,17 @@ impl From<Error> for Failed {
     }
 }
 
-pub(super) struct Members {
+pub(crate) struct Cluster {
     members: Vec<Member>,
-    pub(super) lanes: Lanes,
+    pub(crate) lanes: Lanes,
     /// The place of the one that is asked.
     current: AtomicUsize,
     login: Option<(Secret, Secret)>,
     token: Mutex<Option<Token>>,
     /// One at a time logs in.
     logging_in: tokio::sync::Mutex<()>,
-    pub(super) request_timeout: Duration,
-    pub(super) past: Past,
+    pub(crate) request_timeout: Duration,
+    pub(crate) seen: SeenRevisions,
     /// Told when the cluster is not the one any more that confirmed our claims.
     broken: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -110,36 +110,36 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Members {
-    pub(super) fn new(settings: &Settings) -> Result<Members> {
+impl Cluster {
+    pub(crate) fn new(endpoints: &Endpoints) -> Result<Cluster> {
         let member = |host: &Host| {
-            let endpoint = settings.endpoint(host)?;
+            let endpoint = endpoints.endpoint(host)?;
             Ok(Member { host: host.clone(), endpoint })
         };
-        let members: Vec<Member> = settings.hosts.iter().map(member).collect::<Result<_>>()?;
-        Ok(Members {
+        let members: Vec<Member> = endpoints.hosts.iter().map(member).collect::<Result<_>>()?;
+        Ok(Cluster {
             // Clients begin at different members, so that none has all of them.
             current: AtomicUsize::new(fastrand::usize(..members.len().max(1))),
             lanes: Lanes::new(members.len()),
             members,
-            login: settings.login.clone(),
+            login: endpoints.login.clone(),
             token: Mutex::new(None),
             logging_in: tokio::sync::Mutex::new(()),
-            request_timeout: settings.request_timeout,
-            past: Past::default(),
+            request_timeout: endpoints.request_timeout,
+            seen: SeenRevisions::default(),
             broken: OnceLock::new(),
         })
     }
 
     /// Says who is to hear that the cluster has gone back in time, or is another one.
-    pub(super) fn on_broken(&self, tell: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn on_broken(&self, tell: impl Fn() + Send + Sync + 'static) {
         drop(self.broken.set(Box::new(tell)));
     }
 
     /// Takes up what an answer says of the cluster.
     fn check<A: Headed>(&self, answer: &A, asked: &Host, at_least: i64) -> Result<(), Failed> {
         let Some(header) = answer.header() else { return Ok(()) };
-        self.past.take(header, A::IS_LATEST.then_some(at_least)).map_err(|broken| {
+        self.seen.take(header, A::IS_LATEST.then_some(at_least)).map_err(|broken| {
             let error = broken.error(asked);
             tracing::error!(%error, "the store has lost what it confirmed");
             self.tell_broken();
@@ -147,31 +147,31 @@ impl Members {
         })
     }
 
-    pub(super) fn tell_broken(&self) {
+    pub(crate) fn tell_broken(&self) {
         if let Some(tell) = self.broken.get() {
             tell();
         }
     }
 
     /// Whether we have a user and a password.
-    pub(super) fn logs_in(&self) -> bool {
+    pub(crate) fn logs_in(&self) -> bool {
         self.login.is_some()
     }
 
     /// The place of the member to ask now.
-    pub(super) fn current(&self) -> usize {
+    pub(crate) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
     }
 
     /// Turns away from a member that does not answer, unless somebody has done so already.
-    pub(super) fn turn_from(&self, place: usize) {
+    pub(crate) fn turn_from(&self, place: usize) {
         let next = (place + 1) % self.members.len().max(1);
         let _ = self.current.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// How many members are worth asking before one gives up: one that is alone is asked twice, since its connection may have
     /// died unnoticed.
-    pub(super) fn attempts(&self) -> usize {
+    pub(crate) fn attempts(&self) -> usize {
         self.members.len().max(2)
     }
 
@@ -180,7 +180,7 @@ impl Members {
     }
 
     /// Sends one request and waits for its answer, for the request time-out at the longest.
-    pub(super) async fn ask<Q, A>(self: &Arc<Self>, path: &'static str, question: Q, again: Again) -> Result<A, Failed>
+    pub(crate) async fn ask<Q, A>(self: &Arc<Self>, path: &'static str, question: Q, again: Again) -> Result<A, Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
@@ -188,8 +188,8 @@ impl Members {
         self.ask_noting_sends(path, question, again).await.map(|(answer, _)| answer)
     }
 
-    /// As [`ask`](Members::ask), and says how often it was sent.
-    pub(super) async fn ask_noting_sends<Q, A>(
+    /// As [`ask`](Cluster::ask), and says how often it was sent.
+    pub(crate) async fn ask_noting_sends<Q, A>(
         self: &Arc<Self>,
         path: &'static str,
         question: Q,
@@ -202,8 +202,8 @@ impl Members {
         if matches!(self.lanes.place()?, Place::Here(_)) {
             return self.ask_in_time(path, question, again).await;
         }
-        let members = Arc::clone(self);
-        let asking = async move { Ok(members.ask_in_time(path, question, again).await) };
+        let cluster = Arc::clone(self);
+        let asking = async move { Ok(cluster.ask_in_time(path, question, again).await) };
         Box::pin(self.lanes.in_client(asking)).await?
     }
 
@@ -262,7 +262,7 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        let at_least = self.past.highest();
+        let at_least = self.seen.highest();
         let (mut logins, mut attempt, mut sent) = (0, 1, Sent::Once);
         loop {
             let token = self.token().await?;
@@ -305,13 +305,13 @@ impl Members {
     }
 
     /// The error of a member that does not answer.
-    pub(super) fn silent(&self, place: usize) -> Error {
+    pub(crate) fn silent(&self, place: usize) -> Error {
         let host = self.members.get(place).map(|member| member.host.to_string()).unwrap_or_default();
         Error::unavailable(format!("{host} has not answered in time"))
     }
 
     /// Opens a stream both ways. What is to be sent first must be waiting already: a server says nothing before it.
-    pub(super) async fn open<Q, A>(
+    pub(crate) async fn open<Q, A>(
         self: &Arc<Self>,
         place: usize,
         path: &'static str,
@@ -343,7 +343,7 @@ impl Members {
     }
 
     /// What the end of a stream means.
-    pub(super) fn stream_ended(&self, place: usize, status: &Status) -> Error {
+    pub(crate) fn stream_ended(&self, place: usize, status: &Status) -> Error {
         self.stream_failed(place, None, status)
     }
 
@@ -370,9 +370,9 @@ impl Members {
         if let Some(token) = &*locked(&self.token) {
             return Ok(Some(token.clone()));
         }
-        let members = Arc::clone(self);
+        let cluster = Arc::clone(self);
         // Boxed, as all that a request seldom comes to: its future is made and moved with every request.
-        Box::pin(self.lanes.in_client(async move { members.log_in().await })).await
+        Box::pin(self.lanes.in_client(async move { cluster.log_in().await })).await
     }
 
     async fn log_in(&self) -> Result<Option<Token>> {

@@ -9,7 +9,7 @@ use super::proto::Header;
 use crate::error::Error;
 
 #[derive(Default)]
-pub(super) struct Past(Mutex<Seen>);
+pub(crate) struct SeenRevisions(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
@@ -23,7 +23,7 @@ struct Seen {
 
 /// Why an answer cannot be taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// It is older than what was seen before.
     WentBack { from: i64, to: i64 },
     /// Another cluster has answered, for the first time. What it says is as good as any, but our claims are not in it.
@@ -32,19 +32,19 @@ pub(super) enum Broken {
     TwoClusters,
 }
 
-impl Past {
+impl SeenRevisions {
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a request that is sent now must be answered with at the least.
-    pub(super) fn highest(&self) -> i64 {
+    pub(crate) fn highest(&self) -> i64 {
         self.lock().highest
     }
 
     /// Takes up an answer. `at_least` is what was seen before its request was sent: of two requests that are under way at the same
     /// time, the later answer may be the older one.
-    pub(super) fn take(&self, header: &Header, at_least: Option<i64>) -> Result<(), Broken> {
+    pub(crate) fn take(&self, header: &Header, at_least: Option<i64>) -> Result<(), Broken> {
         let mut seen = self.lock();
         if seen.cluster != header.cluster_id {
             let first = seen.cluster == 0;
@@ -69,7 +69,7 @@ impl Past {
 }
 
 impl Broken {
-    pub(super) fn error(&self, asked: &impl std::fmt::Display) -> Error {
+    pub(crate) fn error(&self, asked: &impl std::fmt::Display) -> Error {
         match self {
             Broken::WentBack { from, to } => Error::protocol(format!(
                 "{asked} went back from revision {from} to {to}, as after a restored snapshot: fences may be given again, and nothing \
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_as_new_as_all_that_were_there_when_it_was_asked_for() {
-        let past = Past::default();
+        let past = SeenRevisions::default();
         assert_eq!(past.take(&header(1, 5), Some(past.highest())), Ok(()));
         let sent_at = past.highest();
         assert_eq!(past.take(&header(1, 7), Some(sent_at)), Ok(()));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn another_cluster_is_told_once_and_two_for_ever() {
-        let past = Past::default();
+        let past = SeenRevisions::default();
         assert_eq!(past.take(&header(1, 5), Some(0)), Ok(()));
         assert_eq!(past.take(&header(2, 9), Some(5)), Err(Broken::OtherCluster));
         assert_eq!(past.take(&header(2, 9), Some(5)), Ok(()));

@@ -141,7 +141,7 @@ pub(super) fn check_kind(line: &[Entry], kind: Kind) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::KeyValue;
+    use super::super::client::proto::KeyValue;
     use super::*;
 
     /// A line of keys with these words in their values; an empty one is a peer's.

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::members::Again;
-use super::proto::TxnRequest;
-use super::seats::Seat;
+use super::client::cluster::Again;
+use super::client::proto::TxnRequest;
+use super::client::txn;
+use super::key_pool::LockKey;
 use super::shared::Shared;
-use super::txn;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::ClaimId;
 
@@ -24,7 +24,7 @@ const DELETES: usize = 100;
 
 /// Keys that are to be deleted.
 #[derive(Default)]
-pub(super) struct Leaving {
+pub(super) struct PendingDeletes {
     list: Mutex<List>,
     /// A deletion was answered.
     answered: Notify,
@@ -45,7 +45,7 @@ impl Shared {
     }
 
     /// Takes a key off the list because its claim asks again, after a deletion that is under way; whether it was on it.
-    pub(super) async fn stays(&self, seat: &Seat) -> bool {
+    pub(super) async fn stays(&self, seat: &LockKey) -> bool {
         loop {
             let mut answered = std::pin::pin!(self.leaving.answered.notified());
             answered.as_mut().enable();
@@ -61,14 +61,14 @@ impl Shared {
 
     /// Deletes the key of a claim that has ended, after this time and until it is done. Nobody else ever has a key of this claim:
     /// it is not used again.
-    pub(super) fn delete_later(self: &Arc<Self>, claim: ClaimId, seat: &Arc<Seat>, after: Duration) {
+    pub(super) fn delete_later(self: &Arc<Self>, claim: ClaimId, seat: &Arc<LockKey>, after: Duration) {
         seat.sent();
         let mut leaving = self.leaving();
         let due = BootClock.now() + after;
         // The later one: what was asked for then may arrive until then.
         leaving.keys.entry(seat.key.clone()).and_modify(|(_, at)| *at = (*at).max(due)).or_insert((claim, due));
         if !std::mem::replace(&mut leaving.is_attended, true) {
-            self.members.lanes.spawn(attend(Arc::downgrade(self)));
+            self.cluster.lanes.spawn(attend(Arc::downgrade(self)));
         }
     }
 

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::client::proto::KeyValue;
+use super::client::watch::Told;
 use super::entry::{Entry, Purpose};
-use super::proto::KeyValue;
 use super::session::Session;
 use super::shared::{Shared, locked};
-use super::watcher::Told;
 use crate::lease::{BootClock, Clock};
 use crate::store::{ClaimId, Gone, Mode, Woken};
 
@@ -20,7 +20,7 @@ const UNWATCHED: Duration = Duration::from_millis(100);
 const UNSEEN: Duration = Duration::from_millis(100);
 
 impl Shared {
-    pub(super) fn blocker_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
+    pub(super) fn on_blocker(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
         let mut book = self.claims.lock();
         let Some(known) = book.known.get_mut(&claim) else { return };
         let mode = known.mode;
@@ -29,7 +29,7 @@ impl Shared {
             // Something was written between our look at the line and the opening of the watch.
             Told::Opened(revision) if revision != waiting.seen => {
                 if !waiting.is_near {
-                    self.members.lanes.spawn(look_later(Arc::downgrade(self), claim, waiting.watch));
+                    self.cluster.lanes.spawn(look_later(Arc::downgrade(self), claim, waiting.watch));
                 }
                 waiting.is_near
             }
@@ -58,12 +58,12 @@ impl Shared {
         let shared = Arc::downgrade(self);
         self.watcher.open(key.to_vec(), Vec::new(), move |told| {
             if let Some(shared) = shared.upgrade() {
-                shared.own_told(claim, told);
+                shared.on_own_key(claim, told);
             }
         })
     }
 
-    pub(super) fn own_told(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
+    pub(super) fn on_own_key(self: &Arc<Self>, claim: ClaimId, told: Told<'_>) {
         let mut book = self.claims.lock();
         let Some(known) = book.known.get_mut(&claim) else { return };
         match told {
@@ -88,7 +88,7 @@ impl Shared {
                 match mailbox {
                     // Its next question finds out.
                     Some(mailbox) => mailbox.push(Woken::Ask),
-                    None => self.members.lanes.spawn(find_out(Arc::downgrade(self), claim, revision, session)),
+                    None => self.cluster.lanes.spawn(classify_loss(Arc::downgrade(self), claim, revision, session)),
                 }
             }
         }
@@ -100,7 +100,7 @@ impl Shared {
         let mut fresh = locked(&self.fresh);
         fresh.0.push((claim, BootClock.now()));
         if !std::mem::replace(&mut fresh.1, true) {
-            self.members.lanes.spawn(look_after(Arc::downgrade(self)));
+            self.cluster.lanes.spawn(look_after(Arc::downgrade(self)));
         }
     }
 
@@ -163,7 +163,7 @@ async fn look_later(shared: Weak<Shared>, claim: ClaimId, watch: Option<i64>) {
 }
 
 /// The key of a holder was deleted by somebody else: finds out whether its session has ended, or only this claim.
-pub(super) async fn find_out(shared: Weak<Shared>, claim: ClaimId, revision: i64, session: Arc<Session>) {
+pub(super) async fn classify_loss(shared: Weak<Shared>, claim: ClaimId, revision: i64, session: Arc<Session>) {
     let Some(shared) = shared.upgrade() else { return };
     let left = shared.sessions.left(session.id).await;
     // The same claim may have been made again meanwhile, and that one is not gone.

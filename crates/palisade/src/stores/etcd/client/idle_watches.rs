@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::proto::WatchResponse;
-use super::watcher::{State, Told, Watch, Watcher};
+use super::watch::{State, Told, Watch, Watcher};
 use crate::lease::{BootClock, Clock, Moment};
 
 /// For how long a watch stays open that nobody needs; at the most twice as long.
@@ -21,23 +21,23 @@ const LINES: usize = 64;
 
 /// By line: which watch it is, and since when nobody needs it.
 #[derive(Default)]
-pub(super) struct Resting {
+pub(crate) struct IdleWatches {
     by_line: HashMap<Vec<u8>, (i64, Moment)>,
     is_looked_after: bool,
 }
 
 /// What a watch has seen that was open before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Since {
+pub(crate) struct Since {
     /// It has seen everything after this revision.
-    pub(super) opened: i64,
+    pub(crate) opened: i64,
     /// When that was what it has told last, be it a deletion or another value; 0 if there was nothing.
-    pub(super) told: i64,
+    pub(crate) told: i64,
 }
 
 impl Watch {
     /// Takes up what a message says of it, before anybody else hears it.
-    pub(super) fn note(&mut self, message: &WatchResponse) {
+    pub(crate) fn note(&mut self, message: &WatchResponse) {
         if message.created {
             let opened = message.header.as_ref().map_or(0, |header| header.revision);
             self.since = Some(Since { opened, told: 0 });
@@ -51,7 +51,7 @@ impl Watch {
 
 impl State {
     /// The stream has ended, and with it all that was seen: nobody opens again what nobody needs.
-    pub(super) fn none_rests(&mut self) {
+    pub(crate) fn drop_idle(&mut self) {
         for (id, _) in std::mem::take(&mut self.resting.by_line).into_values() {
             self.watches.remove(&id);
         }
@@ -62,7 +62,7 @@ impl State {
 impl Watcher {
     /// Watches a key of a line, by a watch that rests if there is one; and what that has seen. Without that it tells when it is open, as
     /// any other.
-    pub(super) fn open_again(
+    pub(crate) fn open_or_reuse(
         self: &Arc<Self>,
         line: &[u8],
         key: &[u8],
@@ -84,7 +84,7 @@ impl Watcher {
     }
 
     /// Lets a watch of one key rest. Another one of the same line is closed.
-    pub(super) fn rest(self: &Arc<Self>, line: &[u8], id: i64) {
+    pub(crate) fn rest(self: &Arc<Self>, line: &[u8], id: i64) {
         let mut guard = self.lock();
         let state = &mut *guard;
         let earlier = state.resting.by_line.remove(line);
@@ -94,7 +94,7 @@ impl Watcher {
                 watch.sink = Arc::new(|_| {});
                 state.resting.by_line.insert(line.to_vec(), (id, BootClock.now()));
                 if !std::mem::replace(&mut state.resting.is_looked_after, true) {
-                    self.members.lanes.spawn(look_after(Arc::downgrade(self)));
+                    self.cluster.lanes.spawn(look_after(Arc::downgrade(self)));
                 }
             }
             None => state.close(id),
@@ -111,7 +111,7 @@ impl Watcher {
         let (over, resting): (HashMap<_, _>, HashMap<_, _>) =
             std::mem::take(&mut state.resting.by_line).into_iter().partition(|(_, (_, since))| now.since(*since) >= rest);
         over.into_values().for_each(|(id, _)| state.close(id));
-        state.resting = Resting { is_looked_after: !resting.is_empty(), by_line: resting };
+        state.resting = IdleWatches { is_looked_after: !resting.is_empty(), by_line: resting };
         state.resting.is_looked_after
     }
 }
@@ -133,16 +133,16 @@ mod tests {
 
     use tokio::sync::mpsc::UnboundedReceiver;
 
-    use super::super::members::Members;
+    use super::super::cluster::Cluster;
+    use super::super::endpoints::Endpoints;
     use super::super::proto::{EventKind, Header, KeyValue, WatchEvent, WatchRequest, WatchVerb};
-    use super::super::settings::Settings;
     use super::*;
 
     /// A watcher whose stream is open, and what it sends.
     fn watcher() -> (Arc<Watcher>, UnboundedReceiver<WatchRequest>) {
         let url: crate::url::StoreUrl = "etcd://127.0.0.1:1/lock".parse().unwrap();
-        let members = Arc::new(Members::new(&Settings::read(&url).unwrap()).unwrap());
-        let watcher = Watcher::new(&members, |_| {});
+        let cluster = Arc::new(Cluster::new(&Endpoints::read(&url).unwrap()).unwrap());
+        let watcher = Watcher::new(&cluster, |_| {});
         watcher.lock().running = true;
         let requests = watcher.begin();
         (watcher, requests)
@@ -175,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_the_same_key_again_sends_nothing_and_knows_what_happened() {
         let (watcher, mut requests) = watcher();
-        let (id, since) = watcher.open_again(b"line/", b"line/a", |_| {});
+        let (id, since) = watcher.open_or_reuse(b"line/", b"line/a", |_| {});
         assert_eq!(since, None, "it is new");
         assert!(watcher.take(&opened(id, 10)) && watcher.take(&deleted(id, 12)));
         watcher.rest(b"line/", id);
@@ -183,7 +183,7 @@ mod tests {
         assert!(watcher.take(&happened(id, EventKind::Put, 15)), "a writer that becomes a reader is as good as gone");
         let told = Arc::new(Mutex::new(Vec::new()));
         let tells = Arc::clone(&told);
-        let (again, since) = watcher.open_again(b"line/", b"line/a", move |happened| {
+        let (again, since) = watcher.open_or_reuse(b"line/", b"line/a", move |happened| {
             if let Told::Deleted(kv) = happened {
                 tells.lock().unwrap().push(kv.mod_revision);
             }
@@ -193,14 +193,14 @@ mod tests {
         assert_eq!(*told.lock().unwrap(), [17], "from then on it is told");
         assert_eq!(sent(&mut requests), ["+line/a"]);
         // Somebody else needs one of his own.
-        let (other, since) = watcher.open_again(b"line/", b"line/a", |_| {});
+        let (other, since) = watcher.open_or_reuse(b"line/", b"line/a", |_| {});
         assert_eq!((since, sent(&mut requests)), (None, vec!["+line/a".to_owned()]));
         // One of each line rests.
         watcher.rest(b"line/", id);
         watcher.rest(b"line/", other);
         assert_eq!(sent(&mut requests), [format!("-{id}")]);
         // Another key is none of its business, and ends its rest when that rests.
-        let (next, since) = watcher.open_again(b"line/", b"line/b", |_| {});
+        let (next, since) = watcher.open_or_reuse(b"line/", b"line/b", |_| {});
         assert_eq!((since, sent(&mut requests)), (None, vec!["+line/b".to_owned()]));
         watcher.rest(b"line/", next);
         assert_eq!(sent(&mut requests), [format!("-{other}")]);
@@ -213,8 +213,8 @@ mod tests {
     #[tokio::test]
     async fn what_rests_ends_with_its_stream() {
         let (watcher, mut requests) = watcher();
-        let (rests, _) = watcher.open_again(b"line/", b"line/a", |_| {});
-        let (needed, _) = watcher.open_again(b"other/", b"other/a", |_| {});
+        let (rests, _) = watcher.open_or_reuse(b"line/", b"line/a", |_| {});
+        let (needed, _) = watcher.open_or_reuse(b"other/", b"other/a", |_| {});
         assert!(watcher.take(&opened(rests, 10)) && watcher.take(&opened(needed, 10)));
         watcher.rest(b"line/", rests);
         assert_eq!(sent(&mut requests), ["+line/a", "+other/a"]);
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(sent(&mut requests), ["+other/a"], "only what is needed");
         // It has seen nothing until it is open again.
         watcher.rest(b"other/", needed);
-        assert_eq!(watcher.open_again(b"other/", b"other/a", |_| {}), (needed, None));
+        assert_eq!(watcher.open_or_reuse(b"other/", b"other/a", |_| {}), (needed, None));
         // Without a stream nothing rests.
         watcher.close_all();
         watcher.rest(b"other/", needed);
@@ -235,7 +235,7 @@ mod tests {
         let (watcher, mut requests) = watcher();
         for number in 0..2 * LINES {
             let line = format!("{number}/").into_bytes();
-            let (id, _) = watcher.open_again(&line, &line, |_| {});
+            let (id, _) = watcher.open_or_reuse(&line, &line, |_| {});
             watcher.rest(&line, id);
         }
         assert_eq!(sent(&mut requests).iter().filter(|sent| sent.starts_with('-')).count(), LINES);

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
 /// What to do about an error.
-pub(super) enum Remedy {
+pub(crate) enum Remedy {
     /// The token has run out, or the server does not know it any more: log in again.
     LogIn(Error),
     /// This member cannot be asked now, and the request never left: another may be asked.
@@ -19,7 +19,7 @@ pub(super) enum Remedy {
     Tell(Error),
 }
 
-pub(super) fn remedy(status: &Status, asked: &Host) -> Remedy {
+pub(crate) fn remedy(status: &Status, asked: &Host) -> Remedy {
     let text = status.message();
     let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}")).with_source(status.clone());
     match status.code() {
@@ -61,7 +61,7 @@ pub(super) fn remedy(status: &Status, asked: &Host) -> Remedy {
 }
 
 impl Remedy {
-    pub(super) fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             Remedy::LogIn(error)
             | Remedy::AskAnother(error)
@@ -72,7 +72,7 @@ impl Remedy {
     }
 }
 
-pub(super) fn denied(asked: &Host, what: &str) -> Error {
+pub(crate) fn denied(asked: &Host, what: &str) -> Error {
     Error::new(ErrorKind::Denied, format!("{asked} {what}"))
 }
 

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::claiming::place;
+use super::claim::place;
+use super::client::cluster::{Again, Failed};
+use super::client::proto::TxnRequest;
+use super::client::txn;
 use super::entry::{Entry, Purpose};
-use super::members::{Again, Failed};
-use super::proto::TxnRequest;
-use super::renewing::LOOKS;
-use super::seats::Seat;
+use super::key_pool::LockKey;
+use super::queue_rules::{Blocker, enough_of};
+use super::renew::LOOKS;
 use super::session::Session;
 use super::shared::Shared;
-use super::standing::{Blocker, enough_of};
-use super::txn;
 use crate::store::{ClaimId, ClaimRef, Mode, Standing};
 
 impl Shared {
@@ -25,11 +25,11 @@ impl Shared {
     pub(super) async fn ask_permits(
         self: &Arc<Self>,
         claim: &ClaimRef,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         sessions: (&Arc<Session>, &Arc<Session>),
     ) -> Result<Standing, Failed> {
-        let Seat { line, key, .. } = &**seat;
+        let LockKey { line, key, .. } = &**seat;
         let firsts = txn::read_firsts(line, enough_of(claim.claim.kind), revision);
         let reading =
             TxnRequest { success: vec![txn::read(key), firsts, txn::read_before(line, revision)], ..TxnRequest::default() };
@@ -44,11 +44,11 @@ impl Shared {
     pub(super) async fn ask_writers(
         self: &Arc<Self>,
         claim: &ClaimRef,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         (session, full): (&Arc<Session>, &Arc<Session>),
     ) -> Result<Standing, Failed> {
-        let Seat { line, key, .. } = &**seat;
+        let LockKey { line, key, .. } = &**seat;
         let read = vec![txn::read_until(line, revision)];
         let mut asking = TxnRequest { success: read.clone(), ..TxnRequest::default() };
         let writers = match self.blocker_of(claim.claim.id) {

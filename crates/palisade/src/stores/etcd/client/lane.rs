@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 
-use super::members::Members;
-use super::together::{AT_ONCE, Carrier, MOST};
+use super::super::batch::{AT_ONCE, Carrier, MOST};
+use super::cluster::Cluster;
 use crate::stores::gather::Gather;
 use crate::stores::runtimes::{has_io, has_time};
 
@@ -19,8 +19,8 @@ use crate::stores::runtimes::{has_io, has_time};
 /// them.
 const OFTEN: usize = 4;
 
-pub(super) struct Lane {
-    pub(super) runtime: Handle,
+pub(crate) struct Lane {
+    pub(crate) runtime: Handle,
     /// One for each member.
     channels: Vec<Mutex<Option<Channel>>>,
     /// Claims and releases that go together.
@@ -55,17 +55,17 @@ impl Lane {
     }
 
     /// The lane of a client's own runtime, or of whoever has no client.
-    pub(super) fn of_client(runtime: Handle, members: usize) -> Arc<Lane> {
+    pub(crate) fn of_client(runtime: Handle, members: usize) -> Arc<Lane> {
         Lane::new(runtime, members, true)
     }
 
     /// The lane of a caller's runtime.
-    pub(super) fn of_caller(runtime: Handle, members: usize) -> Arc<Lane> {
+    pub(crate) fn of_caller(runtime: Handle, members: usize) -> Arc<Lane> {
         Lane::new(runtime, members, false)
     }
 
     /// Whether requests can go by it now. Counts those that would.
-    pub(super) fn is_open(self: &Arc<Self>) -> bool {
+    pub(crate) fn is_open(self: &Arc<Self>) -> bool {
         if self.is_open.load(Ordering::Acquire) {
             return true;
         }
@@ -85,24 +85,24 @@ impl Lane {
     }
 
     /// Something has not come back by it. Unless its runtime shows that it runs, nobody asks by it any more.
-    pub(super) fn doubt(self: &Arc<Self>) {
+    pub(crate) fn doubt(self: &Arc<Self>) {
         if !self.is_clients && self.is_open.swap(false, Ordering::AcqRel) {
             self.open_if_it_runs();
         }
     }
 
     /// Whether it was doubted, and has not shown since that it runs.
-    pub(super) fn is_doubted(&self) -> bool {
+    pub(crate) fn is_doubted(&self) -> bool {
         !self.is_open.load(Ordering::Acquire)
     }
 
     /// Whether its runtime is gone.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 
     /// The connection to a member.
-    pub(super) fn channel(&self, place: usize, connect: impl FnOnce() -> Channel) -> Channel {
+    pub(crate) fn channel(&self, place: usize, connect: impl FnOnce() -> Channel) -> Channel {
         let connect = || {
             // What drives the connection lives where this is called.
             let _inside = self.runtime.enter();
@@ -115,7 +115,7 @@ impl Lane {
     }
 
     /// What lets claims and releases go together that are asked for here.
-    pub(super) fn gather(self: &Arc<Self>, members: &Arc<Members>) -> &Arc<Gather<Carrier>> {
+    pub(in crate::stores::etcd) fn gather(self: &Arc<Self>, members: &Arc<Cluster>) -> &Arc<Gather<Carrier>> {
         self.gather.get_or_init(|| Gather::new(Carrier::new(members, self), self.runtime.clone(), AT_ONCE, MOST))
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::members::Members;
+use super::cluster::Cluster;
 use super::proto::{LEASE_KEEP_ALIVE, LeaseKeepAliveRequest, LeaseKeepAliveResponse};
 use crate::error::{Error, Result};
 
-pub(super) struct Heartbeat {
-    members: Arc<Members>,
+pub(crate) struct KeepAlive {
+    cluster: Arc<Cluster>,
     stream: Mutex<Option<Arc<Stream>>>,
 }
 
@@ -35,14 +35,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Heartbeat {
-    pub(super) fn new(members: &Arc<Members>) -> Arc<Heartbeat> {
-        Arc::new(Heartbeat { members: Arc::clone(members), stream: Mutex::new(None) })
+impl KeepAlive {
+    pub(crate) fn new(cluster: &Arc<Cluster>) -> Arc<KeepAlive> {
+        Arc::new(KeepAlive { cluster: Arc::clone(cluster), stream: Mutex::new(None) })
     }
 
     /// Renews a lease, and says for how many seconds; 0 when it has ended.
-    pub(super) async fn beat(&self, lease: i64, limit: Duration) -> Result<i64> {
-        let mut place = self.members.current();
+    pub(crate) async fn beat(&self, lease: i64, limit: Duration) -> Result<i64> {
+        let mut place = self.cluster.current();
         let beating = async {
             let mut attempt = 1;
             loop {
@@ -53,7 +53,7 @@ impl Heartbeat {
                     Err(error) => self.give_up(&stream, error.clone()),
                 }
                 // Another member may answer; and a stream that was open before may have died unnoticed.
-                if attempt >= self.members.attempts() {
+                if attempt >= self.cluster.attempts() {
                     return Err(stream.why());
                 }
                 attempt += 1;
@@ -62,12 +62,12 @@ impl Heartbeat {
         match tokio::time::timeout(limit, beating).await {
             Ok(answer) => answer,
             Err(_) => {
-                let silent = self.members.silent(place);
+                let silent = self.cluster.silent(place);
                 let hung = locked(&self.stream).clone().filter(|stream| stream.place == place);
                 if let Some(stream) = hung {
                     self.give_up(&stream, silent.clone());
                 }
-                self.members.turn_from(place);
+                self.cluster.turn_from(place);
                 Err(silent)
             }
         }
@@ -82,8 +82,8 @@ impl Heartbeat {
             return Arc::clone(stream);
         }
         let (out, questions) = mpsc::unbounded_channel();
-        let stream = Arc::new(Stream { place: self.members.current(), out, waiting: Mutex::default() });
-        self.members.lanes.spawn(run(Arc::clone(&self.members), Arc::clone(&stream), questions));
+        let stream = Arc::new(Stream { place: self.cluster.current(), out, waiting: Mutex::default() });
+        self.cluster.lanes.spawn(run(Arc::clone(&self.cluster), Arc::clone(&stream), questions));
         *current = Some(Arc::clone(&stream));
         stream
     }
@@ -136,9 +136,9 @@ impl Stream {
     }
 }
 
-async fn run(members: Arc<Members>, stream: Arc<Stream>, questions: mpsc::UnboundedReceiver<LeaseKeepAliveRequest>) {
+async fn run(cluster: Arc<Cluster>, stream: Arc<Stream>, questions: mpsc::UnboundedReceiver<LeaseKeepAliveRequest>) {
     let place = stream.place;
-    let opened = members.open::<_, LeaseKeepAliveResponse>(place, LEASE_KEEP_ALIVE, questions).await;
+    let opened = cluster.open::<_, LeaseKeepAliveResponse>(place, LEASE_KEEP_ALIVE, questions).await;
     // From here on only the owner holds it: a stream that was given up ends.
     let weak = Arc::downgrade(&stream);
     drop(stream);
@@ -149,8 +149,8 @@ async fn run(members: Arc<Members>, stream: Arc<Stream>, questions: mpsc::Unboun
             let Some(stream) = weak.upgrade() else { return };
             match next {
                 Ok(Some(answer)) => stream.answered(&answer),
-                Ok(None) => break members.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
-                Err(status) => break members.stream_ended(place, &status),
+                Ok(None) => break cluster.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
+                Err(status) => break cluster.stream_ended(place, &status),
             }
         },
     };

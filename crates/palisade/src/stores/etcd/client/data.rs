@@ -2,24 +2,23 @@
 
 use std::sync::Arc;
 
-use super::members::{Again, Members};
+use super::cluster::{Again, Cluster};
+use super::endpoints::Endpoints;
+use super::names::Names;
 use super::proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
-use super::settings::Settings;
 use super::txn;
 use crate::error::{Error, ErrorKind, Result};
-use crate::name::Name;
-use crate::store::ClaimId;
 use crate::url::StoreUrl;
 
-/// Members, as the URL of the locks names them.
-pub(crate) struct Link {
-    settings: Settings,
-    members: Arc<Members>,
+/// The members that a URL names, and their keys.
+pub(crate) struct DataClient {
+    names: Names,
+    cluster: Arc<Cluster>,
 }
 
 /// A value, and when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct Value {
     pub(crate) value: Vec<u8>,
     pub(crate) revision: i64,
 }
@@ -27,28 +26,27 @@ pub(crate) struct Kept {
 /// What is to be written: a key and its new value, or none to delete it.
 pub(crate) type Writing<'a> = (&'a [u8], Option<&'a [u8]>);
 
-impl Link {
+impl DataClient {
     /// Reads the URL. Nothing is connected.
-    pub(crate) fn open(url: &str) -> Result<Link> {
+    pub(crate) fn open(url: &str) -> Result<DataClient> {
         let url: StoreUrl = url.parse()?;
         if !matches!(url.scheme(), "etcd" | "etcds") {
             return Err(Error::bad_url(format!("{}: is not etcd; write etcd://host or etcds://host", url.scheme())));
         }
-        let settings = Settings::read(&url)?;
-        let members = Arc::new(Members::new(&settings)?);
-        Ok(Link { settings, members })
+        let cluster = Arc::new(Cluster::new(&Endpoints::read(&url)?)?);
+        Ok(DataClient { names: Names::read(&url)?, cluster })
     }
 
-    /// The key of a lock that ends so, in locks of this URL.
-    pub(crate) fn lock_key(&self, name: &Name, end: ClaimId) -> Vec<u8> {
-        format!("{}{}", self.settings.line(name), end.reveal()).into_bytes()
+    /// How names become keys in this URL.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Reads a key, as it was at a revision or as it is now.
-    pub(crate) async fn get(&self, key: &[u8], at: Option<i64>) -> Result<Option<Kept>> {
+    pub(crate) async fn get(&self, key: &[u8], at: Option<i64>) -> Result<Option<Value>> {
         let reading = RangeRequest { key: key.to_vec(), revision: at.unwrap_or(0), ..RangeRequest::default() };
-        let read: RangeResponse = self.members.ask(RANGE, reading, Again::Freely).await?;
-        Ok(read.kvs.into_iter().next().map(|kv| Kept { value: kv.value, revision: kv.mod_revision }))
+        let read: RangeResponse = self.cluster.ask(RANGE, reading, Again::Freely).await?;
+        Ok(read.kvs.into_iter().next().map(|kv| Value { value: kv.value, revision: kv.mod_revision }))
     }
 
     /// Writes all of these, if the key of the lock was made at this revision and is still there. The answer says of each whether it
@@ -64,7 +62,7 @@ impl Link {
     }
 
     /// Writes a key if it was last written at this revision; 0: if it is not there. Otherwise the answer is what is there.
-    pub(crate) async fn swap(&self, (key, value): Writing<'_>, expected: i64) -> Result<Result<i64, Option<Kept>>> {
+    pub(crate) async fn swap(&self, (key, value): Writing<'_>, expected: i64) -> Result<Result<i64, Option<Value>>> {
         let swapping = TxnRequest {
             compare: vec![txn::written_at(key, expected)],
             success: vec![write(key, value)],
@@ -75,12 +73,12 @@ impl Link {
             return Ok(Ok(txn::revision_of(&response)));
         }
         let found = txn::keys_of(response).into_iter().next();
-        Ok(Err(found.map(|kv| Kept { value: kv.value, revision: kv.mod_revision })))
+        Ok(Err(found.map(|kv| Value { value: kv.value, revision: kv.mod_revision })))
     }
 
     /// Never sent again when nobody knows whether it arrived: the second answer would not be the first.
     async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse> {
-        Ok(self.members.ask(TXN, txn, Again::Never).await?)
+        Ok(self.cluster.ask(TXN, txn, Again::Never).await?)
     }
 }
 

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::claiming::place;
+use super::claim::place;
+use super::client::cluster::{Again, Failed};
+use super::client::proto::{Response, TxnRequest};
+use super::client::txn;
 use super::entry::{Entry, Purpose};
-use super::members::{Again, Failed};
-use super::proto::{Response, TxnRequest};
-use super::seats::Seat;
+use super::key_pool::LockKey;
+use super::queue_rules::{Blocker, Verdict, verdict};
 use super::session::{Renewed, Session};
 use super::shared::{Shared, gone};
-use super::standing::{Blocker, Verdict, verdict};
-use super::txn;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
@@ -34,7 +34,7 @@ enum Before {
     /// It holds, and its key is watched.
     Sure(Grant),
     /// It holds, unless its key was deleted unseen. The last says whether its watch is open now.
-    Unsure(Arc<Seat>, i64, bool),
+    Unsure(Arc<LockKey>, i64, bool),
     /// It holds with the session of a waiter.
     Raise,
     /// It waits, or is not known here.
@@ -97,7 +97,7 @@ impl Shared {
             match answer {
                 Ok(Ok(answer)) => put(&mut answers, at, answer),
                 Ok(Err(_)) => {}
-                Err(_) => put(&mut answers, at, Err(self.members.silent(self.members.current()))),
+                Err(_) => put(&mut answers, at, Err(self.cluster.silent(self.cluster.current()))),
             }
         }
         let unanswered = || Err(Error::protocol("a renewal broke off in the middle; this is a bug in the store"));
@@ -162,7 +162,7 @@ impl Shared {
     fn before(&self, claim: &ClaimRef) -> Before {
         let book = self.claims.lock();
         let id = claim.claim.id;
-        if let Some(why) = book.grave(id) {
+        if let Some(why) = book.end_reason(id) {
             return Before::Gone(why);
         }
         let Some(known) = book.known.get(&id) else { return Before::Ask };
@@ -179,7 +179,7 @@ impl Shared {
     }
 
     /// Looks which of these keys are still there.
-    async fn look_at(&self, batch: &[(usize, ClaimId, Arc<Seat>, i64, bool)]) -> Result<Vec<bool>, Failed> {
+    async fn look_at(&self, batch: &[(usize, ClaimId, Arc<LockKey>, i64, bool)]) -> Result<Vec<bool>, Failed> {
         let looks = batch.iter().map(|(_, _, seat, ..)| txn::look(&seat.key)).collect();
         let response = self.txn(TxnRequest { success: looks, ..TxnRequest::default() }, Again::Freely).await?;
         let mut found = response.responses.into_iter().map(|op| match op.response {
@@ -213,7 +213,7 @@ impl Shared {
             for ((_, claim, _, revision, _), _) in batch.iter().zip(there).filter(|(_, there)| !there) {
                 let session = self.claims.lock().known.get(claim).map(|known| Arc::clone(&known.session));
                 if let Some(session) = session {
-                    super::told::find_out(Arc::downgrade(self), *claim, *revision, session).await;
+                    super::watch_events::classify_loss(Arc::downgrade(self), *claim, *revision, session).await;
                 }
             }
         }
@@ -232,14 +232,14 @@ impl Shared {
                 }
                 Standing::Held(Grant { fence: fence_of(known.revision), lease: known.lease_from(asked) })
             }
-            None => Standing::Gone(book.grave(claim).unwrap_or(Gone::Expired)),
+            None => Standing::Gone(book.end_reason(claim).unwrap_or(Gone::Expired)),
         }
     }
 
     /// A claim has ended, and whoever asks about it hears it now. What is buried already stays as it is.
     fn why_gone(&self, claim: ClaimId, why: Gone) -> Gone {
-        self.bury(claim, why);
-        self.claims.lock().grave(claim).unwrap_or(Gone::Expired)
+        self.record_end(claim, why);
+        self.claims.lock().end_reason(claim).unwrap_or(Gone::Expired)
     }
 
     /// Asks the store where a claim stands that waits, or that is not known here.
@@ -360,12 +360,12 @@ impl Shared {
     async fn ask_first(
         self: &Arc<Self>,
         claim: &ClaimRef,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         (session, full): (&Arc<Session>, &Arc<Session>),
         told: bool,
     ) -> Result<Standing, Failed> {
-        let Seat { line, key, .. } = &**seat;
+        let LockKey { line, key, .. } = &**seat;
         let moves = session.id != full.id;
         let asking = |write: bool| TxnRequest {
             compare: vec![txn::made_at(key, revision), txn::none_before(line, revision)],
@@ -416,7 +416,7 @@ impl Shared {
     pub(super) async fn judged(
         self: &Arc<Self>,
         claim: &ClaimRef,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         (session, full): (&Arc<Session>, &Arc<Session>),
         (line, seen): (&[Entry], i64),
@@ -452,7 +452,7 @@ impl Shared {
     async fn still_granted(
         self: &Arc<Self>,
         claim: &ClaimRef,
-        seat: &Arc<Seat>,
+        seat: &Arc<LockKey>,
         revision: i64,
         full: &Arc<Session>,
     ) -> Result<Grant, Failed> {

@@ -6,7 +6,7 @@ use super::proto::{
 };
 
 /// The end of the range of all keys that begin so.
-pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+pub(crate) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < 0xff {
@@ -29,12 +29,12 @@ fn compare(key: &[u8], range_end: Vec<u8>, result: CompareResult, revision: i64)
 }
 
 /// The key is the one that was made at this revision; 0: there is no such key.
-pub(super) fn made_at(key: &[u8], revision: i64) -> Compare {
+pub(crate) fn made_at(key: &[u8], revision: i64) -> Compare {
     compare(key, Vec::new(), CompareResult::Equal, revision)
 }
 
 /// The key was last written at this revision; 0: there is no such key.
-pub(super) fn written_at(key: &[u8], revision: i64) -> Compare {
+pub(crate) fn written_at(key: &[u8], revision: i64) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),
         target: CompareTarget::Mod.into(),
@@ -45,17 +45,17 @@ pub(super) fn written_at(key: &[u8], revision: i64) -> Compare {
 }
 
 /// The key is there.
-pub(super) fn exists(key: &[u8]) -> Compare {
+pub(crate) fn exists(key: &[u8]) -> Compare {
     compare(key, Vec::new(), CompareResult::Greater, 0)
 }
 
 /// No key begins so.
-pub(super) fn is_empty(prefix: &[u8]) -> Compare {
+pub(crate) fn is_empty(prefix: &[u8]) -> Compare {
     compare(prefix, prefix_end(prefix), CompareResult::Equal, 0)
 }
 
 /// No key that begins so was made before this revision.
-pub(super) fn none_before(prefix: &[u8], revision: i64) -> Compare {
+pub(crate) fn none_before(prefix: &[u8], revision: i64) -> Compare {
     compare(prefix, prefix_end(prefix), CompareResult::Greater, revision - 1)
 }
 
@@ -64,50 +64,50 @@ fn op(request: Request) -> RequestOp {
 }
 
 /// Writes a key that hangs on a lease.
-pub(super) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
+pub(crate) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value, lease, ..PutRequest::default() }))
 }
 
 /// Hangs a key on another lease. Its value and its create revision stay.
-pub(super) fn move_to(key: &[u8], lease: i64) -> RequestOp {
+pub(crate) fn move_to(key: &[u8], lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), lease, ignore_value: true, ..PutRequest::default() }))
 }
 
 /// Writes another value. The key's lease and its create revision stay.
-pub(super) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
+pub(crate) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value, ignore_lease: true, ..PutRequest::default() }))
 }
 
-pub(super) fn delete(key: &[u8]) -> RequestOp {
+pub(crate) fn delete(key: &[u8]) -> RequestOp {
     op(Request::Delete(DeleteRangeRequest { key: key.to_vec(), prev_kv: false }))
 }
 
-pub(super) fn nested(txn: TxnRequest) -> RequestOp {
+pub(crate) fn nested(txn: TxnRequest) -> RequestOp {
     op(Request::Txn(txn))
 }
 
 /// Reads one key.
-pub(super) fn read(key: &[u8]) -> RequestOp {
+pub(crate) fn read(key: &[u8]) -> RequestOp {
     op(Request::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() }))
 }
 
 /// Looks whether a key is there.
-pub(super) fn look(key: &[u8]) -> RequestOp {
+pub(crate) fn look(key: &[u8]) -> RequestOp {
     op(Request::Range(RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }))
 }
 
 /// Reads the whole line.
-pub(super) fn read_line(prefix: &[u8]) -> RequestOp {
+pub(crate) fn read_line(prefix: &[u8]) -> RequestOp {
     op(Request::Range(RangeRequest { key: prefix.to_vec(), range_end: prefix_end(prefix), ..RangeRequest::default() }))
 }
 
 /// Reads the line up to the one that was made at this revision.
-pub(super) fn read_until(prefix: &[u8], revision: i64) -> RequestOp {
+pub(crate) fn read_until(prefix: &[u8], revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, 0, revision)
 }
 
 /// Reads so many from the first on, none of them made after this revision; 0: whenever.
-pub(super) fn read_firsts(prefix: &[u8], count: i64, revision: i64) -> RequestOp {
+pub(crate) fn read_firsts(prefix: &[u8], count: i64, revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, count, revision)
 }
 
@@ -124,22 +124,22 @@ fn by_age(prefix: &[u8], order: SortOrder, limit: i64, made_until: i64) -> Reque
 }
 
 /// Reads who is first in line.
-pub(super) fn read_first(prefix: &[u8]) -> RequestOp {
+pub(crate) fn read_first(prefix: &[u8]) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, 1, 0)
 }
 
 /// Reads the last two in line.
-pub(super) fn read_last_two(prefix: &[u8]) -> RequestOp {
+pub(crate) fn read_last_two(prefix: &[u8]) -> RequestOp {
     by_age(prefix, SortOrder::Descend, 2, 0)
 }
 
 /// Reads who stands just before the one that was made at this revision.
-pub(super) fn read_before(prefix: &[u8], revision: i64) -> RequestOp {
+pub(crate) fn read_before(prefix: &[u8], revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Descend, 1, revision - 1)
 }
 
 /// All keys that a transaction read, in whatever depth.
-pub(super) fn keys_of(response: TxnResponse) -> Vec<KeyValue> {
+pub(crate) fn keys_of(response: TxnResponse) -> Vec<KeyValue> {
     response
         .responses
         .into_iter()
@@ -152,7 +152,7 @@ pub(super) fn keys_of(response: TxnResponse) -> Vec<KeyValue> {
 }
 
 /// The answer of the only nested transaction.
-pub(super) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
+pub(crate) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
     response.responses.iter().find_map(|op| match &op.response {
         Some(Response::Txn(txn)) => Some(txn),
         _ => None,
@@ -160,7 +160,7 @@ pub(super) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
 }
 
 /// The answer of the only nested transaction, as if it had been asked alone.
-pub(super) fn unnested(response: TxnResponse) -> TxnResponse {
+pub(crate) fn unnested(response: TxnResponse) -> TxnResponse {
     let header = response.header;
     let nested = response.responses.into_iter().find_map(|op| match op.response {
         Some(Response::Txn(txn)) => Some(txn),
@@ -170,7 +170,7 @@ pub(super) fn unnested(response: TxnResponse) -> TxnResponse {
 }
 
 /// Whether the transaction deleted a key that was made at this revision.
-pub(super) fn has_deleted(response: &TxnResponse, revision: i64) -> bool {
+pub(crate) fn has_deleted(response: &TxnResponse, revision: i64) -> bool {
     response.responses.iter().any(|op| match &op.response {
         Some(Response::Delete(delete)) => delete.prev_kvs.iter().any(|kv| kv.create_revision == revision),
         _ => false,
@@ -178,7 +178,7 @@ pub(super) fn has_deleted(response: &TxnResponse, revision: i64) -> bool {
 }
 
 /// How many keys the transaction deleted.
-pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
+pub(crate) fn deleted_by(response: &TxnResponse) -> i64 {
     response
         .responses
         .iter()
@@ -190,13 +190,13 @@ pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
 }
 
 /// Of each write of the transaction, whether it deleted something. Of a put that is not known.
-pub(super) fn replaced(response: TxnResponse) -> Vec<bool> {
+pub(crate) fn replaced(response: TxnResponse) -> Vec<bool> {
     let deleted = |op: ResponseOp| matches!(op.response, Some(Response::Delete(delete)) if delete.deleted > 0);
     response.responses.into_iter().map(deleted).collect()
 }
 
 /// The store's revision when it answered; that of the transaction itself, if it wrote.
-pub(super) fn revision_of(response: &TxnResponse) -> i64 {
+pub(crate) fn revision_of(response: &TxnResponse) -> i64 {
     response.header.as_ref().map_or(0, |header| header.revision)
 }
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
-use super::members::Members;
+use super::cluster::Cluster;
+use super::idle_watches::{IdleWatches, Since};
 use super::proto::{
     KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchVerb,
 };
-use super::resting::{Resting, Since};
 use crate::error::ErrorKind;
 use crate::lease::{BootClock, Clock, Moment};
 
@@ -29,7 +29,7 @@ const SILENT: Duration = Duration::from_secs(2);
 const BELIEVED: Duration = Duration::from_secs(30);
 
 /// What a watch tells.
-pub(super) enum Told<'a> {
+pub(crate) enum Told<'a> {
     /// It sees everything after this revision; for the first time, or again after it had broken.
     Opened(i64),
     /// It sees nothing until it is opened again.
@@ -44,42 +44,42 @@ pub(super) enum Told<'a> {
     Denied,
 }
 
-pub(super) type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
+pub(crate) type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
 
 /// What becomes of the stream, for whoever must hear of it.
-pub(super) enum Contact {
+pub(crate) enum Contact {
     Lost,
     Restored,
 }
 
-pub(super) struct Watcher {
-    pub(super) members: Arc<Members>,
+pub(crate) struct Watcher {
+    pub(crate) cluster: Arc<Cluster>,
     state: Mutex<State>,
     contact: Box<dyn Fn(Contact) + Send + Sync>,
     hung: Arc<Notify>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) watches: HashMap<i64, Watch>,
+pub(crate) struct State {
+    pub(crate) watches: HashMap<i64, Watch>,
     /// Those among them that nobody needs just now.
-    pub(super) resting: Resting,
+    pub(crate) resting: IdleWatches,
     /// Never used twice, not even on another stream.
     last_id: i64,
-    pub(super) out: Option<mpsc::UnboundedSender<WatchRequest>>,
-    pub(super) running: bool,
+    pub(crate) out: Option<mpsc::UnboundedSender<WatchRequest>>,
+    pub(crate) running: bool,
     /// Since when a sign of life is awaited.
     asked: Option<Moment>,
     /// When a denial last made us log in again.
     logged_in: Option<Moment>,
 }
 
-pub(super) struct Watch {
-    pub(super) key: Vec<u8>,
+pub(crate) struct Watch {
+    pub(crate) key: Vec<u8>,
     range_end: Vec<u8>,
-    pub(super) sink: Sink,
+    pub(crate) sink: Sink,
     /// What it has seen; none until it is open.
-    pub(super) since: Option<Since>,
+    pub(crate) since: Option<Since>,
 }
 
 impl Watch {
@@ -91,7 +91,7 @@ impl Watch {
 
 impl State {
     /// Closes a watch, if it is still there.
-    pub(super) fn close(&mut self, id: i64) {
+    pub(crate) fn close(&mut self, id: i64) {
         if self.watches.remove(&id).is_some()
             && let Some(out) = &self.out
         {
@@ -105,17 +105,17 @@ fn cancel(id: i64) -> WatchRequest {
 }
 
 impl Watcher {
-    pub(super) fn new(members: &Arc<Members>, contact: impl Fn(Contact) + Send + Sync + 'static) -> Arc<Watcher> {
+    pub(crate) fn new(cluster: &Arc<Cluster>, contact: impl Fn(Contact) + Send + Sync + 'static) -> Arc<Watcher> {
         let contact = Box::new(contact);
-        Arc::new(Watcher { members: Arc::clone(members), state: Mutex::default(), contact, hung: Arc::default() })
+        Arc::new(Watcher { cluster: Arc::clone(cluster), state: Mutex::default(), contact, hung: Arc::default() })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Watches a key, or all keys up to the end of a range, until it is closed.
-    pub(super) fn open(
+    pub(crate) fn open(
         self: &Arc<Self>,
         key: Vec<u8>,
         range_end: Vec<u8>,
@@ -131,18 +131,18 @@ impl Watcher {
         }
         state.watches.insert(id, watch);
         if !std::mem::replace(&mut state.running, true) {
-            self.members.lanes.spawn(run(Arc::downgrade(self), Arc::clone(&self.members)));
+            self.cluster.lanes.spawn(run(Arc::downgrade(self), Arc::clone(&self.cluster)));
         }
         id
     }
 
-    pub(super) fn close(&self, id: i64) {
+    pub(crate) fn close(&self, id: i64) {
         self.lock().close(id);
     }
 
     /// Asks the stream for a sign of life. One that has left the last such question unanswered is given up, and whoever relies on
     /// its watches hears it before this returns.
-    pub(super) fn ask_for_life(&self) {
+    pub(crate) fn ask_for_life(&self) {
         let now = BootClock.now();
         let is_hung = {
             let mut state = self.lock();
@@ -163,11 +163,11 @@ impl Watcher {
     }
 
     /// Begins a stream: what is to be sent, all watches first.
-    pub(super) fn begin(&self) -> mpsc::UnboundedReceiver<WatchRequest> {
+    pub(crate) fn begin(&self) -> mpsc::UnboundedReceiver<WatchRequest> {
         let (out, requests) = mpsc::unbounded_channel();
         let mut state = self.lock();
         state.asked = None;
-        state.none_rests();
+        state.drop_idle();
         for (id, watch) in &state.watches {
             let _ = out.send(watch.create(*id));
         }
@@ -193,11 +193,11 @@ impl Watcher {
         Some(Arc::clone(&watch.sink))
     }
 
-    pub(super) fn close_all(&self) {
+    pub(crate) fn close_all(&self) {
         let sinks: Vec<Sink> = {
             let mut state = self.lock();
             state.out = None;
-            state.none_rests();
+            state.drop_idle();
             state.watches.values().map(|watch| Arc::clone(&watch.sink)).collect()
         };
         sinks.iter().for_each(|sink| sink(Told::Closed));
@@ -214,11 +214,11 @@ impl Watcher {
     }
 
     /// Takes a message; `false` when the stream must be opened anew.
-    pub(super) fn take(&self, message: &WatchResponse) -> bool {
+    pub(crate) fn take(&self, message: &WatchResponse) -> bool {
         self.lock().asked = None;
         if message.canceled && message.cancel_reason.contains("permission denied") {
             // A login that has run out is told in the same words.
-            if self.members.logs_in() && self.may_log_in() {
+            if self.cluster.logs_in() && self.may_log_in() {
                 return false;
             }
             // Those who wait ask by the clock instead.
@@ -253,13 +253,13 @@ impl Watcher {
 }
 
 /// Keeps the stream open for as long as there is something to watch.
-async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
+async fn run(watcher: Weak<Watcher>, cluster: Arc<Cluster>) {
     let (mut failures, mut was_open) = (0_u32, false);
     let Some(hung) = watcher.upgrade().map(|watcher| Arc::clone(&watcher.hung)) else { return };
     loop {
         let Some(requests) = watcher.upgrade().and_then(|watcher| watcher.is_needed().then(|| watcher.begin())) else { return };
-        let place = members.current();
-        let error = match members.open::<_, WatchResponse>(place, WATCH, requests).await {
+        let place = cluster.current();
+        let error = match cluster.open::<_, WatchResponse>(place, WATCH, requests).await {
             Err(error) => error,
             Ok(mut messages) => {
                 // Also where it could not be opened at first: whoever holds does not know what happened before.
@@ -272,8 +272,8 @@ async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
                     let next = tokio::select! {
                         next = messages.message() => next,
                         () = hung.notified() => {
-                            members.turn_from(place);
-                            break members.silent(place);
+                            cluster.turn_from(place);
+                            break cluster.silent(place);
                         }
                     };
                     let Some(watcher) = watcher.upgrade() else { return };
@@ -281,10 +281,10 @@ async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
                         Ok(Some(message)) if watcher.take(&message) => failures = 0,
                         // Perhaps our login is not taken any more.
                         Ok(Some(message)) => {
-                            break members.stream_ended(place, &tonic::Status::unauthenticated(message.cancel_reason));
+                            break cluster.stream_ended(place, &tonic::Status::unauthenticated(message.cancel_reason));
                         }
-                        Ok(None) => break members.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
-                        Err(status) => break members.stream_ended(place, &status),
+                        Ok(None) => break cluster.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
+                        Err(status) => break cluster.stream_ended(place, &status),
                     }
                 }
             }
