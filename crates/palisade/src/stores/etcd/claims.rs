@@ -1,23 +1,46 @@
-//! What this client knows of its own claims: where each stands, what it hangs on, and which watches it has.
+//! This client's own claims: the slot, the mode and the watches of each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::key_pool::{KeyPool, LockKey};
+use super::client::proto::Compare;
+use super::client::txn;
+use super::entry::fence_of;
+use super::key_pool::LockKey;
 use super::queue_rules::Blocker;
 use super::session::Session;
+use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ByClaim, ClaimId, Gone, Kind, Lease, Mode};
+use crate::store::{ByClaim, Claim, ClaimId, Gone, Grant, Kind, Lease, Mode};
 use crate::stores::mailbox::Mailbox;
 
-/// A claim of ours that is in the store, as far as we know.
-pub(super) struct Known {
-    pub(super) seat: Arc<LockKey>,
-    /// When its key was made: its place in line, and its fence.
+/// Where a claim stands in the store: its key, the revision that created it, and the session that it is attached to.
+#[derive(Clone)]
+pub(super) struct Slot {
+    pub(super) key: Arc<LockKey>,
     pub(super) revision: i64,
-    /// What its key hangs on.
     pub(super) session: Arc<Session>,
+}
+
+impl Slot {
+    pub(super) fn fence(&self) -> Fence {
+        fence_of(self.revision)
+    }
+
+    pub(super) fn grant(&self) -> Grant {
+        Grant { fence: self.fence(), lease: self.session.lease() }
+    }
+
+    /// The condition that the key is still this claim's.
+    pub(super) fn is_there(&self) -> Compare {
+        txn::created_at(&self.key.bytes, self.revision)
+    }
+}
+
+/// A claim of ours that is in the store, as far as we know.
+pub(super) struct OwnClaim {
+    pub(super) slot: Slot,
     pub(super) kind: Kind,
     pub(super) mode: Mode,
     pub(super) lease: Duration,
@@ -31,14 +54,19 @@ pub(super) struct Known {
     pub(super) waiting: Option<Waiting>,
     /// Whether it holds with the short session of a waiter still: its next renewal moves it to the full one.
     pub(super) is_short: bool,
-    /// The watch of its own key.
-    pub(super) own_watch: Option<i64>,
-    /// Whether that watch is open now.
-    pub(super) opened: bool,
-    /// Whether the key was seen after the watch was opened: then only the watch can tell of its end.
-    pub(super) verified: bool,
+    pub(super) watch: OwnWatch,
 }
 
+/// The watch of a claim's own key.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OwnWatch {
+    pub(super) id: Option<i64>,
+    pub(super) is_open: bool,
+    /// Whether the key was seen after the watch was opened: then the watch reports its end.
+    pub(super) is_verified: bool,
+}
+
+/// What a waiter waits for.
 pub(super) struct Waiting {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) blocker: Blocker,
@@ -47,101 +75,134 @@ pub(super) struct Waiting {
     pub(super) seen: i64,
     /// Whether it waits for a holder, and not only for another waiter.
     pub(super) is_near: bool,
-    /// Whether the watch has told of something since.
-    pub(super) told: bool,
-    /// When the last of what the watch has told of was.
-    pub(super) heard: i64,
+    /// Whether the watch has reported since that it is worth looking.
+    pub(super) is_woken: bool,
+    /// The revision of the last event of its watch.
+    pub(super) last_event: i64,
 }
 
-impl Known {
-    /// Takes up that its session was confirmed.
-    pub(super) fn confirmed(&mut self) {
-        self.until = (self.session.confirmed_at() + self.lease).min(self.session.end_of());
+impl OwnClaim {
+    pub(super) fn new(claim: &Claim, slot: Slot, lease: Duration) -> OwnClaim {
+        let mut own = OwnClaim {
+            slot,
+            kind: claim.kind,
+            mode: claim.mode,
+            lease,
+            until: BootClock.now(),
+            closed_until: None,
+            is_span: false,
+            waiting: None,
+            is_short: false,
+            watch: OwnWatch::default(),
+        };
+        own.confirm();
+        own
     }
 
-    /// What it may count on once it was seen, from a question on that was asked then: its session, or as much of its lease as its
+    /// Its session was confirmed.
+    pub(super) fn confirm(&mut self) {
+        let session = &self.slot.session;
+        self.until = (session.confirmed_at() + self.lease).min(session.end_of());
+    }
+
+    /// The lease of a claim whose key was seen by a request that was sent at this time: that of its session, or as much as its
     /// minimum hold has left.
     pub(super) fn lease_from(&self, asked: Moment) -> Lease {
         if !self.is_span {
-            return self.session.lease();
+            return self.slot.session.lease();
         }
-        Lease::of(self.lease.min(self.session.end_of().since(asked)))
+        Lease::of(self.lease.min(self.slot.session.end_of().since(asked)))
     }
 
-    /// Whether its minimum hold is so nearly over that it must move to a session which is renewed.
-    pub(super) fn needs_more(&self, now: Moment) -> bool {
-        self.is_span && self.session.end_of().since(now) < self.lease * 2
+    /// Whether its next renewal must move it to another session: it has a waiter's still, or its minimum hold is nearly over.
+    pub(super) fn must_move(&self, now: Moment) -> bool {
+        self.is_short || self.is_span && self.slot.session.end_of().since(now) < self.lease * 2
     }
 
-    /// Its watches, which nobody needs any more.
     pub(super) fn watches(&self) -> impl Iterator<Item = i64> {
-        self.own_watch.into_iter().chain(self.waiting.as_ref().and_then(|waiting| waiting.watch))
+        self.watch.id.into_iter().chain(self.waiting.as_ref().and_then(|waiting| waiting.watch))
     }
 }
 
-/// All claims of a client, and why those ended that are still asked about.
+/// All claims of a client, and why those ended that the core may still ask about.
 #[derive(Default)]
-pub(super) struct Claims(Mutex<Book>);
+pub(super) struct ClaimTable(Mutex<Claims>);
 
 #[derive(Default)]
-pub(super) struct Book {
-    pub(super) known: ByClaim<Known>,
-    pub(super) seats: KeyPool,
+pub(super) struct Claims {
+    pub(super) own: ByClaim<OwnClaim>,
     ended: HashMap<ClaimId, (Gone, Moment)>,
 }
 
-impl Claims {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Book> {
+impl ClaimTable {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Claims> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Book {
-    /// Remembers why a claim ended, for as long as its owner may ask.
-    pub(super) fn record_end(&mut self, claim: ClaimId, why: Gone, lease: Duration) {
-        let now = BootClock.now();
-        if self.ended.len() >= 1024 {
-            self.ended.retain(|_, (_, until)| *until > now);
-        }
-        self.ended.insert(claim, (why, now + lease));
+    pub(super) fn slot(&self, claim: ClaimId) -> Option<Slot> {
+        self.lock().own.get(&claim).map(|own| own.slot.clone())
     }
 
-    pub(super) fn clear_end(&mut self, claim: ClaimId) {
-        self.ended.remove(&claim);
+    /// Whether this claim is one of ours, with a key of this revision.
+    pub(super) fn knows(&self, claim: ClaimId, revision: i64) -> bool {
+        self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision)
     }
 
-    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
-        self.ended.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
+    /// Whether the same still waits.
+    pub(super) fn still_waits(&self, claim: ClaimId, revision: i64) -> bool {
+        self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision && own.waiting.is_some())
     }
 
-    /// Takes up that the sessions of these claims were confirmed for them.
-    pub(super) fn confirmed(&mut self, claims: &[ClaimId]) {
-        for claim in claims {
-            if let Some(known) = self.known.get_mut(claim) {
-                known.confirmed();
+    /// Whether claims are attached to this session.
+    pub(super) fn uses(&self, session: &Session) -> bool {
+        self.lock().own.values().any(|own| std::ptr::eq(&*own.slot.session, session))
+    }
+
+    /// The claims that are attached to this session.
+    pub(super) fn of_session(&self, session: &Session) -> Vec<ClaimId> {
+        self.lock().own.iter().filter(|(_, own)| std::ptr::eq(&*own.slot.session, session)).map(|(id, _)| *id).collect()
+    }
+
+    /// The sessions of these claims were confirmed for them.
+    pub(super) fn confirm(&self, ids: &[ClaimId]) {
+        let mut claims = self.lock();
+        for id in ids {
+            if let Some(own) = claims.own.get_mut(id) {
+                own.confirm();
             }
         }
     }
 
-    /// The claims of this session whose time was over before.
-    pub(super) fn over(&self, session: &Session, before: Moment) -> Vec<(ClaimId, Arc<LockKey>, i64)> {
-        let of_session = self.known.iter().filter(|(_, known)| std::ptr::eq(&*known.session, session));
-        let over = of_session.filter(|(_, known)| known.until < before);
-        over.map(|(claim, known)| (*claim, Arc::clone(&known.seat), known.revision)).collect()
+    /// The claims of this session that were to be renewed before this time.
+    pub(super) fn unrenewed(&self, session: &Session, before: Moment) -> Vec<(ClaimId, Slot)> {
+        let claims = self.lock();
+        let of_session = claims.own.iter().filter(|(_, own)| std::ptr::eq(&*own.slot.session, session));
+        of_session.filter(|(_, own)| own.until < before).map(|(id, own)| (*id, own.slot.clone())).collect()
     }
 
-    /// Whether this claim, made at this revision, is one of ours.
-    pub(super) fn knows(&self, claim: ClaimId, revision: i64) -> bool {
-        self.known.get(&claim).is_some_and(|known| known.revision == revision)
+    /// Takes a claim out, and remembers why it ended, in one step: else a renewal in between would take it for an unknown one.
+    pub(super) fn record_end(&self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
+        let mut claims = self.lock();
+        let own = claims.own.remove(&claim)?;
+        let now = BootClock.now();
+        if claims.ended.len() >= 1024 {
+            claims.ended.retain(|_, (_, until)| *until > now);
+        }
+        claims.ended.insert(claim, (why, now + own.lease));
+        Some(own)
     }
 
-    /// Whether claims hang on this session.
-    pub(super) fn uses(&self, session: &Session) -> bool {
-        self.known.values().any(|known| std::ptr::eq(&*known.session, session))
+    pub(super) fn clear_end(&self, claim: ClaimId) {
+        self.lock().ended.remove(&claim);
     }
 
-    /// The claims that hang on this session.
-    pub(super) fn of_session(&self, session: &Session) -> Vec<ClaimId> {
-        self.known.iter().filter(|(_, known)| std::ptr::eq(&*known.session, session)).map(|(id, _)| *id).collect()
+    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
+        self.lock().end_reason(claim)
+    }
+}
+
+impl Claims {
+    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
+        self.ended.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
     }
 }

@@ -35,6 +35,7 @@
 //! | renewal | 1 keep-alive for all claims of one length, and 1 message that asks the watches for a sign of life |
 
 mod batch;
+mod change;
 mod claim;
 mod claims;
 pub(crate) mod client;
@@ -42,6 +43,8 @@ mod election;
 mod entry;
 mod inspect;
 mod key_pool;
+mod locks;
+mod own_watches;
 mod pending_deletes;
 mod plain;
 mod position;
@@ -50,8 +53,7 @@ mod release;
 mod renew;
 mod session;
 mod settings;
-mod shared;
-mod watch_events;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,9 +61,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::client::names::NAME_LIMIT;
-use self::renew::Looked;
+use self::locks::Locks;
 use self::settings::{Format, Settings};
-use self::shared::Shared;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
@@ -69,7 +70,6 @@ use crate::store::{
     Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation,
     Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
-use crate::stores::mailbox::PutsBack;
 use crate::url::StoreUrl;
 
 /// What the format `mutex` can do.
@@ -111,13 +111,13 @@ pub use self::plain::PLAIN;
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let settings = Settings::read(&url)?;
     Ok(match settings.format {
-        Format::Mutex => Arc::new(EtcdStore(Shared::new(settings)?)),
-        Format::Plain => Arc::new(plain::PlainStore(Shared::new(settings)?)),
+        Format::Mutex => Arc::new(EtcdStore(Locks::new(settings)?)),
+        Format::Plain => Arc::new(plain::PlainStore(Locks::new(settings)?)),
     })
 }
 
 /// One client's door to the lines in etcd.
-struct EtcdStore(Arc<Shared>);
+struct EtcdStore(Arc<Locks>);
 
 #[async_trait]
 impl Store for EtcdStore {
@@ -126,7 +126,7 @@ impl Store for EtcdStore {
     }
 
     fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.0.cluster.lanes.attach(runtime);
+        self.0.attach(runtime);
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
@@ -134,19 +134,7 @@ impl Store for EtcdStore {
     }
 
     async fn wake(&self, claim: &Claim) -> Woken {
-        loop {
-            let Some(mailbox) = self.0.mailbox(claim.id) else { return Woken::Ask };
-            let woken = mailbox.next().await;
-            // Whoever drops this half-way finds the push again.
-            let kept = PutsBack::new(&mailbox, woken);
-            let looked = self.0.look_if_first(claim).await;
-            kept.seen_to();
-            match looked {
-                Ok(Looked::First(fence)) => return Woken::Granted(fence),
-                Ok(Looked::Waits) => {}
-                Ok(Looked::Unsure) | Err(_) => return Woken::Ask,
-            }
-        }
+        self.0.wake(claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {

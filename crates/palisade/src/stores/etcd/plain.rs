@@ -1,8 +1,8 @@
-//! `format=plain` — create if absent: the keys of the format `mutex`, made only while the name is free.
+//! `format=plain`: create if absent. The keys of the format `mutex`, created only while the name is free.
 //!
-//! The one transaction compares the whole line, so it never overtakes a claim that stands in line in the other format, or by
-//! Go's or etcdctl's hand. Whoever is turned away watches the first key and asks again when it is gone, all at once: where many wait
-//! for one name, `mutex` is the better format.
+//! The one transaction compares the whole line, so it never overtakes a claim that waits in the other format, or one of Go or
+//! etcdctl. A claim that is turned away watches the first key and asks again when that is gone. All of them ask at once: where many
+//! wait for one name, `mutex` is the better format.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::CAPABILITY;
-use super::client::proto::TxnRequest;
+use super::client::cluster::Resend;
 use super::client::txn;
-use super::client::watch::Told;
-use super::shared::Shared;
+use super::client::watch::WatchEvent;
+use super::locks::Locks;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
@@ -31,39 +31,38 @@ pub const PLAIN: Capability = Capability {
     semaphore: false,
     mutex_is_write_side: false,
     downgrade: false,
-    // Those who wait are not in the store.
+    // Waiters are not in the store.
     waiters_known: false,
     ..CAPABILITY
 };
 
-pub(super) struct PlainStore(pub(super) Arc<Shared>);
+pub(super) struct PlainStore(pub(super) Arc<Locks>);
 
 impl PlainStore {
     /// Returns when the first key of the line is gone.
     async fn freed(&self, name: &Name) -> Result<()> {
-        let line = self.0.settings.names.line(name).into_bytes();
+        let line = self.0.names.line(name).into_bytes();
         loop {
-            let reading = TxnRequest { success: vec![txn::read_first(&line)], ..TxnRequest::default() };
-            let response = self.0.txn(reading, super::client::cluster::Again::Freely).await?;
+            let response = self.0.txn(txn::always(vec![txn::read_first(&line)]), Resend::IfUnsure).await?;
             let seen = txn::revision_of(&response);
             let Some(first) = txn::keys_of(response).into_iter().next() else { return Ok(()) };
             let (tell, mut told) = mpsc::unbounded_channel();
-            let watch = self.0.watcher.open(first.key, Vec::new(), move |happened| {
-                let _ = match happened {
-                    // Something was written between our look and the opening of the watch.
-                    Told::Opened(revision) if revision != seen => tell.send(false),
+            let watch = self.0.watches.open(first.key, Vec::new(), move |event| {
+                let _ = match event {
+                    // Something was written between our read and the opening of the watch.
+                    WatchEvent::Opened(revision) if revision != seen => tell.send(false),
                     // Not the end of an earlier key by the same name.
-                    Told::Deleted(kv) if kv.mod_revision > seen => tell.send(true),
+                    WatchEvent::Deleted(kv) if kv.mod_revision > seen => tell.send(true),
                     _ => Ok(()),
                 };
             });
-            let _closes = Closes { shared: &self.0, watch };
+            let _closes = Closes { locks: &self.0, watch };
             loop {
                 match told.recv().await {
                     Some(true) | None => return Ok(()),
                     Some(false) => {
-                        let reading = TxnRequest { success: vec![txn::read_first(&line)], ..TxnRequest::default() };
-                        let now = txn::keys_of(self.0.txn(reading, super::client::cluster::Again::Freely).await?);
+                        let reading = txn::always(vec![txn::read_first(&line)]);
+                        let now = txn::keys_of(self.0.txn(reading, Resend::IfUnsure).await?);
                         if now.first().is_none_or(|now| now.create_revision != first.create_revision) {
                             break;
                         }
@@ -76,13 +75,13 @@ impl PlainStore {
 
 /// Closes a watch that was opened for one wait.
 struct Closes<'a> {
-    shared: &'a Shared,
+    locks: &'a Locks,
     watch: i64,
 }
 
 impl Drop for Closes<'_> {
     fn drop(&mut self) {
-        self.shared.watcher.close(self.watch);
+        self.locks.watches.close(self.watch);
     }
 }
 
@@ -93,7 +92,7 @@ impl Store for PlainStore {
     }
 
     fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.0.cluster.lanes.attach(runtime);
+        self.0.attach(runtime);
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
@@ -105,7 +104,7 @@ impl Store for PlainStore {
 
     async fn wake(&self, claim: &Claim) -> Woken {
         if let Err(error) = self.freed(&claim.name).await {
-            tracing::debug!(%error, name = %claim.name, "cannot watch who holds the name");
+            tracing::debug!(%error, name = %claim.name, "cannot watch the first key of the line");
             // The core asks by its own clock.
             std::future::pending::<()>().await;
         }
@@ -142,7 +141,7 @@ impl Store for PlainStore {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let mut page = self.0.inspect(query).await?;
-        // Who waits in the other format is seen, but it is not all.
+        // Waiters of the other format are listed, but they are not all.
         page.lines.iter_mut().for_each(|line| line.waiters_known = false);
         Ok(page)
     }

@@ -2,8 +2,8 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use prost::Message;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -15,43 +15,38 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use super::channels::Channels;
 use super::endpoints::Endpoints;
-use super::failure::{Remedy, denied, remedy};
-use super::lane::Lane;
-use super::lanes::{Lanes, Place};
-use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Headed};
+use super::failure::{Remedy, remedy};
+use super::login::{Login, Token};
+use super::proto::Headed;
 use super::rollback::SeenRevisions;
 use crate::error::{Error, Result};
-use crate::url::{Host, Secret};
+use crate::url::Host;
 
-/// The longest answer that is taken: a line of some hundred thousand keys.
-const LONGEST_ANSWER: usize = 64 << 20;
+/// The longest response that is accepted: a line of some hundred thousand keys.
+const LONGEST_RESPONSE: usize = 64 << 20;
 
-/// How long a member may leave a request unanswered before others are asked what comes next.
+/// A member that leaves a request unanswered for so long is not asked the next one.
 pub(crate) const SUSPECT: Duration = Duration::from_millis(500);
 
-/// A caller's runtime that was blocked for longer than the request time-out has so long to take an answer that is there.
-const CATCHES_UP: Duration = Duration::from_millis(100);
-
-/// How often one request logs in: whoever changes users and roles mostly changes several.
+/// How often one request logs in again: an administrator who changes users and roles mostly changes several.
 const LOGINS: usize = 3;
 
-type Token = MetadataValue<tonic::metadata::Ascii>;
-
-/// Whether a request may be sent again when nobody knows whether it arrived.
+/// Whether a request may be sent again when its first outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
-    /// Sent twice it does the same as sent once, and has the same answer.
-    Freely,
-    /// The second answer would not be the first.
+pub(crate) enum Resend {
+    /// Sent twice it does the same as sent once, and has the same response.
+    IfUnsure,
+    /// The second response would not be the first.
     Never,
 }
 
-/// How often a request was sent that has its answer.
+/// How often an answered request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     Once,
-    /// An earlier one may have arrived as well, or may yet.
+    /// An earlier copy may have arrived as well, or may arrive yet.
     Again,
 }
 
@@ -59,9 +54,9 @@ pub(crate) enum Sent {
 #[derive(Clone, Debug)]
 pub(crate) struct Failed {
     pub(crate) error: Error,
-    /// The lease that it names is gone.
+    /// The lease that the request names is gone.
     pub(crate) lease_gone: bool,
-    /// The server has refused it: the last time that it was sent it has done nothing.
+    /// The server has refused the request: the last copy of it has changed nothing.
     pub(crate) refused: bool,
     pub(crate) sent: Sent,
 }
@@ -80,17 +75,14 @@ impl From<Error> for Failed {
 
 pub(crate) struct Cluster {
     members: Vec<Member>,
-    pub(crate) lanes: Lanes,
-    /// The place of the one that is asked.
+    channels: Channels,
+    /// The index of the member that is asked.
     current: AtomicUsize,
-    login: Option<(Secret, Secret)>,
-    token: Mutex<Option<Token>>,
-    /// One at a time logs in.
-    logging_in: tokio::sync::Mutex<()>,
+    pub(super) login: Option<Login>,
     pub(crate) request_timeout: Duration,
     pub(crate) seen: SeenRevisions,
-    /// Told when the cluster is not the one any more that confirmed our claims.
-    broken: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Called when the cluster is no longer the one that confirmed our claims.
+    on_rollback: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct Member {
@@ -98,165 +90,109 @@ struct Member {
     endpoint: Endpoint,
 }
 
-/// The attempt of a request that is under way: the member that is asked, by whose connection, and since when.
-#[derive(Clone)]
-struct Attempt {
-    place: usize,
-    lane: Arc<Lane>,
-    since: Instant,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Cluster {
-    pub(crate) fn new(endpoints: &Endpoints) -> Result<Cluster> {
-        let member = |host: &Host| {
-            let endpoint = endpoints.endpoint(host)?;
-            Ok(Member { host: host.clone(), endpoint })
-        };
+    pub(crate) fn new(endpoints: &Endpoints) -> Result<Arc<Cluster>> {
+        let member = |host: &Host| Ok(Member { host: host.clone(), endpoint: endpoints.endpoint(host)? });
         let members: Vec<Member> = endpoints.hosts.iter().map(member).collect::<Result<_>>()?;
-        Ok(Cluster {
-            // Clients begin at different members, so that none has all of them.
+        Ok(Arc::new(Cluster {
+            // Clients begin at different members, to spread the load.
             current: AtomicUsize::new(fastrand::usize(..members.len().max(1))),
-            lanes: Lanes::new(members.len()),
+            channels: Channels::default(),
             members,
-            login: endpoints.login.clone(),
-            token: Mutex::new(None),
-            logging_in: tokio::sync::Mutex::new(()),
+            login: endpoints.login.clone().map(Login::new),
             request_timeout: endpoints.request_timeout,
             seen: SeenRevisions::default(),
-            broken: OnceLock::new(),
-        })
+            on_rollback: OnceLock::new(),
+        }))
     }
 
-    /// Says who is to hear that the cluster has gone back in time, or is another one.
-    pub(crate) fn on_broken(&self, tell: impl Fn() + Send + Sync + 'static) {
-        drop(self.broken.set(Box::new(tell)));
+    /// Sets the function that is called when the cluster has gone back in time, or is another one.
+    pub(crate) fn on_rollback(&self, call: impl Fn() + Send + Sync + 'static) {
+        drop(self.on_rollback.set(Box::new(call)));
     }
 
-    /// Takes up what an answer says of the cluster.
-    fn check<A: Headed>(&self, answer: &A, asked: &Host, at_least: i64) -> Result<(), Failed> {
-        let Some(header) = answer.header() else { return Ok(()) };
-        self.seen.take(header, A::IS_LATEST.then_some(at_least)).map_err(|broken| {
-            let error = broken.error(asked);
+    pub(crate) fn report_rollback(&self) {
+        if let Some(call) = self.on_rollback.get() {
+            call();
+        }
+    }
+
+    /// Checks what a response says of the cluster.
+    fn check<A: Headed>(&self, response: &A, member: &Host, at_least: i64) -> Result<(), Failed> {
+        let Some(header) = response.header() else { return Ok(()) };
+        self.seen.check(header, A::IS_LATEST.then_some(at_least)).map_err(|rollback| {
+            let error = rollback.error(member);
             tracing::error!(%error, "the store has lost what it confirmed");
-            self.tell_broken();
+            self.report_rollback();
             error.into()
         })
     }
 
-    pub(crate) fn tell_broken(&self) {
-        if let Some(tell) = self.broken.get() {
-            tell();
-        }
-    }
-
-    /// Whether we have a user and a password.
-    pub(crate) fn logs_in(&self) -> bool {
-        self.login.is_some()
-    }
-
-    /// The place of the member to ask now.
+    /// The index of the member to ask now.
     pub(crate) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// Turns away from a member that does not answer, unless somebody has done so already.
-    pub(crate) fn turn_from(&self, place: usize) {
-        let next = (place + 1) % self.members.len().max(1);
-        let _ = self.current.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
+    /// Turns away from a member that does not answer, unless another request has done so already.
+    pub(crate) fn turn_from(&self, member: usize) {
+        let next = (member + 1) % self.members.len().max(1);
+        let _ = self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// How many members are worth asking before one gives up: one that is alone is asked twice, since its connection may have
+    /// How many members are worth asking before a request fails. A single member is asked twice, since its connection may have
     /// died unnoticed.
     pub(crate) fn attempts(&self) -> usize {
         self.members.len().max(2)
     }
 
-    fn member(&self, place: usize) -> Result<&Member> {
-        self.members.get(place).ok_or_else(|| Error::bad_url("bad store URL: no host is named"))
+    pub(super) fn host(&self, member: usize) -> Result<&Host> {
+        self.member(member).map(|member| &member.host)
     }
 
-    /// Sends one request and waits for its answer, for the request time-out at the longest.
-    pub(crate) async fn ask<Q, A>(self: &Arc<Self>, path: &'static str, question: Q, again: Again) -> Result<A, Failed>
+    fn member(&self, index: usize) -> Result<&Member> {
+        self.members.get(index).ok_or_else(|| Error::bad_url("bad store URL: no host is named"))
+    }
+
+    fn grpc(&self, member: usize) -> Result<Grpc<Channel>> {
+        let channel = self.channels.get(member, &self.member(member)?.endpoint)?;
+        Ok(Grpc::new(channel).max_decoding_message_size(LONGEST_RESPONSE))
+    }
+
+    /// Sends one request and waits for its response, for the request time-out at the longest.
+    pub(crate) async fn call<Q, A>(self: &Arc<Self>, path: &'static str, request: Q, resend: Resend) -> Result<A, Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        self.ask_noting_sends(path, question, again).await.map(|(answer, _)| answer)
+        self.call_counted(path, request, resend).await.map(|(response, _)| response)
     }
 
-    /// As [`ask`](Cluster::ask), and says how often it was sent.
-    pub(crate) async fn ask_noting_sends<Q, A>(
+    /// As [`call`](Cluster::call), and says how often the request was sent.
+    pub(crate) async fn call_counted<Q, A>(
         self: &Arc<Self>,
         path: &'static str,
-        question: Q,
-        again: Again,
+        request: Q,
+        resend: Resend,
     ) -> Result<(A, Sent), Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        if matches!(self.lanes.place()?, Place::Here(_)) {
-            return self.ask_in_time(path, question, again).await;
-        }
-        let cluster = Arc::clone(self);
-        let asking = async move { Ok(cluster.ask_in_time(path, question, again).await) };
-        Box::pin(self.lanes.in_client(asking)).await?
-    }
-
-    /// Asks from here, and watches how long it takes.
-    async fn ask_in_time<Q, A>(self: &Arc<Self>, path: &'static str, question: Q, again: Again) -> Result<(A, Sent), Failed>
-    where
-        Q: Message + Clone + 'static,
-        A: Message + Default + Headed + 'static,
-    {
-        let under_way = Mutex::new(None);
-        let mut asking = pin!(self.ask_members(path, question, again, &under_way));
-        let (began, mut is_late) = (Instant::now(), false);
-        let mut timer = pin!(self.lanes.timer(SUSPECT.min(self.request_timeout)));
-        loop {
-            tokio::select! {
-                biased;
-                answer = asking.as_mut() => return answer,
-                () = timer.as_mut() => {}
-            }
-            let attempt: Option<Attempt> = locked(&under_way).clone();
-            let mut next_look = SUSPECT;
-            if let Some(attempt) = &attempt {
-                match SUSPECT.min(self.request_timeout).checked_sub(attempt.since.elapsed()) {
-                    Some(left) if !left.is_zero() => next_look = left,
-                    _ => {
-                        self.turn_from(attempt.place);
-                        attempt.lane.doubt();
-                    }
-                }
-            }
-            let left = self.request_timeout.saturating_sub(began.elapsed());
-            let pause = match left {
-                Duration::ZERO if is_late => {
-                    return Err(self.silent(attempt.map_or_else(|| self.current(), |attempt| attempt.place)).into());
-                }
-                Duration::ZERO => {
-                    is_late = true;
-                    CATCHES_UP
-                }
-                left => left.min(next_look),
-            };
-            // By the clock of the timer, which may not be that of whoever asks.
-            timer.as_mut().reset((Instant::now() + pause).into());
+        let asked = AtomicUsize::new(self.current());
+        let calling = self.call_members(path, request, resend, &asked);
+        match tokio::time::timeout(self.request_timeout, calling).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.silent(asked.into_inner()).into()),
         }
     }
 
     /// Asks one member after the other until one has answered.
-    async fn ask_members<Q, A>(
+    async fn call_members<Q, A>(
         self: &Arc<Self>,
         path: &'static str,
-        question: Q,
-        again: Again,
-        under_way: &Mutex<Option<Attempt>>,
+        request: Q,
+        resend: Resend,
+        asked: &AtomicUsize,
     ) -> Result<(A, Sent), Failed>
     where
         Q: Message + Clone + 'static,
@@ -266,37 +202,33 @@ impl Cluster {
         let (mut logins, mut attempt, mut sent) = (0, 1, Sent::Once);
         loop {
             let token = self.token().await?;
-            let place = self.current();
-            let member = self.member(place)?;
-            // Each time: whoever began elsewhere may be here now.
-            let lane = self.lanes.nearest()?;
-            *locked(under_way) = Some(Attempt { place, lane: Arc::clone(&lane), since: Instant::now() });
-            let status = match member.send(place, &lane, path, question.clone(), token.clone()).await {
-                Ok(answer) => return self.check(&answer, &member.host, at_least).map(|()| (answer, sent)),
+            let member = self.current();
+            asked.store(member, Ordering::Relaxed);
+            let host = self.host(member)?;
+            let status = match self.send(member, path, request.clone(), token.clone()).await? {
+                Ok(response) => return self.check(&response, host, at_least).map(|()| (response, sent)),
                 Err(status) => status,
             };
-            let error = match remedy(&status, &member.host) {
+            let error = match remedy(&status, host) {
                 Remedy::LogIn(_) if self.login.is_some() && logins < LOGINS => {
                     logins += 1;
                     self.forget_token(token.as_ref());
                     continue;
                 }
-                Remedy::AskAnother(error) => {
-                    self.turn_from(place);
-                    error
-                }
+                Remedy::AskAnother(error) => error,
                 Remedy::Unsure(error) => {
-                    self.turn_from(place);
-                    if again == Again::Never {
+                    if resend == Resend::Never {
+                        self.turn_from(member);
                         return Err(error.into());
                     }
                     sent = Sent::Again;
                     error
                 }
                 Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true, refused: true, sent }),
-                Remedy::Tell(error) => return Err(Failed { error, lease_gone: false, refused: true, sent }),
-                other => return Err(other.into_error().into()),
+                Remedy::Fail(error) => return Err(Failed { error, lease_gone: false, refused: true, sent }),
+                Remedy::LogIn(error) => return Err(error.into()),
             };
+            self.turn_from(member);
             if attempt >= self.attempts() {
                 return Err(error.into());
             }
@@ -304,16 +236,42 @@ impl Cluster {
         }
     }
 
+    /// Asks one member. If it is slow to answer, later requests go to another one. Dropping the future cancels the request on
+    /// the server as well.
+    pub(super) async fn send<Q, A>(
+        &self,
+        member: usize,
+        path: &'static str,
+        request: Q,
+        token: Option<Token>,
+    ) -> Result<Result<A, Status>>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc(member)?;
+        let mut sending = pin!(async {
+            grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
+            let (request, codec) = (with_token(Request::new(request), token), ProstCodec::<Q, A>::default());
+            grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+        });
+        if let Ok(outcome) = tokio::time::timeout(SUSPECT, sending.as_mut()).await {
+            return Ok(outcome);
+        }
+        self.turn_from(member);
+        Ok(sending.await)
+    }
+
     /// The error of a member that does not answer.
-    pub(crate) fn silent(&self, place: usize) -> Error {
-        let host = self.members.get(place).map(|member| member.host.to_string()).unwrap_or_default();
+    pub(crate) fn silent(&self, member: usize) -> Error {
+        let host = self.host(member).map(Host::to_string).unwrap_or_default();
         Error::unavailable(format!("{host} has not answered in time"))
     }
 
-    /// Opens a stream both ways. What is to be sent first must be waiting already: a server says nothing before it.
+    /// Opens a stream both ways. The first message must be waiting in `out` already: the server sends nothing before it.
     pub(crate) async fn open<Q, A>(
         self: &Arc<Self>,
-        place: usize,
+        member: usize,
         path: &'static str,
         out: UnboundedReceiver<Q>,
     ) -> Result<Streaming<A>>
@@ -321,12 +279,11 @@ impl Cluster {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let member = self.member(place)?;
         let token = self.token().await?;
         let mut request = with_token(Request::new(UnboundedReceiverStream::new(out)), token.clone());
         // A member that has lost its leader ends the stream, instead of keeping it silent.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let mut grpc = Grpc::new(member.channel(place, &*self.lanes.clients()?)).max_decoding_message_size(LONGEST_ANSWER);
+        let mut grpc = self.grpc(member)?;
         let opening = async {
             grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
             let codec = ProstCodec::<Q, A>::default();
@@ -334,119 +291,32 @@ impl Cluster {
         };
         match tokio::time::timeout(self.request_timeout, opening).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(status)) => Err(self.stream_failed(place, token.as_ref(), &status)),
+            Ok(Err(status)) => Err(self.stream_failed(member, token.as_ref(), &status)),
             Err(_) => {
-                self.turn_from(place);
-                Err(self.silent(place))
+                self.turn_from(member);
+                Err(self.silent(member))
             }
         }
     }
 
     /// What the end of a stream means.
-    pub(crate) fn stream_ended(&self, place: usize, status: &Status) -> Error {
-        self.stream_failed(place, None, status)
+    pub(crate) fn stream_ended(&self, member: usize, status: &Status) -> Error {
+        self.stream_failed(member, None, status)
     }
 
-    fn stream_failed(&self, place: usize, token: Option<&Token>, status: &Status) -> Error {
-        let Ok(member) = self.member(place) else { return self.silent(place) };
-        match remedy(status, &member.host) {
+    fn stream_failed(&self, member: usize, token: Option<&Token>, status: &Status) -> Error {
+        let Ok(host) = self.host(member) else { return self.silent(member) };
+        match remedy(status, host) {
             Remedy::LogIn(error) => {
                 self.forget_token(token);
                 error
             }
             Remedy::AskAnother(error) | Remedy::Unsure(error) => {
-                self.turn_from(place);
+                self.turn_from(member);
                 error
             }
             other => other.into_error(),
         }
-    }
-
-    /// The token of our login; none where nobody logs in.
-    async fn token(self: &Arc<Self>) -> Result<Option<Token>> {
-        if self.login.is_none() {
-            return Ok(None);
-        }
-        if let Some(token) = &*locked(&self.token) {
-            return Ok(Some(token.clone()));
-        }
-        let cluster = Arc::clone(self);
-        // Boxed, as all that a request seldom comes to: its future is made and moved with every request.
-        Box::pin(self.lanes.in_client(async move { cluster.log_in().await })).await
-    }
-
-    async fn log_in(&self) -> Result<Option<Token>> {
-        let Some((user, password)) = &self.login else { return Ok(None) };
-        let mut attempt = 1;
-        let _one_at_a_time = self.logging_in.lock().await;
-        if let Some(token) = &*locked(&self.token) {
-            return Ok(Some(token.clone()));
-        }
-        let began = Instant::now();
-        loop {
-            let place = self.current();
-            let member = self.member(place)?;
-            let question = AuthenticateRequest { name: user.reveal().to_owned(), password: password.reveal().to_owned() };
-            let lane = self.lanes.clients()?;
-            let mut answer = pin!(member.send::<_, AuthenticateResponse>(place, &lane, AUTHENTICATE, question, None));
-            let answer = match tokio::time::timeout(SUSPECT, answer.as_mut()).await {
-                Ok(answer) => answer,
-                Err(_) => {
-                    self.turn_from(place);
-                    let left = self.request_timeout.saturating_sub(began.elapsed());
-                    tokio::time::timeout(left, answer).await.map_err(|_| self.silent(place))?
-                }
-            };
-            match answer {
-                Ok(answer) => {
-                    let token = answer.token.parse().map_err(|_| Error::protocol("the server's token cannot be sent back"))?;
-                    *locked(&self.token) = Some(token);
-                    return Ok(locked(&self.token).clone());
-                }
-                // Nobody has to log in here: then nobody is asked for the token either.
-                Err(status) if status.message().contains("authentication is not enabled") => return Ok(None),
-                Err(status) => match remedy(&status, &member.host) {
-                    Remedy::AskAnother(_) | Remedy::Unsure(_) if attempt < self.attempts() => self.turn_from(place),
-                    Remedy::LogIn(_) => return Err(denied(&member.host, "refused the user or the password")),
-                    other => return Err(other.into_error()),
-                },
-            }
-            attempt += 1;
-        }
-    }
-
-    /// Forgets a token that was refused, unless there is a newer one.
-    fn forget_token(&self, refused: Option<&Token>) {
-        let mut token = locked(&self.token);
-        if refused.is_none() || token.as_ref() == refused {
-            *token = None;
-        }
-    }
-}
-
-impl Member {
-    fn channel(&self, place: usize, lane: &Lane) -> Channel {
-        lane.channel(place, || self.endpoint.connect_lazy())
-    }
-
-    /// Asks this member, for as long as somebody waits. Whoever does not any more ends the request with the server, too.
-    async fn send<Q, A>(
-        &self,
-        place: usize,
-        lane: &Arc<Lane>,
-        path: &'static str,
-        question: Q,
-        token: Option<Token>,
-    ) -> Result<A, Status>
-    where
-        Q: Message + 'static,
-        A: Message + Default + 'static,
-    {
-        let request = with_token(Request::new(question), token);
-        let mut grpc = Grpc::new(self.channel(place, lane)).max_decoding_message_size(LONGEST_ANSWER);
-        grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
-        let codec = ProstCodec::<Q, A>::default();
-        grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
     }
 }
 

@@ -1,8 +1,8 @@
-//! A connection for data: the keys of the user's own, beside the locks. The same URL, members and login as the locks have.
+//! Reads and conditional writes of the user's own keys. The URL, the members and the login are those of the locks.
 
 use std::sync::Arc;
 
-use super::cluster::{Again, Cluster};
+use super::cluster::{Cluster, Resend};
 use super::endpoints::Endpoints;
 use super::names::Names;
 use super::proto::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
@@ -16,14 +16,14 @@ pub(crate) struct DataClient {
     cluster: Arc<Cluster>,
 }
 
-/// A value, and when it was written.
+/// A value, and the revision of its last write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) value: Vec<u8>,
     pub(crate) revision: i64,
 }
 
-/// What is to be written: a key and its new value, or none to delete it.
+/// A key and its new value, or none to delete it.
 pub(crate) type Writing<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl DataClient {
@@ -33,7 +33,7 @@ impl DataClient {
         if !matches!(url.scheme(), "etcd" | "etcds") {
             return Err(Error::bad_url(format!("{}: is not etcd; write etcd://host or etcds://host", url.scheme())));
         }
-        let cluster = Arc::new(Cluster::new(&Endpoints::read(&url)?)?);
+        let cluster = Cluster::new(&Endpoints::read(&url)?)?;
         Ok(DataClient { names: Names::read(&url)?, cluster })
     }
 
@@ -45,15 +45,15 @@ impl DataClient {
     /// Reads a key, as it was at a revision or as it is now.
     pub(crate) async fn get(&self, key: &[u8], at: Option<i64>) -> Result<Option<Value>> {
         let reading = RangeRequest { key: key.to_vec(), revision: at.unwrap_or(0), ..RangeRequest::default() };
-        let read: RangeResponse = self.cluster.ask(RANGE, reading, Again::Freely).await?;
+        let read: RangeResponse = self.cluster.call(RANGE, reading, Resend::IfUnsure).await?;
         Ok(read.kvs.into_iter().next().map(|kv| Value { value: kv.value, revision: kv.mod_revision }))
     }
 
-    /// Writes all of these, if the key of the lock was made at this revision and is still there. The answer says of each whether it
-    /// deleted something; none when the lock is gone.
-    pub(crate) async fn write_if_held(&self, lock: &[u8], made: i64, writes: &[Writing<'_>]) -> Result<Option<Vec<bool>>> {
+    /// Writes all of these, if the key `lock` was created at this revision and is still there. The answer says of each whether
+    /// it deleted something; `None` when that key is gone.
+    pub(crate) async fn write_if_held(&self, lock: &[u8], created: i64, writes: &[Writing<'_>]) -> Result<Option<Vec<bool>>> {
         let writing = TxnRequest {
-            compare: vec![txn::made_at(lock, made)],
+            compare: vec![txn::created_at(lock, created)],
             success: writes.iter().map(|(key, value)| write(key, *value)).collect(),
             failure: Vec::new(),
         };
@@ -61,7 +61,7 @@ impl DataClient {
         Ok(response.succeeded.then(|| txn::replaced(response)))
     }
 
-    /// Writes a key if it was last written at this revision; 0: if it is not there. Otherwise the answer is what is there.
+    /// Writes a key if it was last written at this revision; 0: if it is not there. Otherwise the answer is the present value.
     pub(crate) async fn swap(&self, (key, value): Writing<'_>, expected: i64) -> Result<Result<i64, Option<Value>>> {
         let swapping = TxnRequest {
             compare: vec![txn::written_at(key, expected)],
@@ -76,9 +76,9 @@ impl DataClient {
         Ok(Err(found.map(|kv| Value { value: kv.value, revision: kv.mod_revision })))
     }
 
-    /// Never sent again when nobody knows whether it arrived: the second answer would not be the first.
+    /// Not sent again when its outcome is unknown: the second response would not be the first.
     async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse> {
-        Ok(self.cluster.ask(TXN, txn, Again::Never).await?)
+        Ok(self.cluster.call(TXN, txn, Resend::Never).await?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The one keep-alive stream of a client: questions go out and answers come back in the same order.
+//! The one keep-alive stream of a client: requests go out, and responses come back in the same order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::cluster::Cluster;
 use super::proto::{LEASE_KEEP_ALIVE, LeaseKeepAliveRequest, LeaseKeepAliveResponse};
+use super::spawn;
 use crate::error::{Error, Result};
 
 pub(crate) struct KeepAlive {
@@ -18,16 +19,16 @@ pub(crate) struct KeepAlive {
 /// One stream, from its opening to its end.
 struct Stream {
     /// The member that it goes to.
-    place: usize,
+    member: usize,
     out: mpsc::UnboundedSender<LeaseKeepAliveRequest>,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<Pending>,
 }
 
 #[derive(Default)]
-struct Waiting {
-    /// Who waits for an answer, in the order of the questions.
-    questions: VecDeque<(i64, oneshot::Sender<Result<i64>>)>,
-    /// Why no answer will come any more.
+struct Pending {
+    /// Leases whose response is awaited, in the order of the requests.
+    requests: VecDeque<(i64, oneshot::Sender<Result<i64>>)>,
+    /// Why no response will come any more.
     ended: Option<Error>,
 }
 
@@ -36,21 +37,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl KeepAlive {
-    pub(crate) fn new(cluster: &Arc<Cluster>) -> Arc<KeepAlive> {
-        Arc::new(KeepAlive { cluster: Arc::clone(cluster), stream: Mutex::new(None) })
+    pub(crate) fn new(cluster: &Arc<Cluster>) -> KeepAlive {
+        KeepAlive { cluster: Arc::clone(cluster), stream: Mutex::new(None) }
     }
 
     /// Renews a lease, and says for how many seconds; 0 when it has ended.
-    pub(crate) async fn beat(&self, lease: i64, limit: Duration) -> Result<i64> {
-        let mut place = self.cluster.current();
-        let beating = async {
+    pub(crate) async fn renew(&self, lease: i64, limit: Duration) -> Result<i64> {
+        let mut member = self.cluster.current();
+        let renewing = async {
             let mut attempt = 1;
             loop {
                 let stream = self.stream();
-                place = stream.place;
-                match stream.ask(lease).await {
+                member = stream.member;
+                match stream.renew(lease).await {
                     Ok(left) => return Ok(left),
-                    Err(error) => self.give_up(&stream, error.clone()),
+                    Err(error) => self.give_up(&stream, error),
                 }
                 // Another member may answer; and a stream that was open before may have died unnoticed.
                 if attempt >= self.cluster.attempts() {
@@ -59,15 +60,15 @@ impl KeepAlive {
                 attempt += 1;
             }
         };
-        match tokio::time::timeout(limit, beating).await {
-            Ok(answer) => answer,
+        match tokio::time::timeout(limit, renewing).await {
+            Ok(outcome) => outcome,
             Err(_) => {
-                let silent = self.cluster.silent(place);
-                let hung = locked(&self.stream).clone().filter(|stream| stream.place == place);
+                let silent = self.cluster.silent(member);
+                let hung = locked(&self.stream).clone().filter(|stream| stream.member == member);
                 if let Some(stream) = hung {
                     self.give_up(&stream, silent.clone());
                 }
-                self.cluster.turn_from(place);
+                self.cluster.turn_from(member);
                 Err(silent)
             }
         }
@@ -77,13 +78,13 @@ impl KeepAlive {
     fn stream(&self) -> Arc<Stream> {
         let mut current = locked(&self.stream);
         if let Some(stream) = &*current
-            && locked(&stream.waiting).ended.is_none()
+            && locked(&stream.pending).ended.is_none()
         {
             return Arc::clone(stream);
         }
-        let (out, questions) = mpsc::unbounded_channel();
-        let stream = Arc::new(Stream { place: self.cluster.current(), out, waiting: Mutex::default() });
-        self.cluster.lanes.spawn(run(Arc::clone(&self.cluster), Arc::clone(&stream), questions));
+        let (out, requests) = mpsc::unbounded_channel();
+        let stream = Arc::new(Stream { member: self.cluster.current(), out, pending: Mutex::default() });
+        spawn(run(Arc::clone(&self.cluster), Arc::clone(&stream), requests));
         *current = Some(Arc::clone(&stream));
         stream
     }
@@ -98,59 +99,59 @@ impl KeepAlive {
 }
 
 impl Stream {
-    async fn ask(&self, lease: i64) -> Result<i64> {
-        let (reply, answer) = oneshot::channel();
+    async fn renew(&self, lease: i64) -> Result<i64> {
+        let (reply, response) = oneshot::channel();
         {
-            let mut waiting = locked(&self.waiting);
-            if let Some(ended) = &waiting.ended {
+            let mut pending = locked(&self.pending);
+            if let Some(ended) = &pending.ended {
                 return Err(ended.clone());
             }
-            waiting.questions.push_back((lease, reply));
-            // Under the lock, so that the order is the same. One that cannot be sent any more is answered by the stream's end.
+            pending.requests.push_back((lease, reply));
+            // Under the lock, so that the order is the same. If it cannot be sent, the end of the stream answers it.
             let _ = self.out.send(LeaseKeepAliveRequest { id: lease });
         }
-        answer.await.unwrap_or_else(|_| Err(self.why()))
+        response.await.unwrap_or_else(|_| Err(self.why()))
     }
 
-    fn answered(&self, answer: &LeaseKeepAliveResponse) {
-        let mut waiting = locked(&self.waiting);
-        // An answer that nobody asked for would put all others out of step.
-        while let Some((lease, reply)) = waiting.questions.pop_front() {
-            if lease == answer.id {
-                let _ = reply.send(Ok(answer.ttl));
+    fn receive(&self, response: &LeaseKeepAliveResponse) {
+        let mut pending = locked(&self.pending);
+        // A response without a request must not put all others out of step.
+        while let Some((lease, reply)) = pending.requests.pop_front() {
+            if lease == response.id {
+                let _ = reply.send(Ok(response.ttl));
                 return;
             }
         }
     }
 
     fn end(&self, why: Error) {
-        let mut waiting = locked(&self.waiting);
-        let why = waiting.ended.get_or_insert(why).clone();
-        for (_, reply) in waiting.questions.drain(..) {
+        let mut pending = locked(&self.pending);
+        let why = pending.ended.get_or_insert(why).clone();
+        for (_, reply) in pending.requests.drain(..) {
             let _ = reply.send(Err(why.clone()));
         }
     }
 
     fn why(&self) -> Error {
-        locked(&self.waiting).ended.clone().unwrap_or_else(|| Error::unavailable("the keep-alive stream has ended"))
+        locked(&self.pending).ended.clone().unwrap_or_else(|| Error::unavailable("the keep-alive stream has ended"))
     }
 }
 
-async fn run(cluster: Arc<Cluster>, stream: Arc<Stream>, questions: mpsc::UnboundedReceiver<LeaseKeepAliveRequest>) {
-    let place = stream.place;
-    let opened = cluster.open::<_, LeaseKeepAliveResponse>(place, LEASE_KEEP_ALIVE, questions).await;
-    // From here on only the owner holds it: a stream that was given up ends.
+async fn run(cluster: Arc<Cluster>, stream: Arc<Stream>, requests: mpsc::UnboundedReceiver<LeaseKeepAliveRequest>) {
+    let member = stream.member;
+    let opened = cluster.open::<_, LeaseKeepAliveResponse>(member, LEASE_KEEP_ALIVE, requests).await;
+    // From here on only its owner holds it: a stream that was given up ends.
     let weak = Arc::downgrade(&stream);
     drop(stream);
     let why = match opened {
         Err(error) => error,
-        Ok(mut answers) => loop {
-            let next = answers.message().await;
+        Ok(mut responses) => loop {
+            let next = responses.message().await;
             let Some(stream) = weak.upgrade() else { return };
             match next {
-                Ok(Some(answer)) => stream.answered(&answer),
-                Ok(None) => break cluster.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
-                Err(status) => break cluster.stream_ended(place, &status),
+                Ok(Some(response)) => stream.receive(&response),
+                Ok(None) => break cluster.stream_ended(member, &tonic::Status::unavailable("the stream has ended")),
+                Err(status) => break cluster.stream_ended(member, &status),
             }
         },
     };

@@ -1,11 +1,10 @@
-//! The messages of etcd's API that this store uses, by hand: so nobody needs protoc, and unknown fields of newer servers are
-//! skipped. Names and numbers are those of `rpc.proto` and `kv.proto`, which have not changed since etcd 3.3.
+//! The messages of etcd's API that are used here, written by hand: a build needs no protoc, and unknown fields of newer servers
+//! are skipped. Names and numbers are those of `rpc.proto` and `kv.proto`, which have not changed since etcd 3.3.
 
 use prost::{Message, Oneof};
 
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
-pub(crate) const DELETE_RANGE: &str = "/etcdserverpb.KV/DeleteRange";
 pub(crate) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 pub(crate) const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 pub(crate) const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
@@ -13,7 +12,7 @@ pub(crate) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
-/// What stands before every answer: which cluster has given it, and at which revision.
+/// The header of every response: which cluster has sent it, and at which revision.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Header {
     #[prost(uint64, tag = "1")]
@@ -22,10 +21,10 @@ pub(crate) struct Header {
     pub(crate) revision: i64,
 }
 
-/// An answer to a single request.
+/// The response to a single request.
 pub(crate) trait Headed {
-    /// Whether its revision is at least as high as that of every answer before it. Not where a member answers by itself,
-    /// which may not have heard of the latest.
+    /// Whether its revision is at least as high as that of every response before it. Not where a member answers by itself,
+    /// which may lag behind.
     const IS_LATEST: bool;
 
     fn header(&self) -> Option<&Header>;
@@ -46,7 +45,6 @@ macro_rules! headed {
 headed! {
     RangeResponse, true;
     TxnResponse, true;
-    DeleteRangeResponse, true;
     LeaseGrantResponse, true;
     LeaseRevokeResponse, true;
     LeaseTimeToLiveResponse, false;
@@ -59,7 +57,7 @@ pub(crate) struct KeyValue {
     pub(crate) key: Vec<u8>,
     #[prost(int64, tag = "2")]
     pub(crate) create_revision: i64,
-    /// When it was last written; in the news of its end, when that was.
+    /// The revision of its last write; in the event of its deletion, that of the deletion.
     #[prost(int64, tag = "3")]
     pub(crate) mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
@@ -91,7 +89,7 @@ pub(crate) struct RangeRequest {
     pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) limit: i64,
-    /// As it was then; 0 is now.
+    /// The revision to read at; 0 is the present.
     #[prost(int64, tag = "4")]
     pub(crate) revision: i64,
     #[prost(enumeration = "SortOrder", tag = "5")]
@@ -135,19 +133,12 @@ pub(crate) struct PutResponse {}
 pub(crate) struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
-    /// Whether the answer is to say what was deleted.
-    #[prost(bool, tag = "3")]
-    pub(crate) prev_kv: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct DeleteRangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) deleted: i64,
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) prev_kvs: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -216,7 +207,7 @@ pub(crate) struct Compare {
     pub(crate) range_end: Vec<u8>,
 }
 
-/// A oneof in the protocol: zero must be written, too.
+/// A oneof in the protocol: zero is written, too.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Operand {
     #[prost(int64, tag = "5")]
@@ -346,14 +337,14 @@ pub(crate) enum EventKind {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchEvent {
+pub(crate) struct Event {
     #[prost(enumeration = "EventKind", tag = "1")]
     pub(crate) kind: i32,
     #[prost(message, optional, tag = "2")]
     pub(crate) kv: Option<KeyValue>,
 }
 
-impl WatchEvent {
+impl Event {
     pub(crate) fn is_deletion(&self) -> bool {
         self.kind == i32::from(EventKind::Delete)
     }
@@ -372,7 +363,7 @@ pub(crate) struct WatchResponse {
     #[prost(string, tag = "6")]
     pub(crate) cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<WatchEvent>,
+    pub(crate) events: Vec<Event>,
 }
 
 #[derive(Clone, PartialEq, Message)]
