@@ -4,8 +4,8 @@
 //! of them before it writes for any: so two of one line never go together, nor two of which one line is within the other. A batch
 //! that the server refuses has changed nothing; then each goes alone, and has its own response.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -14,6 +14,7 @@ use super::client::cluster::{Cluster, Failed, Resend, SUSPECT, Sent};
 use super::client::proto::{Response, ResponseOp, TXN, TxnRequest, TxnResponse};
 use super::client::txn;
 use crate::error::Error;
+use crate::store::{ClaimId, ClientHandle};
 use crate::stores::gather::{Carries, Gather};
 
 /// How many requests may be in flight before others wait for them. The server commits together what arrives at the same time.
@@ -30,21 +31,24 @@ pub(super) struct Request {
     pub(super) line: Vec<u8>,
     pub(super) txn: TxnRequest,
     pub(super) resend: Resend,
+    /// Set for the request of a claim, which is not sent once its caller has left.
+    pub(super) claim: Option<ClaimId>,
 }
 
 pub(super) struct Executor {
     cluster: Arc<Cluster>,
+    client: Arc<OnceLock<ClientHandle>>,
     /// The largest batch that the server has not yet refused for its size.
     most: AtomicUsize,
 }
 
-pub(super) fn batcher(cluster: &Arc<Cluster>, runtime: &Handle) -> Arc<Batcher> {
-    Gather::new(Executor::new(cluster), runtime.clone(), AT_ONCE, MOST)
+pub(super) fn batcher(cluster: &Arc<Cluster>, client: &Arc<OnceLock<ClientHandle>>, runtime: &Handle) -> Arc<Batcher> {
+    Gather::new(Executor::new(cluster, client), runtime.clone(), AT_ONCE, MOST)
 }
 
 impl Executor {
-    fn new(cluster: &Arc<Cluster>) -> Executor {
-        Executor { cluster: Arc::clone(cluster), most: AtomicUsize::new(MOST) }
+    fn new(cluster: &Arc<Cluster>, client: &Arc<OnceLock<ClientHandle>>) -> Executor {
+        Executor { cluster: Arc::clone(cluster), client: Arc::clone(client), most: AtomicUsize::new(MOST) }
     }
 
     async fn alone(&self, request: Request) -> Result<(TxnResponse, Sent), Failed> {
@@ -76,7 +80,34 @@ impl Carries for Executor {
         batch.is_empty() || batch.len() < self.most.load(Ordering::Relaxed) && batch.iter().all(apart)
     }
 
-    async fn carry(&self, mut batch: Vec<Request>) -> Vec<Self::Answer> {
+    async fn carry(&self, batch: Vec<Request>) -> Vec<Self::Answer> {
+        let is_wanted: Vec<bool> = batch.iter().map(|request| self.is_wanted(request)).collect();
+        let wanted = batch.into_iter().zip(&is_wanted).filter_map(|(request, wanted)| wanted.then_some(request)).collect();
+        let mut answers = self.execute(wanted).await.into_iter();
+        let answer = |wanted: bool| if wanted { answers.next().unwrap_or_else(|| Err(not_answered())) } else { Err(not_sent()) };
+        is_wanted.into_iter().map(answer).collect()
+    }
+
+    /// Many requests for one name do not wait for each other: the server commits together what arrives at the same time.
+    fn misfits_wait(&self) -> bool {
+        false
+    }
+
+    /// Later requests do not wait for a member that hangs: they go to another one.
+    fn patience(&self) -> Option<Duration> {
+        Some(SUSPECT)
+    }
+}
+
+impl Executor {
+    fn is_wanted(&self, request: &Request) -> bool {
+        match (request.claim, self.client.get()) {
+            (Some(claim), Some(client)) => client.wants(claim),
+            _ => true,
+        }
+    }
+
+    async fn execute(&self, mut batch: Vec<Request>) -> Vec<Result<(TxnResponse, Sent), Failed>> {
         if batch.len() <= 1 {
             return match batch.pop() {
                 Some(request) => vec![self.alone(request).await],
@@ -105,16 +136,10 @@ impl Carries for Executor {
             Err(failed) => batch.iter().map(|_| Err(failed.clone())).collect(),
         }
     }
+}
 
-    /// Many requests for one name do not wait for each other: the server commits together what arrives at the same time.
-    fn misfits_wait(&self) -> bool {
-        false
-    }
-
-    /// Later requests do not wait for a member that hangs: they go to another one.
-    fn patience(&self) -> Option<Duration> {
-        Some(SUSPECT)
-    }
+fn not_sent() -> Failed {
+    Error::unavailable("the claim was withdrawn before it was sent").with_nothing_sent().into()
 }
 
 fn not_answered() -> Failed {
@@ -131,7 +156,7 @@ mod tests {
     fn executor(server: &Etcd) -> (Executor, Arc<Cluster>) {
         let url: crate::url::StoreUrl = format!("etcd://{}/lock", server.address()).parse().unwrap();
         let cluster = Cluster::new(&Endpoints::read(&url).unwrap()).unwrap();
-        (Executor::new(&cluster), cluster)
+        (Executor::new(&cluster, &Arc::default()), cluster)
     }
 
     /// As a claim asks: the key if the line is empty, else who is first.
@@ -142,13 +167,13 @@ mod tests {
             success: vec![txn::put(key.as_bytes(), b"value".to_vec(), lease)],
             failure: vec![txn::read_first(line.as_bytes())],
         };
-        Request { line: line.into(), txn: asking, resend: Resend::IfUnsure }
+        Request { line: line.into(), txn: asking, resend: Resend::IfUnsure, claim: None }
     }
 
     fn release(line: &str, created: i64) -> Request {
         let key = format!("{line}key").into_bytes();
         let txn = txn::only_if(txn::created_at(&key, created), txn::delete(&key));
-        Request { line: line.into(), txn, resend: Resend::Never }
+        Request { line: line.into(), txn, resend: Resend::Never, claim: None }
     }
 
     /// Whether the condition was met, at which revision, how many keys were read, and how many deleted.
@@ -168,7 +193,7 @@ mod tests {
     async fn lines_that_touch_do_not_go_together() {
         let url: crate::url::StoreUrl = "etcd://127.0.0.1:1/lock".parse().unwrap();
         let cluster = Cluster::new(&Endpoints::read(&url).unwrap()).unwrap();
-        let executor = Executor::new(&cluster);
+        let executor = Executor::new(&cluster, &Arc::default());
         let group = [claim("a/", 0), release("b/c/", 1)];
         for (line, fits) in [("c/", true), ("ab/", true), ("a/", false), ("a/b/", false), ("b/", false), ("b/c/", false)] {
             assert_eq!(executor.fits(&group, &claim(line, 0)), fits, "{line}");

@@ -8,11 +8,19 @@ use super::entry::{Purpose, check_value};
 use super::locks::Locks;
 use super::release::is_ours;
 use crate::error::{Error, Result};
-use crate::store::{ClaimRef, Gone, Kind, Mode, Standing};
+use crate::store::{Change, ClaimRef, Gone, Kind, Mode, Standing};
 
 impl Locks {
+    pub(super) async fn change(self: &Arc<Self>, claim: &ClaimRef, to: Change) -> Result<Standing> {
+        match to {
+            Change::Downgrade => self.downgrade(claim).await,
+            Change::Detach => self.detach(claim).await,
+            Change::Proclaim(value) => self.proclaim(claim, &value).await,
+        }
+    }
+
     /// Turns a writer into a reader: its value changes, its place in line does not.
-    pub(super) async fn downgrade(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+    async fn downgrade(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let key = self.key(&claim.claim.name, claim.claim.id);
         let Some(own) = self.read_own(&key).await? else { return self.renew_one(claim).await };
         if own.mode == Mode::Exclusive && own.purpose == Purpose::Claim {
@@ -27,7 +35,7 @@ impl Locks {
     }
 
     /// Makes a grant outlive this client. It has a session of its own already; from now on it is not ours to watch or to end.
-    pub(super) async fn detach(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+    async fn detach(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let standing = self.renew_one(claim).await?;
         if let Standing::Held(_) = standing {
             self.forget(claim.claim.id);
@@ -37,7 +45,7 @@ impl Locks {
     }
 
     /// Writes another value. The key is compared by its create revision, as Go does it, and its lease stays.
-    pub(super) async fn proclaim(self: &Arc<Self>, claim: &ClaimRef, value: &str) -> Result<Standing> {
+    async fn proclaim(self: &Arc<Self>, claim: &ClaimRef, value: &str) -> Result<Standing> {
         check_value(value)?;
         let key = self.key(&claim.claim.name, claim.claim.id);
         let writing = txn::only_if(is_ours(&key, claim.fence), txn::rewrite(&key.bytes, value.as_bytes().to_vec()));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claims::Slot;
-use super::client::cluster::{Failed, Resend, Sent};
+use super::client::cluster::{Failed, Sent};
 use super::client::proto::{KeyValue, RequestOp, TxnRequest, TxnResponse};
 use super::client::rollback::Rollback;
 use super::client::txn;
@@ -21,7 +21,7 @@ use super::key_pool::LockKey;
 use super::locks::{Locks, gone};
 use super::queue_rules::{Verdict, check_kind, enough_of, verdict};
 use super::session::Session;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, ClaimId, Grant, Mode, Place};
 
@@ -30,7 +30,7 @@ const ATTEMPTS: usize = 3;
 
 /// One attempt: the claim, and what its key is or will be attached to.
 struct Attempt<'a> {
-    claim: &'a Claim,
+    claim: &'a Arc<Claim>,
     key: &'a Arc<LockKey>,
     full: Arc<Session>,
     /// Set if the claim may queue, and this session is there.
@@ -44,7 +44,7 @@ impl Attempt<'_> {
 }
 
 impl Locks {
-    pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
+    pub(super) async fn claim(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Answer> {
         if let Some(value) = &claim.value {
             entry::check_value(value)?;
         }
@@ -55,11 +55,12 @@ impl Locks {
             // Not before: a renewal of a claim that was turned away is told why it ended the last time.
             Ok(Answer::Granted(_) | Answer::Queued(_)) => self.claims.clear_end(claim.id),
             // It may be there.
-            Err(error) if *error.kind() == ErrorKind::Unavailable => {}
+            Err(error) if *error.kind() == ErrorKind::Unavailable && !(error.nothing_was_sent() && key.is_settled()) => {}
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
+                let is_gone = answer.as_ref().map_or_else(Error::nothing_was_sent, |_| true);
                 self.forget(claim.id);
                 self.sessions.end_owned(claim.id);
-                self.give_back_key(claim.id, &key, answer.is_ok());
+                self.give_back_key(claim.id, &key, is_gone);
             }
         }
         answer
@@ -75,7 +76,7 @@ impl Locks {
         }
     }
 
-    async fn attempt(self: &Arc<Self>, claim: &Claim, key: &Arc<LockKey>) -> Result<Answer> {
+    async fn attempt(self: &Arc<Self>, claim: &Arc<Claim>, key: &Arc<LockKey>) -> Result<Answer> {
         let (mut attempts, mut is_taken) = (1, false);
         loop {
             let full = self.full_session(claim).await?;
@@ -86,7 +87,7 @@ impl Locks {
                 (true, false) => self.ready_wait_session(claim, &full),
             };
             let attempt = Attempt { claim, key, full, wait };
-            match self.send_claim(&attempt).await {
+            match self.ask(&attempt).await {
                 Ok(None) => is_taken = true,
                 Ok(Some(answer)) => return Ok(answer),
                 Err(failed) if failed.lease_gone && attempts < ATTEMPTS => {
@@ -99,17 +100,21 @@ impl Locks {
     }
 
     /// Sends a transaction that creates the key of a claim, if it is not there.
-    async fn create(&self, key: &LockKey, txn: TxnRequest) -> Result<TxnResponse, Failed> {
+    async fn create(&self, claim: &Claim, key: &LockKey, txn: TxnRequest) -> Result<TxnResponse, Failed> {
         key.write_begins();
-        let (response, sent) = self.send(key, txn, Resend::IfUnsure).await?;
-        if sent == Sent::Once {
+        let outcome = self.send_claim(claim.id, key, txn).await;
+        let is_resolved = match &outcome {
+            Ok((_, sent)) => *sent == Sent::Once,
+            Err(failed) => failed.error.nothing_was_sent(),
+        };
+        if is_resolved {
             key.write_resolved();
         }
-        Ok(response)
+        outcome.map(|(response, _)| response)
     }
 
     /// The transaction. `None` when the name is taken and the claim may queue, but has no session to wait on.
-    async fn send_claim(self: &Arc<Self>, attempt: &Attempt<'_>) -> Result<Option<Answer>, Failed> {
+    async fn ask(self: &Arc<Self>, attempt: &Attempt<'_>) -> Result<Option<Answer>, Failed> {
         let Attempt { claim, key, full, wait } = attempt;
         let value = entry::value(claim);
         let otherwise = match (wait, claim.mode) {
@@ -129,7 +134,7 @@ impl Locks {
             failure: otherwise,
         };
         let before = self.cluster.seen.highest();
-        let response = self.create(key, claiming).await?;
+        let response = self.create(claim, key, claiming).await?;
         let revision = txn::revision_of(&response);
         let is_granted = response.succeeded;
         let is_created = is_granted || txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
@@ -204,7 +209,7 @@ impl Locks {
         if claim.mode == Mode::Exclusive || !would_hold(claim, key, line)? {
             return Ok(Answer::Busy(busy(line)));
         }
-        let response = self.create(key, stand_in_line(claim, key, full, entry::value(claim))).await?;
+        let response = self.create(claim, key, stand_in_line(claim, key, full, entry::value(claim))).await?;
         let line = Snapshot::of(response)?;
         let Some((at, own)) = line.entries.iter().enumerate().find(|(_, entry)| entry.key == key.bytes) else {
             return Err(gone().into());

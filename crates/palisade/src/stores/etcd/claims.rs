@@ -13,7 +13,6 @@ use super::session::Session;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ByClaim, Claim, ClaimId, Gone, Grant, Kind, Lease, Mode};
-use crate::stores::mailbox::Mailbox;
 
 /// Where a claim stands in the store: its key, the revision that created it, and the session that it is attached to.
 #[derive(Clone)]
@@ -44,8 +43,6 @@ pub(super) struct OwnClaim {
     pub(super) kind: Kind,
     pub(super) mode: Mode,
     pub(super) lease: Duration,
-    /// Until when it lives without another renewal.
-    pub(super) until: Moment,
     /// The end of its minimum hold.
     pub(super) closed_until: Option<Moment>,
     /// Whether its session is as long as the minimum hold. Such a session is never renewed: it must end in time if we are gone.
@@ -68,7 +65,7 @@ pub(super) struct OwnWatch {
 
 /// What a waiter waits for.
 pub(super) struct Waiting {
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) claim: Arc<Claim>,
     pub(super) blocker: Blocker,
     pub(super) watch: Option<i64>,
     /// The store's revision when the line was last read.
@@ -79,30 +76,31 @@ pub(super) struct Waiting {
     pub(super) is_woken: bool,
     /// The revision of the last event of its watch.
     pub(super) last_event: i64,
+    pub(super) look: Look,
+}
+
+/// Whether a waiter's position is being read because of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    None,
+    InFlight,
+    /// Another event came meanwhile.
+    Again,
 }
 
 impl OwnClaim {
     pub(super) fn new(claim: &Claim, slot: Slot, lease: Duration) -> OwnClaim {
-        let mut own = OwnClaim {
+        OwnClaim {
             slot,
             kind: claim.kind,
             mode: claim.mode,
             lease,
-            until: BootClock.now(),
             closed_until: None,
             is_span: false,
             waiting: None,
             is_short: false,
             watch: OwnWatch::default(),
-        };
-        own.confirm();
-        own
-    }
-
-    /// Its session was confirmed.
-    pub(super) fn confirm(&mut self) {
-        let session = &self.slot.session;
-        self.until = (session.confirmed_at() + self.lease).min(session.end_of());
+        }
     }
 
     /// The lease of a claim whose key was seen by a request that was sent at this time: that of its session, or as much as its
@@ -161,23 +159,6 @@ impl ClaimTable {
     /// The claims that are attached to this session.
     pub(super) fn of_session(&self, session: &Session) -> Vec<ClaimId> {
         self.lock().own.iter().filter(|(_, own)| std::ptr::eq(&*own.slot.session, session)).map(|(id, _)| *id).collect()
-    }
-
-    /// The sessions of these claims were confirmed for them.
-    pub(super) fn confirm(&self, ids: &[ClaimId]) {
-        let mut claims = self.lock();
-        for id in ids {
-            if let Some(own) = claims.own.get_mut(id) {
-                own.confirm();
-            }
-        }
-    }
-
-    /// The claims of this session that were to be renewed before this time.
-    pub(super) fn unrenewed(&self, session: &Session, before: Moment) -> Vec<(ClaimId, Slot)> {
-        let claims = self.lock();
-        let of_session = claims.own.iter().filter(|(_, own)| std::ptr::eq(&*own.slot.session, session));
-        of_session.filter(|(_, own)| own.until < before).map(|(id, own)| (*id, own.slot.clone())).collect()
     }
 
     /// Takes a claim out, and remembers why it ended, in one step: else a renewal in between would take it for an unknown one.

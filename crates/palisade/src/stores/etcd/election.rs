@@ -78,12 +78,6 @@ fn leader_of(first: KeyValue) -> Result<Option<Leader>> {
 }
 
 impl Locks {
-    pub(super) async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        let line = self.names.line(name);
-        let response = self.txn(txn::always(vec![txn::read_first(line.as_bytes())]), Resend::IfUnsure).await?;
-        txn::keys_of(response).into_iter().next().map_or(Ok(None), leader_of)
-    }
-
     pub(super) async fn observe(self: &Arc<Self>, name: &Name) -> Result<Observation> {
         let prefix = self.names.line(name).into_bytes();
         // An error of the server or of our rights is returned here, and not only reported by the watch.

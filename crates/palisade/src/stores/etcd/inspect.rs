@@ -2,8 +2,8 @@
 
 use super::client::cluster::{Failed, Resend};
 use super::client::proto::{RANGE, RangeRequest, RangeResponse, SortOrder, SortTarget};
-use super::client::txn::prefix_end;
-use super::entry::{Entry, Purpose};
+use super::client::txn::{self, prefix_end};
+use super::entry::{Entry, Purpose, Snapshot};
 use super::locks::Locks;
 use super::queue_rules::holders;
 use crate::error::Result;
@@ -26,7 +26,20 @@ impl Locks {
                 Ok(Page { lines, next: None })
             }
             Query::List { prefix, after } => Ok(self.list(prefix, after.as_deref()).await?),
+            Query::Leader(name) => Ok(self.leader(name).await?),
         }
+    }
+
+    /// The first key of a line, unless that only keeps the name closed.
+    async fn leader(&self, name: &Name) -> Result<Page, Failed> {
+        let reading = txn::always(vec![txn::read_first(self.names.line(name).as_bytes())]);
+        let line = Snapshot::of(self.txn(reading, Resend::IfUnsure).await?)?;
+        let mut view = view(name, &line.entries);
+        if let (Some(view), Some(first)) = (&mut view, line.first()) {
+            view.holders.iter_mut().for_each(|holder| holder.owner = first.leader().value);
+            view.holders.retain(|_| first.purpose == Purpose::Claim);
+        }
+        Ok(Page { lines: view.into_iter().collect(), next: None })
     }
 
     async fn range(&self, from: Vec<u8>, to: Vec<u8>, limit: i64) -> Result<RangeResponse, Failed> {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use super::batch::{self, Batcher};
 use super::claims::{ClaimTable, OwnClaim, Slot};
@@ -19,8 +20,7 @@ use super::session::{Session, Sessions};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::store::{ClaimId, Event, Gone, Woken};
-use crate::stores::events::Events;
+use crate::store::{ClaimId, ClientHandle, Gone};
 
 pub(super) struct Locks {
     pub(super) names: Names,
@@ -31,20 +31,35 @@ pub(super) struct Locks {
     pub(super) keys: KeyPool,
     pub(super) own_watches: OwnWatches,
     pub(super) deletes: PendingDeletes,
-    pub(super) events: Arc<Events>,
+    client: Arc<OnceLock<ClientHandle>>,
     batcher: OnceLock<Arc<Batcher>>,
+    limits: Limits,
+}
+
+/// How many requests of one client are in flight at the most. Others wait in the client, in order. Releases have permits of their own,
+/// so that they never wait for claims.
+struct Limits {
+    claims: Arc<Semaphore>,
+    releases: Arc<Semaphore>,
+    others: Semaphore,
+}
+
+impl Limits {
+    fn new() -> Limits {
+        let full_batches = || Arc::new(Semaphore::new(128));
+        Limits { claims: full_batches(), releases: full_batches(), others: Semaphore::new(64) }
+    }
 }
 
 impl Locks {
     pub(super) fn new(settings: Settings) -> Result<Arc<Locks>> {
         let cluster = Cluster::new(&settings.endpoints)?;
-        let events = Arc::new(Events::default());
-        let told = Arc::clone(&events);
-        let watches = Watches::new(&cluster, move |contact| {
-            told.push(match contact {
-                Contact::Lost => Event::CutOff,
-                Contact::Restored => Event::Restored,
-            });
+        let client = Arc::new(OnceLock::<ClientHandle>::new());
+        let told = Arc::clone(&client);
+        let watches = Watches::new(&cluster, move |contact| match (told.get(), contact) {
+            (Some(client), Contact::Lost) => client.contact_lost(),
+            (Some(client), Contact::Restored) => client.contact_regained(),
+            (None, _) => {}
         });
         let locks = Arc::new(Locks {
             names: settings.names,
@@ -55,8 +70,9 @@ impl Locks {
             keys: KeyPool::default(),
             own_watches: OwnWatches::default(),
             deletes: PendingDeletes::default(),
-            events,
+            client,
             batcher: OnceLock::new(),
+            limits: Limits::new(),
         });
         let weak = Arc::downgrade(&locks);
         locks.cluster.on_rollback(move || {
@@ -67,20 +83,41 @@ impl Locks {
         Ok(locks)
     }
 
-    pub(super) fn attach(&self, runtime: &Handle) {
-        let _ = self.batcher.set(batch::batcher(&self.cluster, runtime));
+    pub(super) fn attach(&self, client: ClientHandle) {
+        // Told once.
+        let _ = self.client.set(client);
+    }
+
+    /// The client, which a store without one does not have.
+    pub(super) fn client(&self) -> Option<&ClientHandle> {
+        self.client.get()
     }
 
     pub(super) async fn txn(&self, txn: TxnRequest, resend: Resend) -> Result<TxnResponse, Failed> {
+        let _permit = self.limits.others.acquire().await;
         self.cluster.call(TXN, txn, resend).await
     }
 
-    /// Sends a claim or a release, with others if some are in flight.
-    pub(super) async fn send(&self, key: &LockKey, txn: TxnRequest, resend: Resend) -> Result<(TxnResponse, Sent), Failed> {
-        let batcher = Arc::clone(self.batcher.get_or_init(|| batch::batcher(&self.cluster, &Handle::current())));
-        let request = batch::Request { line: key.line.clone(), txn, resend };
+    /// Sends the request of a claim, with others if some are in flight; unless its caller has left before.
+    pub(super) async fn send_claim(&self, claim: ClaimId, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
+        let request = batch::Request { line: key.line.clone(), txn, resend: Resend::IfUnsure, claim: Some(claim) };
+        self.send(&self.limits.claims, request).await
+    }
+
+    /// Sends the deletion of a claim's key, with others if some are in flight.
+    pub(super) async fn send_release(&self, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
+        let request = batch::Request { line: key.line.clone(), txn, resend: Resend::Never, claim: None };
+        self.send(&self.limits.releases, request).await
+    }
+
+    async fn send(&self, limit: &Arc<Semaphore>, request: batch::Request) -> Result<(TxnResponse, Sent), Failed> {
+        let batcher = self.batcher.get_or_init(|| batch::batcher(&self.cluster, &self.client, &Handle::current()));
+        let (batcher, limit) = (Arc::clone(batcher), Arc::clone(limit));
         // As a task: no other request waits for this one's caller to be polled.
-        let sending = in_task(async move { Ok(batcher.ask(request).await) });
+        let sending = in_task(async move {
+            let _permit = limit.acquire().await;
+            Ok(batcher.ask(request).await)
+        });
         sending.await?.unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
     }
 
@@ -131,10 +168,10 @@ impl Locks {
 
     /// A claim has ended without its owner, which is told.
     pub(super) fn ended(&self, claim: ClaimId, why: Gone) {
-        let Some(own) = self.record_end(claim, why) else { return };
-        self.events.push(Event::Gone { claim, why });
-        if let Some(waiting) = own.waiting {
-            waiting.mailbox.push(Woken::Ask);
+        if self.record_end(claim, why).is_some()
+            && let Some(client) = self.client()
+        {
+            client.gone(claim, why);
         }
     }
 

@@ -14,7 +14,7 @@ use super::client::{spawn, txn};
 use super::locks::Locks;
 use super::position::MANY;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ClaimId, Gone, Woken};
+use crate::store::{ClaimId, Gone};
 
 /// How old a claim is when its key is watched.
 const UNWATCHED: Duration = Duration::from_millis(100);
@@ -108,18 +108,16 @@ impl Locks {
             WatchEvent::Deleted(kv) if kv.mod_revision <= own.slot.revision => {}
             WatchEvent::Deleted(_) => {
                 own.watch.is_verified = false;
-                let mailbox = own.waiting.as_ref().map(|waiting| Arc::clone(&waiting.mailbox));
-                let (weak, slot) = (Arc::downgrade(self), own.slot.clone());
-                drop(claims);
-                match mailbox {
+                if let Some(waiting) = &mut own.waiting {
                     // Its next look finds out.
-                    Some(mailbox) => mailbox.push(Woken::Ask),
-                    None => spawn(async move {
-                        if let Some(locks) = weak.upgrade() {
-                            locks.classify_loss(claim, &slot).await;
-                        }
-                    }),
+                    return self.look(waiting);
                 }
+                let (weak, slot) = (Arc::downgrade(self), own.slot.clone());
+                spawn(async move {
+                    if let Some(locks) = weak.upgrade() {
+                        locks.classify_loss(claim, &slot).await;
+                    }
+                });
             }
         }
     }

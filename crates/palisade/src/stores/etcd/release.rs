@@ -70,7 +70,7 @@ impl Locks {
             key.write_begins();
         }
         let deleting = txn::only_if(is_ours(key, fence), txn::delete(&key.bytes));
-        match self.send(key, deleting, Resend::Never).await {
+        match self.send_release(key, deleting).await {
             Ok((response, _)) => {
                 if fence.is_none() {
                     key.write_resolved();

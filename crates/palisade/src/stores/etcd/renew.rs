@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::claim::place;
 use super::claims::Slot;
 use super::client::cluster::Resend;
-use super::client::{spawn, txn};
+use super::client::txn;
 use super::entry::Purpose;
 use super::locks::{Locks, gone};
 use super::own_watches::Unverified;
@@ -20,8 +20,6 @@ use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ClaimId, ClaimRef, Gone, Grant, Standing};
 
-/// A claim that is not renewed is ended by us only so long after its time: its holder has been told by then.
-const GRACE: Duration = Duration::from_millis(100);
 /// How often a key is moved anew because the session was gone.
 const ATTEMPTS: usize = 3;
 
@@ -111,13 +109,8 @@ impl Locks {
             let locks = Arc::clone(self);
             renewing.spawn(async move {
                 let renewed = locks.sessions.renew(&session, lease).await;
-                match renewed {
-                    Ok(false) => locks.session_ended(&session),
-                    Ok(true) => {
-                        locks.claims.confirm(&claims);
-                        locks.end_unrenewed(&session);
-                    }
-                    Err(_) => {}
+                if let Ok(false) = renewed {
+                    locks.session_ended(&session);
                 }
                 (claims, renewed.err())
             });
@@ -129,20 +122,6 @@ impl Locks {
             }
         }
         failed
-    }
-
-    /// Ends the claims of a session that were not renewed in their time: the session lives on by the others, so that the
-    /// server does not end them.
-    fn end_unrenewed(self: &Arc<Self>, session: &Session) {
-        for (claim, slot) in self.claims.unrenewed(session, BootClock.now().before(GRACE)) {
-            self.ended(claim, Gone::Expired);
-            let locks = Arc::clone(self);
-            spawn(async move {
-                if locks.delete(&slot.key.bytes, slot.revision).await.is_err() {
-                    locks.delete_later(claim, &slot.key, Some(slot.revision), Duration::ZERO);
-                }
-            });
-        }
     }
 
     fn known(&self, claim: &ClaimRef) -> Known {
@@ -188,14 +167,9 @@ impl Locks {
             // Its session lives: so another client ended just this claim.
             return Standing::Gone(self.why_gone(claim, Gone::Revoked));
         }
-        let mut claims = self.claims.lock();
-        match claims.own.get_mut(&claim) {
-            Some(own) => {
-                if own.is_span {
-                    own.until = asked + own.lease;
-                }
-                Standing::Held(Grant { fence: own.slot.fence(), lease: own.lease_from(asked) })
-            }
+        let claims = self.claims.lock();
+        match claims.own.get(&claim) {
+            Some(own) => Standing::Held(Grant { fence: own.slot.fence(), lease: own.lease_from(asked) }),
             None => Standing::Gone(claims.end_reason(claim).unwrap_or(Gone::Expired)),
         }
     }
@@ -219,9 +193,11 @@ impl Locks {
         let id = claim.claim.id;
         let mut attempt = 1;
         loop {
-            let known = self.claims.lock().own.get(&id).map(|own| (own.slot.clone(), own.until, own.is_span));
-            let Some((mut slot, until, is_span)) = known else { return self.find(claim).await };
+            let known = self.claims.lock().own.get(&id).map(|own| (own.slot.clone(), own.is_span));
+            let Some((mut slot, is_span)) = known else { return self.find(claim).await };
             let full = self.full_session(&claim.claim).await?;
+            // A key must not end sooner than its holder counts on.
+            let until = slot.session.end_of().min(BootClock.now() + claim.claim.lease);
             if !self.sessions.outlasts(&full, until).await? {
                 self.session_ended(&full);
                 if attempt == ATTEMPTS {

@@ -64,7 +64,7 @@ impl Session {
         Lease { length, counted_from: Some(at) }
     }
 
-    pub(super) fn confirmed_at(&self) -> Moment {
+    fn confirmed_at(&self) -> Moment {
         self.confirmed().at
     }
 

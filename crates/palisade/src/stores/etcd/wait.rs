@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::claim::{place, span_of};
-use super::claims::{OwnClaim, Slot, Waiting};
+use super::claims::{Look, OwnClaim, Slot, Waiting};
 use super::client::cluster::Failed;
 use super::client::proto::KeyValue;
 use super::client::watch::WatchEvent;
@@ -15,8 +15,7 @@ use super::position::{Position, Waiter};
 use super::queue_rules::Blocker;
 use crate::error::Result;
 use crate::lease::{BootClock, Clock};
-use crate::store::{Claim, ClaimId, Gone, Mode, Standing, Woken};
-use crate::stores::mailbox::PutsBack;
+use crate::store::{Claim, ClaimId, Gone, Mode, Standing};
 
 /// How often a waiter's grant is tried anew because its session was gone.
 const ATTEMPTS: usize = 3;
@@ -26,30 +25,47 @@ const ATTEMPTS: usize = 3;
 const UNSEEN: Duration = Duration::from_millis(100);
 
 impl Locks {
-    /// Returns when a claim holds, or is worth a renewal.
-    pub(super) async fn wake(self: &Arc<Self>, claim: &Claim) -> Woken {
-        loop {
-            let mailbox = {
-                let claims = self.claims.lock();
-                let waiting = claims.own.get(&claim.id).and_then(|own| own.waiting.as_ref());
-                let Some(waiting) = waiting else { return Woken::Ask };
-                Arc::clone(&waiting.mailbox)
-            };
-            let woken = mailbox.next().await;
-            // If this future is dropped half-way, the next one finds the push again.
-            let kept = PutsBack::new(&mailbox, woken);
-            let standing = self.stand(claim).await;
-            kept.seen_to();
-            match standing {
-                Ok(Some(Standing::Held(grant))) => return Woken::Granted(grant.fence),
-                Ok(Some(Standing::Waiting(_))) => {}
-                Ok(Some(Standing::Gone(_)) | None) | Err(_) => return Woken::Ask,
+    /// Reads where a waiter stands, because of an event, and tells the client. If that is in flight already, it is read once more
+    /// after that.
+    pub(super) fn look(self: &Arc<Self>, waiting: &mut Waiting) {
+        waiting.look = match waiting.look {
+            Look::None => Look::InFlight,
+            Look::InFlight | Look::Again => return waiting.look = Look::Again,
+        };
+        let (weak, claim) = (Arc::downgrade(self), Arc::clone(&waiting.claim));
+        let Some(client) = self.client() else { return };
+        client.while_waiting(claim.id, async move {
+            let ends = LookEnds { locks: weak, claim: claim.id };
+            while let Some(locks) = ends.locks.upgrade() {
+                locks.tell_standing(&claim).await;
+                if !locks.looks_again(claim.id) {
+                    return;
+                }
             }
+        });
+    }
+
+    async fn tell_standing(self: &Arc<Self>, claim: &Arc<Claim>) {
+        let Some(client) = self.client() else { return };
+        match self.stand(claim).await {
+            Ok(Some(Standing::Held(grant))) => client.granted(claim.id, grant.fence),
+            Ok(Some(Standing::Waiting(_))) => {}
+            Ok(Some(Standing::Gone(_)) | None) | Err(_) => client.ask_again(claim.id),
         }
     }
 
+    fn looks_again(&self, claim: ClaimId) -> bool {
+        let mut claims = self.claims.lock();
+        let waiting = claims.own.get_mut(&claim).and_then(|own| own.waiting.as_mut());
+        waiting.is_some_and(|waiting| {
+            let again = waiting.look == Look::Again;
+            waiting.look = if again { Look::InFlight } else { Look::None };
+            again
+        })
+    }
+
     /// Asks the store where a waiting claim stands, and notes the answer; `None` for a claim that is not known here.
-    pub(super) async fn stand(self: &Arc<Self>, claim: &Claim) -> Result<Option<Standing>> {
+    pub(super) async fn stand(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Standing>> {
         let mut attempt = 1;
         loop {
             let Some(waiter) = self.waiter(claim.id) else { return Ok(None) };
@@ -69,7 +85,12 @@ impl Locks {
     }
 
     /// Notes where a waiter stands. A late answer changes nothing: the claim may have been given back, or hold by now.
-    async fn take_position(self: &Arc<Self>, claim: &Claim, waiter: &Waiter, position: Position) -> Result<Standing, Failed> {
+    async fn take_position(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        waiter: &Waiter,
+        position: Position,
+    ) -> Result<Standing, Failed> {
         let slot = &waiter.slot;
         match position {
             Position::Missing => {
@@ -146,15 +167,15 @@ impl Locks {
     }
 
     /// Notes a claim that waits, and watches what it waits for.
-    pub(super) fn wait(self: &Arc<Self>, claim: &Claim, slot: &Slot, blocker: Blocker, line: &Snapshot) {
+    pub(super) fn wait(self: &Arc<Self>, claim: &Arc<Claim>, slot: &Slot, blocker: Blocker, line: &Snapshot) {
         let mut claims = self.claims.lock();
         let own = claims.own.entry(claim.id).or_insert_with(|| OwnClaim::new(claim, slot.clone(), claim.wait_lease()));
         own.slot = slot.clone();
-        own.confirm();
         let is_new = own.waiting.is_none() && own.watch.id.is_none();
         let before = own.waiting.take();
         let mut waiting = Waiting {
-            mailbox: before.as_ref().map(|before| Arc::clone(&before.mailbox)).unwrap_or_default(),
+            claim: Arc::clone(claim),
+            look: before.as_ref().map_or(Look::None, |before| before.look),
             watch: before.as_ref().and_then(|before| before.watch),
             last_event: before.as_ref().map_or(0, |before| before.last_event),
             seen: line.revision,
@@ -171,7 +192,7 @@ impl Locks {
         }
         if waiting.last_event > line.revision {
             // The read does not show this event, and it is not reported again.
-            waiting.mailbox.push(Woken::Ask);
+            self.look(&mut waiting);
         }
         own.waiting = Some(waiting);
         drop(claims);
@@ -227,9 +248,7 @@ impl Locks {
             }
         };
         if look {
-            let mailbox = Arc::clone(&waiting.mailbox);
-            drop(claims);
-            mailbox.push(Woken::Ask);
+            self.look(waiting);
         }
     }
 }
@@ -247,11 +266,25 @@ fn lets_others_on(kv: &KeyValue) -> bool {
 async fn look_later(locks: Weak<Locks>, claim: ClaimId, watch: Option<i64>) {
     tokio::time::sleep(UNSEEN).await;
     let Some(locks) = locks.upgrade() else { return };
-    let claims = locks.claims.lock();
-    let Some(waiting) = claims.own.get(&claim).and_then(|own| own.waiting.as_ref()) else { return };
+    let mut claims = locks.claims.lock();
+    let Some(waiting) = claims.own.get_mut(&claim).and_then(|own| own.waiting.as_mut()) else { return };
     if waiting.watch == watch && !waiting.is_woken {
-        let mailbox = Arc::clone(&waiting.mailbox);
-        drop(claims);
-        mailbox.push(Woken::Ask);
+        locks.look(waiting);
+    }
+}
+
+/// Marks the end of a look, also of one that is dropped because its claim does not wait any more.
+struct LookEnds {
+    locks: Weak<Locks>,
+    claim: ClaimId,
+}
+
+impl Drop for LookEnds {
+    fn drop(&mut self) {
+        if let Some(locks) = self.locks.upgrade()
+            && let Some(waiting) = locks.claims.lock().own.get_mut(&self.claim).and_then(|own| own.waiting.as_mut())
+        {
+            waiting.look = Look::None;
+        }
     }
 }
