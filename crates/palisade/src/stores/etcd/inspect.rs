@@ -1,11 +1,11 @@
-//! What people see of the lines.
+//! What operators see of the lines.
 
-use super::entry::{Entry, Purpose};
-use super::members::{Again, Failed};
-use super::proto::{RANGE, RangeRequest, RangeResponse, SortOrder, SortTarget};
-use super::shared::Shared;
-use super::standing::holders;
-use super::txn::prefix_end;
+use super::client::cluster::{Failed, Resend};
+use super::client::proto::{RANGE, RangeRequest, RangeResponse, SortOrder, SortTarget};
+use super::client::txn::{self, prefix_end};
+use super::entry::{Entry, Purpose, Snapshot};
+use super::locks::Locks;
+use super::queue_rules::holders;
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{Kind, LineView, Page, Query};
@@ -13,24 +13,37 @@ use crate::store::{Kind, LineView, Page, Query};
 /// How many keys one page reads.
 const KEYS: i64 = 1000;
 
-impl Shared {
+impl Locks {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::Show(name) => {
-                let (line, _) = self.read_line(self.settings.line(name).as_bytes()).await?;
+                let line = self.read_line(self.names.line(name).as_bytes()).await?.entries;
                 let mut lines: Vec<LineView> = view(name, &line).into_iter().collect();
                 let shown = line.iter().filter(|entry| entry.purpose != Purpose::Sealed);
                 for (holder, entry) in lines.iter_mut().flat_map(|view| &mut view.holders).zip(shown) {
-                    holder.lease_left = self.sessions.left(entry.lease).await?;
+                    holder.lease_left = self.cluster.lease_left(entry.lease).await?;
                 }
                 Ok(Page { lines, next: None })
             }
             Query::List { prefix, after } => Ok(self.list(prefix, after.as_deref()).await?),
+            Query::Leader(name) => Ok(self.leader(name).await?),
         }
     }
 
+    /// The first key of a line, unless that only keeps the name closed.
+    async fn leader(&self, name: &Name) -> Result<Page, Failed> {
+        let reading = txn::always(vec![txn::read_first(self.names.line(name).as_bytes())]);
+        let line = Snapshot::of(self.txn(reading, Resend::IfUnsure).await?)?;
+        let mut view = view(name, &line.entries);
+        if let (Some(view), Some(first)) = (&mut view, line.first()) {
+            view.holders.iter_mut().for_each(|holder| holder.owner = first.leader().value);
+            view.holders.retain(|_| first.purpose == Purpose::Claim);
+        }
+        Ok(Page { lines: view.into_iter().collect(), next: None })
+    }
+
     async fn range(&self, from: Vec<u8>, to: Vec<u8>, limit: i64) -> Result<RangeResponse, Failed> {
-        let question = RangeRequest {
+        let request = RangeRequest {
             key: from,
             range_end: to,
             limit,
@@ -38,20 +51,20 @@ impl Shared {
             sort_target: SortTarget::Key.into(),
             ..RangeRequest::default()
         };
-        self.members.ask(RANGE, question, Again::Freely).await
+        self.cluster.call(RANGE, request, Resend::IfUnsure).await
     }
 
-    /// One page, from the line on whose keys begin with `after`.
+    /// One page, from the line whose keys begin with `after`.
     async fn list(&self, beginning: &str, after: Option<&str>) -> Result<Page, Failed> {
-        let begins = self.settings.names_from(beginning).into_bytes();
+        let begins = self.names.names_from(beginning).into_bytes();
         let from = after.map_or_else(|| begins.clone(), |after| after.as_bytes().to_vec());
-        // Without a prefix every key of the server is ours to look at.
+        // Without a prefix every key of the server is listed.
         let from = if from.is_empty() { vec![0] } else { from };
         let response = self.range(from, prefix_end(&begins), KEYS).await?;
         let more = response.more;
         let mut lines: Vec<(Name, Vec<_>)> = Vec::new();
         for kv in response.kvs {
-            let Some(name) = self.settings.name(&kv.key) else { continue };
+            let Some(name) = self.names.name(&kv.key) else { continue };
             match lines.last_mut() {
                 Some((last, kvs)) if *last == name => kvs.push(kv),
                 _ => lines.push((name, vec![kv])),
@@ -59,7 +72,7 @@ impl Shared {
         }
         let mut page = Page::default();
         if more && let Some((last, kvs)) = lines.pop() {
-            let line = self.settings.line(&last);
+            let line = self.names.line(&last);
             if lines.is_empty() {
                 // One line fills the page: it is read as a whole, and the next page begins behind it.
                 let whole = self.range(line.clone().into_bytes(), prefix_end(line.as_bytes()), 0).await?;
@@ -77,7 +90,7 @@ impl Shared {
     }
 }
 
-/// A line as people see it; `None` when nobody holds it or waits for it.
+/// A line for operators; `None` when it has neither holders nor waiters.
 fn view(name: &Name, line: &[Entry]) -> Option<LineView> {
     let line: Vec<&Entry> = line.iter().filter(|entry| entry.purpose != Purpose::Sealed).collect();
     let first = line.first()?;

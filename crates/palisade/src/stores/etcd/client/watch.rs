@@ -1,8 +1,8 @@
 //! The one watch stream of a client, with all its watches.
 //!
-//! A watch is opened at the present, and whoever opened it reads again once it is: a watch that is opened in the past is served by
-//! a loop of the server's that runs every 100 ms. For the same reason a stream that broke is not resumed: all its watches are
-//! opened anew, and whoever has one is told to read again. So neither compaction nor another member can hide anything.
+//! A watch is opened at the present, and its owner reads again once it is open: a watch that is opened in the past is served by
+//! a loop of the server that runs every 100 ms. For the same reason a broken stream is not resumed: all its watches are
+//! opened anew, and their owners are told to read again. So neither compaction nor another member can hide anything.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,26 +10,26 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
-use super::members::Members;
+use super::cluster::Cluster;
+use super::idle_watches::{IdleWatches, Reported};
 use super::proto::{
     KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchVerb,
 };
-use super::resting::{Resting, Since};
+use super::spawn;
 use crate::error::ErrorKind;
 use crate::lease::{BootClock, Clock, Moment};
 
 /// Between two attempts to open the stream.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// How long the stream may leave a question unanswered. Others look for themselves then: they do not wait for the connection's own
-/// pings, which come more seldom than a short lease ends.
+/// How long the stream may leave a progress request unanswered. The pings of the connection come too seldom for short leases.
 const SILENT: Duration = Duration::from_secs(2);
 
 /// After a login that changed nothing, a denial is believed for so long.
 const BELIEVED: Duration = Duration::from_secs(30);
 
-/// What a watch tells.
-pub(super) enum Told<'a> {
+/// What a watch reports.
+pub(crate) enum WatchEvent<'a> {
     /// It sees everything after this revision; for the first time, or again after it had broken.
     Opened(i64),
     /// It sees nothing until it is opened again.
@@ -38,37 +38,37 @@ pub(super) enum Told<'a> {
     Deleted(&'a KeyValue),
     /// A key was written.
     Changed(&'a KeyValue),
-    /// All that happened up to some revision has been told: what one transaction did is never torn apart by it.
+    /// Everything up to some revision has been reported. A transaction is never split by it.
     Settled,
-    /// The server denies the right to watch: nothing more is told.
+    /// The server denies the right to watch: nothing more is reported.
     Denied,
 }
 
-pub(super) type Sink = Arc<dyn Fn(Told<'_>) + Send + Sync>;
+pub(super) type Handler = Arc<dyn Fn(WatchEvent<'_>) + Send + Sync>;
 
-/// What becomes of the stream, for whoever must hear of it.
-pub(super) enum Contact {
+/// What becomes of the stream.
+pub(crate) enum Contact {
     Lost,
     Restored,
 }
 
-pub(super) struct Watcher {
-    pub(super) members: Arc<Members>,
+pub(crate) struct Watches {
+    cluster: Arc<Cluster>,
     state: Mutex<State>,
-    contact: Box<dyn Fn(Contact) + Send + Sync>,
+    on_contact: Box<dyn Fn(Contact) + Send + Sync>,
     hung: Arc<Notify>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) watches: HashMap<i64, Watch>,
-    /// Those among them that nobody needs just now.
-    pub(super) resting: Resting,
+    /// Those among them that have no owner just now.
+    pub(super) idle: IdleWatches,
     /// Never used twice, not even on another stream.
     last_id: i64,
     pub(super) out: Option<mpsc::UnboundedSender<WatchRequest>>,
     pub(super) running: bool,
-    /// Since when a sign of life is awaited.
+    /// Since when the stream owes an answer to a progress request.
     asked: Option<Moment>,
     /// When a denial last made us log in again.
     logged_in: Option<Moment>,
@@ -77,9 +77,9 @@ pub(super) struct State {
 pub(super) struct Watch {
     pub(super) key: Vec<u8>,
     range_end: Vec<u8>,
-    pub(super) sink: Sink,
-    /// What it has seen; none until it is open.
-    pub(super) since: Option<Since>,
+    pub(super) handler: Handler,
+    /// What it has reported; none until it is open.
+    pub(super) reported: Option<Reported>,
 }
 
 impl Watch {
@@ -95,19 +95,16 @@ impl State {
         if self.watches.remove(&id).is_some()
             && let Some(out) = &self.out
         {
-            let _ = out.send(cancel(id));
+            let cancel = WatchVerb::Cancel(WatchCancelRequest { watch_id: id });
+            let _ = out.send(WatchRequest { verb: Some(cancel) });
         }
     }
 }
 
-fn cancel(id: i64) -> WatchRequest {
-    WatchRequest { verb: Some(WatchVerb::Cancel(WatchCancelRequest { watch_id: id })) }
-}
-
-impl Watcher {
-    pub(super) fn new(members: &Arc<Members>, contact: impl Fn(Contact) + Send + Sync + 'static) -> Arc<Watcher> {
-        let contact = Box::new(contact);
-        Arc::new(Watcher { members: Arc::clone(members), state: Mutex::default(), contact, hung: Arc::default() })
+impl Watches {
+    pub(crate) fn new(cluster: &Arc<Cluster>, on_contact: impl Fn(Contact) + Send + Sync + 'static) -> Arc<Watches> {
+        let on_contact = Box::new(on_contact);
+        Arc::new(Watches { cluster: Arc::clone(cluster), state: Mutex::default(), on_contact, hung: Arc::default() })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -115,34 +112,34 @@ impl Watcher {
     }
 
     /// Watches a key, or all keys up to the end of a range, until it is closed.
-    pub(super) fn open(
+    pub(crate) fn open(
         self: &Arc<Self>,
         key: Vec<u8>,
         range_end: Vec<u8>,
-        sink: impl Fn(Told<'_>) + Send + Sync + 'static,
+        handler: impl Fn(WatchEvent<'_>) + Send + Sync + 'static,
     ) -> i64 {
-        let watch = Watch { key, range_end, sink: Arc::new(sink), since: None };
+        let watch = Watch { key, range_end, handler: Arc::new(handler), reported: None };
         let mut state = self.lock();
         state.last_id += 1;
         let id = state.last_id;
         if let Some(out) = &state.out {
-            // If it cannot be sent, the stream is just being opened anew, with all watches.
+            // If it cannot be sent, the stream is being opened anew, with all watches.
             let _ = out.send(watch.create(id));
         }
         state.watches.insert(id, watch);
         if !std::mem::replace(&mut state.running, true) {
-            self.members.lanes.spawn(run(Arc::downgrade(self), Arc::clone(&self.members)));
+            spawn(run(Arc::downgrade(self), Arc::clone(&self.cluster)));
         }
         id
     }
 
-    pub(super) fn close(&self, id: i64) {
+    pub(crate) fn close(&self, id: i64) {
         self.lock().close(id);
     }
 
-    /// Asks the stream for a sign of life. One that has left the last such question unanswered is given up, and whoever relies on
-    /// its watches hears it before this returns.
-    pub(super) fn ask_for_life(&self) {
+    /// Asks the stream for a sign of life. A stream that has not answered the last such request is given up, and the handlers
+    /// of its watches hear so before this returns.
+    pub(crate) fn check_alive(&self) {
         let now = BootClock.now();
         let is_hung = {
             let mut state = self.lock();
@@ -162,12 +159,12 @@ impl Watcher {
         }
     }
 
-    /// Begins a stream: what is to be sent, all watches first.
+    /// Begins a stream. The answer is what it sends: all watches first.
     pub(super) fn begin(&self) -> mpsc::UnboundedReceiver<WatchRequest> {
         let (out, requests) = mpsc::unbounded_channel();
         let mut state = self.lock();
         state.asked = None;
-        state.none_rests();
+        state.drop_idle();
         for (id, watch) in &state.watches {
             let _ = out.send(watch.create(*id));
         }
@@ -185,22 +182,22 @@ impl Watcher {
         state.running
     }
 
-    /// Whoever is to hear of a message. What it says of its watch is taken up first, in the same step.
-    fn sink(&self, message: &WatchResponse) -> Option<Sink> {
+    /// The handler of a message. Its watch notes the message first, in the same step.
+    fn handler(&self, message: &WatchResponse) -> Option<Handler> {
         let mut state = self.lock();
         let watch = state.watches.get_mut(&message.watch_id)?;
         watch.note(message);
-        Some(Arc::clone(&watch.sink))
+        Some(Arc::clone(&watch.handler))
     }
 
     pub(super) fn close_all(&self) {
-        let sinks: Vec<Sink> = {
+        let handlers: Vec<Handler> = {
             let mut state = self.lock();
             state.out = None;
-            state.none_rests();
-            state.watches.values().map(|watch| Arc::clone(&watch.sink)).collect()
+            state.drop_idle();
+            state.watches.values().map(|watch| Arc::clone(&watch.handler)).collect()
         };
-        sinks.iter().for_each(|sink| sink(Told::Closed));
+        handlers.iter().for_each(|handler| handler(WatchEvent::Closed));
     }
 
     fn may_log_in(&self) -> bool {
@@ -213,87 +210,87 @@ impl Watcher {
         true
     }
 
-    /// Takes a message; `false` when the stream must be opened anew.
-    pub(super) fn take(&self, message: &WatchResponse) -> bool {
+    /// Handles a message; `false` when the stream must be opened anew.
+    pub(super) fn receive(&self, message: &WatchResponse) -> bool {
         self.lock().asked = None;
         if message.canceled && message.cancel_reason.contains("permission denied") {
-            // A login that has run out is told in the same words.
-            if self.members.logs_in() && self.may_log_in() {
+            // An expired login is reported in the same words.
+            if self.cluster.logs_in() && self.may_log_in() {
                 return false;
             }
-            // Those who wait ask by the clock instead.
+            // Waiters ask by the clock instead.
             tracing::warn!("the server denies the right to watch the keys of a lock; see docs/stores/etcd.md");
             let watch = self.lock().watches.remove(&message.watch_id);
             if let Some(watch) = watch {
-                (watch.sink)(Told::Denied);
+                (watch.handler)(WatchEvent::Denied);
             }
             return true;
         }
-        // One that was closed meanwhile has none; a number below zero is no watch's: the server refuses it as a whole.
-        let Some(sink) = self.sink(message) else { return !(message.canceled && message.watch_id < 0) };
+        // A watch that was closed meanwhile has no handler. A number below zero means that the server refuses the stream.
+        let Some(handler) = self.handler(message) else { return !(message.canceled && message.watch_id < 0) };
         if message.canceled {
             tracing::debug!(reason = %message.cancel_reason, "the server ended a watch");
             return false;
         }
         if message.created {
-            sink(Told::Opened(message.header.as_ref().map_or(0, |header| header.revision)));
+            handler(WatchEvent::Opened(message.header.as_ref().map_or(0, |header| header.revision)));
         }
         for event in &message.events {
             match &event.kv {
-                Some(kv) if event.is_deletion() => sink(Told::Deleted(kv)),
-                Some(kv) => sink(Told::Changed(kv)),
+                Some(kv) if event.is_deletion() => handler(WatchEvent::Deleted(kv)),
+                Some(kv) => handler(WatchEvent::Changed(kv)),
                 None => {}
             }
         }
         if !message.events.is_empty() {
-            sink(Told::Settled);
+            handler(WatchEvent::Settled);
         }
         true
     }
 }
 
-/// Keeps the stream open for as long as there is something to watch.
-async fn run(watcher: Weak<Watcher>, members: Arc<Members>) {
+/// Keeps the stream open while there is something to watch.
+async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
     let (mut failures, mut was_open) = (0_u32, false);
-    let Some(hung) = watcher.upgrade().map(|watcher| Arc::clone(&watcher.hung)) else { return };
+    let Some(hung) = watches.upgrade().map(|watches| Arc::clone(&watches.hung)) else { return };
     loop {
-        let Some(requests) = watcher.upgrade().and_then(|watcher| watcher.is_needed().then(|| watcher.begin())) else { return };
-        let place = members.current();
-        let error = match members.open::<_, WatchResponse>(place, WATCH, requests).await {
+        let Some(requests) = watches.upgrade().and_then(|watches| watches.is_needed().then(|| watches.begin())) else { return };
+        let member = cluster.current();
+        let error = match cluster.open::<_, WatchResponse>(member, WATCH, requests).await {
             Err(error) => error,
             Ok(mut messages) => {
-                // Also where it could not be opened at first: whoever holds does not know what happened before.
+                // Also where it could not be opened at first: holders do not know what happened before.
                 if (std::mem::replace(&mut was_open, true) || failures > 0)
-                    && let Some(watcher) = watcher.upgrade()
+                    && let Some(watches) = watches.upgrade()
                 {
-                    (watcher.contact)(Contact::Restored);
+                    (watches.on_contact)(Contact::Restored);
                 }
                 loop {
                     let next = tokio::select! {
                         next = messages.message() => next,
                         () = hung.notified() => {
-                            members.turn_from(place);
-                            break members.silent(place);
+                            cluster.turn_from(member);
+                            break cluster.silent(member);
                         }
                     };
-                    let Some(watcher) = watcher.upgrade() else { return };
+                    let Some(watches) = watches.upgrade() else { return };
                     match next {
-                        Ok(Some(message)) if watcher.take(&message) => failures = 0,
-                        // Perhaps our login is not taken any more.
+                        Ok(Some(message)) if watches.receive(&message) => failures = 0,
+                        // The server may not accept our login any more.
                         Ok(Some(message)) => {
-                            break members.stream_ended(place, &tonic::Status::unauthenticated(message.cancel_reason));
+                            break cluster.stream_ended(member, &tonic::Status::unauthenticated(message.cancel_reason));
                         }
-                        Ok(None) => break members.stream_ended(place, &tonic::Status::unavailable("the stream has ended")),
-                        Err(status) => break members.stream_ended(place, &status),
+                        Ok(None) => break cluster.stream_ended(member, &tonic::Status::unavailable("the stream has ended")),
+                        Err(status) => break cluster.stream_ended(member, &status),
                     }
                 }
             }
         };
-        let Some(strong) = watcher.upgrade() else { return };
+        let Some(strong) = watches.upgrade() else { return };
         strong.close_all();
         failures += 1;
         if failures == 2 && *error.kind() == ErrorKind::Unavailable {
-            (strong.contact)(Contact::Lost);
+            (strong.on_contact)(Contact::Lost);
         }
         drop(strong);
         tracing::debug!(%error, "the watch stream has ended");

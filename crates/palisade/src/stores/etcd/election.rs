@@ -1,8 +1,8 @@
-//! Elections: the first key of a line leads, and its value is what it proclaims. So Go's `concurrency.Election` and `etcdctl elect` have
-//! it.
+//! Elections, in the format of Go's `concurrency.Election` and `etcdctl elect`: the first key of a line leads, and its value is what it
+//! proclaims.
 //!
-//! An observer watches the whole line and keeps it in mind, so that it can tell each leader in turn without a question. When its watch
-//! is opened, for the first time or again, it reads the line; what the watch tells of earlier revisions is in there.
+//! An observer watches the whole line and keeps a copy of it, so that it can report each leader in turn without a request. When its
+//! watch is opened, for the first time or again, it reads the line; events of earlier revisions are in there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,22 +10,20 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::ending::ours;
-use super::entry::{Entry, Purpose, check_value};
-use super::members::{Again, Failed};
-use super::proto::{KeyValue, TxnRequest};
-use super::renewing::fence_of;
-use super::shared::Shared;
-use super::txn;
-use super::watcher::Told;
+use super::client::cluster::{Failed, Resend};
+use super::client::proto::KeyValue;
+use super::client::watch::WatchEvent;
+use super::client::{spawn, txn};
+use super::entry::{Entry, Purpose};
+use super::locks::Locks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
-use crate::store::{ClaimRef, Gone, Grant, Leader, Observation, Standing, Teller};
+use crate::store::{Leader, Observation, Teller};
 
 /// Between two attempts to read a line whose watch is open.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// What a watch has told, on its way to whoever keeps the line in mind.
+/// What a watch has reported, on its way to the observer's task.
 enum Heard {
     Opened,
     Closed,
@@ -35,15 +33,15 @@ enum Heard {
     Denied,
 }
 
-impl From<Told<'_>> for Heard {
-    fn from(told: Told<'_>) -> Heard {
-        match told {
-            Told::Opened(_) => Heard::Opened,
-            Told::Closed => Heard::Closed,
-            Told::Deleted(kv) => Heard::Deleted(kv.clone()),
-            Told::Changed(kv) => Heard::Changed(kv.clone()),
-            Told::Settled => Heard::Settled,
-            Told::Denied => Heard::Denied,
+impl From<WatchEvent<'_>> for Heard {
+    fn from(event: WatchEvent<'_>) -> Heard {
+        match event {
+            WatchEvent::Opened(_) => Heard::Opened,
+            WatchEvent::Closed => Heard::Closed,
+            WatchEvent::Deleted(kv) => Heard::Deleted(kv.clone()),
+            WatchEvent::Changed(kv) => Heard::Changed(kv.clone()),
+            WatchEvent::Settled => Heard::Settled,
+            WatchEvent::Denied => Heard::Denied,
         }
     }
 }
@@ -73,72 +71,43 @@ impl Line {
     }
 }
 
-/// The leader by the first key of its line: nobody, when that only keeps the name closed.
+/// The leader by the first key of its line: none, when that only keeps the name closed.
 fn leader_of(first: KeyValue) -> Result<Option<Leader>> {
     let entry = Entry::read(first)?;
     Ok((entry.purpose == Purpose::Claim).then(|| entry.leader()))
 }
 
-impl Shared {
-    pub(super) async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        let line = self.settings.line(name);
-        let reading = TxnRequest { success: vec![txn::read_first(line.as_bytes())], ..TxnRequest::default() };
-        let response = self.txn(reading, Again::Freely).await?;
-        txn::keys_of(response).into_iter().next().map_or(Ok(None), leader_of)
-    }
-
-    /// Writes another value. The key is compared by its create revision, as Go does it, and its lease stays.
-    pub(super) async fn proclaim(self: &Arc<Self>, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        check_value(value)?;
-        let seat = self.seat(&claim.claim.name, claim.claim.id);
-        let writing = TxnRequest {
-            compare: vec![ours(&seat, claim.fence)],
-            success: vec![txn::rewrite(&seat.key, value.as_bytes().to_vec())],
-            failure: Vec::new(),
-        };
-        let is_written = self.txn(writing, Again::Freely).await?.succeeded;
-        let held = self.claims.lock().known.get(&claim.claim.id).map(|known| (known.revision, known.session.lease()));
-        if let (true, Some((revision, lease))) = (is_written, held) {
-            // Nothing was renewed by that: it is held for as long as it was.
-            return Ok(Standing::Held(Grant { fence: fence_of(revision), lease }));
-        }
-        match self.standing(claim).await? {
-            // Our key was not there, whatever became of it since.
-            Standing::Held(_) | Standing::Waiting(_) if !is_written => Ok(Standing::Gone(Gone::Expired)),
-            standing => Ok(standing),
-        }
-    }
-
+impl Locks {
     pub(super) async fn observe(self: &Arc<Self>, name: &Name) -> Result<Observation> {
-        let prefix = self.settings.line(name).into_bytes();
-        // What is wrong with the server or our rights is said here, and not only by the watch.
+        let prefix = self.names.line(name).into_bytes();
+        // An error of the server or of our rights is returned here, and not only reported by the watch.
         let line = self.keys(&prefix).await?;
         let (mut teller, observation) = Observation::new();
         if let Some(leader) = line.leader()? {
             teller.tell(leader);
         }
         let (tells, heard) = mpsc::unbounded_channel();
-        let watch = self.watcher.open(prefix.clone(), txn::prefix_end(&prefix), move |told| {
-            let _ = tells.send(Heard::from(told));
+        let watch = self.watches.open(prefix.clone(), txn::prefix_end(&prefix), move |event| {
+            let _ = tells.send(Heard::from(event));
         });
-        let shared = Arc::clone(self);
-        tokio::spawn(async move {
-            if let Some((teller, error)) = shared.tell_leaders(&prefix, teller, heard).await {
+        let locks = Arc::clone(self);
+        spawn(async move {
+            if let Some((teller, error)) = locks.tell_leaders(&prefix, teller, heard).await {
                 teller.fail(error);
             }
-            shared.watcher.close(watch);
+            locks.watches.close(watch);
         });
         Ok(observation)
     }
 
-    /// Tells who leads until nobody hears it any more, or something happens that no waiting mends.
+    /// Reports each leader until the observer is dropped, or an error that waiting does not mend.
     async fn tell_leaders(
         &self,
         prefix: &[u8],
         mut teller: Teller,
         mut heard: mpsc::UnboundedReceiver<Heard>,
     ) -> Option<(Teller, Error)> {
-        // Nothing is known while the watch is closed.
+        // None while the watch is closed.
         let mut line: Option<Line> = None;
         loop {
             let next = tokio::select! {
@@ -174,14 +143,13 @@ impl Shared {
     }
 
     async fn keys(&self, prefix: &[u8]) -> Result<Line, Failed> {
-        let reading = TxnRequest { success: vec![txn::read_line(prefix)], ..TxnRequest::default() };
-        let response = self.txn(reading, Again::Freely).await?;
+        let response = self.txn(txn::always(vec![txn::read_line(prefix)]), Resend::IfUnsure).await?;
         let seen = txn::revision_of(&response);
         let keys = txn::keys_of(response).into_iter().map(|kv| (kv.key.clone(), kv)).collect();
         Ok(Line { keys, seen })
     }
 
-    /// Reads the line, however long the servers cannot answer; `None` when nobody waits for it any more.
+    /// Reads the line, however long that takes; `None` when the observer is dropped.
     async fn keys_at_last(&self, prefix: &[u8], teller: &Teller) -> Option<Result<Line>> {
         let mut pause = PAUSE.0;
         loop {

@@ -1,12 +1,12 @@
-//! Transactions, in the words of the lock: compares on create revisions, reads of a line, puts and deletes of one key.
+//! Parts of transactions: compares on revisions, reads of one key or of a line, puts and deletes of one key.
 
 use super::proto::{
     Compare, CompareResult, CompareTarget, DeleteRangeRequest, KeyValue, Operand, PutRequest, RangeRequest, Request, RequestOp,
     Response, ResponseOp, SortOrder, SortTarget, TxnRequest, TxnResponse,
 };
 
-/// The end of the range of all keys that begin so.
-pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+/// The end of the range of all keys with this prefix.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < 0xff {
@@ -14,7 +14,7 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
             return end;
         }
     }
-    // Nothing is behind the last prefix: all keys from here on.
+    // No key is behind the last prefix: the range has no end.
     vec![0]
 }
 
@@ -28,13 +28,13 @@ fn compare(key: &[u8], range_end: Vec<u8>, result: CompareResult, revision: i64)
     }
 }
 
-/// The key is the one that was made at this revision; 0: there is no such key.
-pub(super) fn made_at(key: &[u8], revision: i64) -> Compare {
+/// The key was created at this revision; 0: there is no such key.
+pub(crate) fn created_at(key: &[u8], revision: i64) -> Compare {
     compare(key, Vec::new(), CompareResult::Equal, revision)
 }
 
 /// The key was last written at this revision; 0: there is no such key.
-pub(super) fn written_at(key: &[u8], revision: i64) -> Compare {
+pub(crate) fn written_at(key: &[u8], revision: i64) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),
         target: CompareTarget::Mod.into(),
@@ -44,102 +44,112 @@ pub(super) fn written_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
-/// The key is there.
-pub(super) fn exists(key: &[u8]) -> Compare {
+/// The key exists.
+pub(crate) fn exists(key: &[u8]) -> Compare {
     compare(key, Vec::new(), CompareResult::Greater, 0)
 }
 
-/// No key begins so.
-pub(super) fn is_empty(prefix: &[u8]) -> Compare {
+/// No key has this prefix.
+pub(crate) fn is_empty(prefix: &[u8]) -> Compare {
     compare(prefix, prefix_end(prefix), CompareResult::Equal, 0)
 }
 
-/// No key that begins so was made before this revision.
-pub(super) fn none_before(prefix: &[u8], revision: i64) -> Compare {
+/// No key with this prefix was created before this revision.
+pub(crate) fn none_before(prefix: &[u8], revision: i64) -> Compare {
     compare(prefix, prefix_end(prefix), CompareResult::Greater, revision - 1)
+}
+
+/// A transaction without a condition.
+pub(crate) fn always(success: Vec<RequestOp>) -> TxnRequest {
+    TxnRequest { success, ..TxnRequest::default() }
+}
+
+/// A transaction that does nothing unless the condition holds.
+pub(crate) fn only_if(condition: Compare, then: RequestOp) -> TxnRequest {
+    TxnRequest { compare: vec![condition], success: vec![then], failure: Vec::new() }
 }
 
 fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-/// Writes a key that hangs on a lease.
-pub(super) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
+/// Writes a key that is attached to a lease; 0: to none.
+pub(crate) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value, lease, ..PutRequest::default() }))
 }
 
-/// Hangs a key on another lease. Its value and its create revision stay.
-pub(super) fn move_to(key: &[u8], lease: i64) -> RequestOp {
+/// Attaches a key to another lease. Its value and its create revision stay.
+pub(crate) fn move_to(key: &[u8], lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), lease, ignore_value: true, ..PutRequest::default() }))
 }
 
 /// Writes another value. The key's lease and its create revision stay.
-pub(super) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
+pub(crate) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value, ignore_lease: true, ..PutRequest::default() }))
 }
 
-pub(super) fn delete(key: &[u8]) -> RequestOp {
-    op(Request::Delete(DeleteRangeRequest { key: key.to_vec(), prev_kv: false }))
+pub(crate) fn delete(key: &[u8]) -> RequestOp {
+    op(Request::Delete(DeleteRangeRequest { key: key.to_vec() }))
 }
 
-pub(super) fn nested(txn: TxnRequest) -> RequestOp {
+pub(crate) fn nested(txn: TxnRequest) -> RequestOp {
     op(Request::Txn(txn))
 }
 
 /// Reads one key.
-pub(super) fn read(key: &[u8]) -> RequestOp {
+pub(crate) fn read(key: &[u8]) -> RequestOp {
     op(Request::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() }))
 }
 
-/// Looks whether a key is there.
-pub(super) fn look(key: &[u8]) -> RequestOp {
+/// Reads one key without its value.
+pub(crate) fn look(key: &[u8]) -> RequestOp {
     op(Request::Range(RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }))
 }
 
-/// Reads the whole line.
-pub(super) fn read_line(prefix: &[u8]) -> RequestOp {
+/// Reads all keys with this prefix.
+pub(crate) fn read_line(prefix: &[u8]) -> RequestOp {
     op(Request::Range(RangeRequest { key: prefix.to_vec(), range_end: prefix_end(prefix), ..RangeRequest::default() }))
 }
 
-/// Reads the line up to the one that was made at this revision.
-pub(super) fn read_until(prefix: &[u8], revision: i64) -> RequestOp {
+/// Reads the keys that were created up to this revision.
+pub(crate) fn read_until(prefix: &[u8], revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, 0, revision)
 }
 
-/// Reads so many from the first on, none of them made after this revision; 0: whenever.
-pub(super) fn read_firsts(prefix: &[u8], count: i64, revision: i64) -> RequestOp {
+/// Reads so many of the oldest keys, none of them created after this revision; 0: without that limit.
+pub(crate) fn read_firsts(prefix: &[u8], count: i64, revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, count, revision)
 }
 
-fn by_age(prefix: &[u8], order: SortOrder, limit: i64, made_until: i64) -> RequestOp {
+fn by_age(prefix: &[u8], order: SortOrder, limit: i64, created_until: i64) -> RequestOp {
     op(Request::Range(RangeRequest {
         key: prefix.to_vec(),
         range_end: prefix_end(prefix),
         limit,
         sort_order: order.into(),
         sort_target: SortTarget::Create.into(),
-        max_create_revision: made_until,
+        max_create_revision: created_until,
         ..RangeRequest::default()
     }))
 }
 
-/// Reads who is first in line.
-pub(super) fn read_first(prefix: &[u8]) -> RequestOp {
+/// Reads the oldest key.
+pub(crate) fn read_first(prefix: &[u8]) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, 1, 0)
 }
 
-/// Reads the last two in line.
-pub(super) fn read_last_two(prefix: &[u8]) -> RequestOp {
+/// Reads the two youngest keys.
+pub(crate) fn read_last_two(prefix: &[u8]) -> RequestOp {
     by_age(prefix, SortOrder::Descend, 2, 0)
 }
 
-/// Reads who stands just before the one that was made at this revision.
-pub(super) fn read_before(prefix: &[u8], revision: i64) -> RequestOp {
+/// Reads the youngest key that was created before this revision.
+pub(crate) fn read_before(prefix: &[u8], revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Descend, 1, revision - 1)
 }
 
-/// All keys that a transaction read, in whatever depth.
-pub(super) fn keys_of(response: TxnResponse) -> Vec<KeyValue> {
+/// All keys that a transaction read, nested ones included.
+pub(crate) fn keys_of(response: TxnResponse) -> Vec<KeyValue> {
     response
         .responses
         .into_iter()
@@ -151,16 +161,16 @@ pub(super) fn keys_of(response: TxnResponse) -> Vec<KeyValue> {
         .collect()
 }
 
-/// The answer of the only nested transaction.
-pub(super) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
+/// The response of the only nested transaction.
+pub(crate) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
     response.responses.iter().find_map(|op| match &op.response {
         Some(Response::Txn(txn)) => Some(txn),
         _ => None,
     })
 }
 
-/// The answer of the only nested transaction, as if it had been asked alone.
-pub(super) fn unnested(response: TxnResponse) -> TxnResponse {
+/// The same, as if it had been sent alone.
+pub(crate) fn unnested(response: TxnResponse) -> TxnResponse {
     let header = response.header;
     let nested = response.responses.into_iter().find_map(|op| match op.response {
         Some(Response::Txn(txn)) => Some(txn),
@@ -169,16 +179,8 @@ pub(super) fn unnested(response: TxnResponse) -> TxnResponse {
     TxnResponse { header, ..nested.unwrap_or_default() }
 }
 
-/// Whether the transaction deleted a key that was made at this revision.
-pub(super) fn has_deleted(response: &TxnResponse, revision: i64) -> bool {
-    response.responses.iter().any(|op| match &op.response {
-        Some(Response::Delete(delete)) => delete.prev_kvs.iter().any(|kv| kv.create_revision == revision),
-        _ => false,
-    })
-}
-
 /// How many keys the transaction deleted.
-pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
+pub(crate) fn deleted_by(response: &TxnResponse) -> i64 {
     response
         .responses
         .iter()
@@ -189,14 +191,14 @@ pub(super) fn deleted_by(response: &TxnResponse) -> i64 {
         .sum()
 }
 
-/// Of each write of the transaction, whether it deleted something. Of a put that is not known.
-pub(super) fn replaced(response: TxnResponse) -> Vec<bool> {
+/// For each write of the transaction, whether it deleted something. For a put that is not known.
+pub(crate) fn replaced(response: TxnResponse) -> Vec<bool> {
     let deleted = |op: ResponseOp| matches!(op.response, Some(Response::Delete(delete)) if delete.deleted > 0);
     response.responses.into_iter().map(deleted).collect()
 }
 
-/// The store's revision when it answered; that of the transaction itself, if it wrote.
-pub(super) fn revision_of(response: &TxnResponse) -> i64 {
+/// The revision of the response: that of the transaction itself, if it wrote.
+pub(crate) fn revision_of(response: &TxnResponse) -> i64 {
     response.header.as_ref().map_or(0, |header| header.revision)
 }
 

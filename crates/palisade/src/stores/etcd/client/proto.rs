@@ -1,31 +1,30 @@
-//! The messages of etcd's API that this store uses, by hand: so nobody needs protoc, and unknown fields of newer servers are
-//! skipped. Names and numbers are those of `rpc.proto` and `kv.proto`, which have not changed since etcd 3.3.
+//! The messages of etcd's API that are used here, written by hand: a build needs no protoc, and unknown fields of newer servers
+//! are skipped. Names and numbers are those of `rpc.proto` and `kv.proto`, which have not changed since etcd 3.3.
 
 use prost::{Message, Oneof};
 
-pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
-pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
-pub(super) const DELETE_RANGE: &str = "/etcdserverpb.KV/DeleteRange";
-pub(super) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
-pub(super) const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
-pub(super) const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
-pub(super) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
-pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
-pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
+pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(crate) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+pub(crate) const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
+pub(crate) const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+pub(crate) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
+pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
-/// What stands before every answer: which cluster has given it, and at which revision.
+/// The header of every response: which cluster has sent it, and at which revision.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Header {
+pub(crate) struct Header {
     #[prost(uint64, tag = "1")]
-    pub(super) cluster_id: u64,
+    pub(crate) cluster_id: u64,
     #[prost(int64, tag = "3")]
-    pub(super) revision: i64,
+    pub(crate) revision: i64,
 }
 
-/// An answer to a single request.
-pub(super) trait Headed {
-    /// Whether its revision is at least as high as that of every answer before it. Not where a member answers by itself,
-    /// which may not have heard of the latest.
+/// The response to a single request.
+pub(crate) trait Headed {
+    /// Whether its revision is at least as high as that of every response before it. Not where a member answers by itself,
+    /// which may lag behind.
     const IS_LATEST: bool;
 
     fn header(&self) -> Option<&Header>;
@@ -46,7 +45,6 @@ macro_rules! headed {
 headed! {
     RangeResponse, true;
     TxnResponse, true;
-    DeleteRangeResponse, true;
     LeaseGrantResponse, true;
     LeaseRevokeResponse, true;
     LeaseTimeToLiveResponse, false;
@@ -54,23 +52,23 @@ headed! {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct KeyValue {
+pub(crate) struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     #[prost(int64, tag = "2")]
-    pub(super) create_revision: i64,
-    /// When it was last written; in the news of its end, when that was.
+    pub(crate) create_revision: i64,
+    /// The revision of its last write; in the event of its deletion, that of the deletion.
     #[prost(int64, tag = "3")]
-    pub(super) mod_revision: i64,
+    pub(crate) mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
-    pub(super) value: Vec<u8>,
+    pub(crate) value: Vec<u8>,
     #[prost(int64, tag = "6")]
-    pub(super) lease: i64,
+    pub(crate) lease: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum SortOrder {
+pub(crate) enum SortOrder {
     None = 0,
     Ascend = 1,
     Descend = 2,
@@ -78,86 +76,79 @@ pub(super) enum SortOrder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum SortTarget {
+pub(crate) enum SortTarget {
     Key = 0,
     Create = 2,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RangeRequest {
+pub(crate) struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) range_end: Vec<u8>,
+    pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
-    pub(super) limit: i64,
-    /// As it was then; 0 is now.
+    pub(crate) limit: i64,
+    /// The revision to read at; 0 is the present.
     #[prost(int64, tag = "4")]
-    pub(super) revision: i64,
+    pub(crate) revision: i64,
     #[prost(enumeration = "SortOrder", tag = "5")]
-    pub(super) sort_order: i32,
+    pub(crate) sort_order: i32,
     #[prost(enumeration = "SortTarget", tag = "6")]
-    pub(super) sort_target: i32,
+    pub(crate) sort_target: i32,
     #[prost(bool, tag = "8")]
-    pub(super) keys_only: bool,
+    pub(crate) keys_only: bool,
     #[prost(int64, tag = "13")]
-    pub(super) max_create_revision: i64,
+    pub(crate) max_create_revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RangeResponse {
+pub(crate) struct RangeResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub(crate) header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) kvs: Vec<KeyValue>,
+    pub(crate) kvs: Vec<KeyValue>,
     #[prost(bool, tag = "3")]
-    pub(super) more: bool,
+    pub(crate) more: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct PutRequest {
+pub(crate) struct PutRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) value: Vec<u8>,
+    pub(crate) value: Vec<u8>,
     #[prost(int64, tag = "3")]
-    pub(super) lease: i64,
+    pub(crate) lease: i64,
     #[prost(bool, tag = "5")]
-    pub(super) ignore_value: bool,
+    pub(crate) ignore_value: bool,
     #[prost(bool, tag = "6")]
-    pub(super) ignore_lease: bool,
+    pub(crate) ignore_lease: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct PutResponse {}
+pub(crate) struct PutResponse {}
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeleteRangeRequest {
+pub(crate) struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
-    /// Whether the answer is to say what was deleted.
-    #[prost(bool, tag = "3")]
-    pub(super) prev_kv: bool,
+    pub(crate) key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeleteRangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+pub(crate) struct DeleteRangeResponse {
     #[prost(int64, tag = "2")]
-    pub(super) deleted: i64,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) prev_kvs: Vec<KeyValue>,
+    pub(crate) deleted: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RequestOp {
+pub(crate) struct RequestOp {
     #[prost(oneof = "Request", tags = "1, 2, 3, 4")]
-    pub(super) request: Option<Request>,
+    pub(crate) request: Option<Request>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Request {
+pub(crate) enum Request {
     #[prost(message, tag = "1")]
     Range(RangeRequest),
     #[prost(message, tag = "2")]
@@ -169,13 +160,13 @@ pub(super) enum Request {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ResponseOp {
+pub(crate) struct ResponseOp {
     #[prost(oneof = "Response", tags = "1, 2, 3, 4")]
-    pub(super) response: Option<Response>,
+    pub(crate) response: Option<Response>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Response {
+pub(crate) enum Response {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
     #[prost(message, tag = "2")]
@@ -188,14 +179,14 @@ pub(super) enum Response {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum CompareResult {
+pub(crate) enum CompareResult {
     Equal = 0,
     Greater = 1,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum CompareTarget {
+pub(crate) enum CompareTarget {
     Version = 0,
     Create = 1,
     Mod = 2,
@@ -203,22 +194,22 @@ pub(super) enum CompareTarget {
 
 /// Only revisions are compared here.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Compare {
+pub(crate) struct Compare {
     #[prost(enumeration = "CompareResult", tag = "1")]
-    pub(super) result: i32,
+    pub(crate) result: i32,
     #[prost(enumeration = "CompareTarget", tag = "2")]
-    pub(super) target: i32,
+    pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
-    pub(super) key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     #[prost(oneof = "Operand", tags = "5, 6")]
-    pub(super) operand: Option<Operand>,
+    pub(crate) operand: Option<Operand>,
     #[prost(bytes = "vec", tag = "64")]
-    pub(super) range_end: Vec<u8>,
+    pub(crate) range_end: Vec<u8>,
 }
 
-/// A oneof in the protocol: zero must be written, too.
+/// A oneof in the protocol: zero is written, too.
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Operand {
+pub(crate) enum Operand {
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
@@ -226,90 +217,90 @@ pub(super) enum Operand {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TxnRequest {
+pub(crate) struct TxnRequest {
     #[prost(message, repeated, tag = "1")]
-    pub(super) compare: Vec<Compare>,
+    pub(crate) compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) success: Vec<RequestOp>,
+    pub(crate) success: Vec<RequestOp>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) failure: Vec<RequestOp>,
+    pub(crate) failure: Vec<RequestOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TxnResponse {
+pub(crate) struct TxnResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub(crate) header: Option<Header>,
     #[prost(bool, tag = "2")]
-    pub(super) succeeded: bool,
+    pub(crate) succeeded: bool,
     #[prost(message, repeated, tag = "3")]
-    pub(super) responses: Vec<ResponseOp>,
+    pub(crate) responses: Vec<ResponseOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseGrantRequest {
+pub(crate) struct LeaseGrantRequest {
     #[prost(int64, tag = "1")]
-    pub(super) ttl: i64,
+    pub(crate) ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseGrantResponse {
+pub(crate) struct LeaseGrantResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
-    pub(super) id: i64,
+    pub(crate) id: i64,
     #[prost(int64, tag = "3")]
-    pub(super) ttl: i64,
+    pub(crate) ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseRevokeRequest {
+pub(crate) struct LeaseRevokeRequest {
     #[prost(int64, tag = "1")]
-    pub(super) id: i64,
+    pub(crate) id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseRevokeResponse {
+pub(crate) struct LeaseRevokeResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub(crate) header: Option<Header>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseKeepAliveRequest {
+pub(crate) struct LeaseKeepAliveRequest {
     #[prost(int64, tag = "1")]
-    pub(super) id: i64,
+    pub(crate) id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseKeepAliveResponse {
+pub(crate) struct LeaseKeepAliveResponse {
     #[prost(int64, tag = "2")]
-    pub(super) id: i64,
+    pub(crate) id: i64,
     #[prost(int64, tag = "3")]
-    pub(super) ttl: i64,
+    pub(crate) ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseTimeToLiveRequest {
+pub(crate) struct LeaseTimeToLiveRequest {
     #[prost(int64, tag = "1")]
-    pub(super) id: i64,
+    pub(crate) id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseTimeToLiveResponse {
+pub(crate) struct LeaseTimeToLiveResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub(crate) header: Option<Header>,
     /// In seconds; −1 when there is no such lease.
     #[prost(int64, tag = "3")]
-    pub(super) ttl: i64,
+    pub(crate) ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchRequest {
+pub(crate) struct WatchRequest {
     #[prost(oneof = "WatchVerb", tags = "1, 2, 3")]
-    pub(super) verb: Option<WatchVerb>,
+    pub(crate) verb: Option<WatchVerb>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum WatchVerb {
+pub(crate) enum WatchVerb {
     #[prost(message, tag = "1")]
     Create(WatchCreateRequest),
     #[prost(message, tag = "2")]
@@ -320,73 +311,73 @@ pub(super) enum WatchVerb {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchProgressRequest {}
+pub(crate) struct WatchProgressRequest {}
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchCreateRequest {
+pub(crate) struct WatchCreateRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) range_end: Vec<u8>,
+    pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "7")]
-    pub(super) watch_id: i64,
+    pub(crate) watch_id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchCancelRequest {
+pub(crate) struct WatchCancelRequest {
     #[prost(int64, tag = "1")]
-    pub(super) watch_id: i64,
+    pub(crate) watch_id: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum EventKind {
+pub(crate) enum EventKind {
     Put = 0,
     Delete = 1,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchEvent {
+pub(crate) struct Event {
     #[prost(enumeration = "EventKind", tag = "1")]
-    pub(super) kind: i32,
+    pub(crate) kind: i32,
     #[prost(message, optional, tag = "2")]
-    pub(super) kv: Option<KeyValue>,
+    pub(crate) kv: Option<KeyValue>,
 }
 
-impl WatchEvent {
-    pub(super) fn is_deletion(&self) -> bool {
+impl Event {
+    pub(crate) fn is_deletion(&self) -> bool {
         self.kind == i32::from(EventKind::Delete)
     }
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchResponse {
+pub(crate) struct WatchResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
-    pub(super) watch_id: i64,
+    pub(crate) watch_id: i64,
     #[prost(bool, tag = "3")]
-    pub(super) created: bool,
+    pub(crate) created: bool,
     #[prost(bool, tag = "4")]
-    pub(super) canceled: bool,
+    pub(crate) canceled: bool,
     #[prost(string, tag = "6")]
-    pub(super) cancel_reason: String,
+    pub(crate) cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
-    pub(super) events: Vec<WatchEvent>,
+    pub(crate) events: Vec<Event>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AuthenticateRequest {
+pub(crate) struct AuthenticateRequest {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "2")]
-    pub(super) password: String,
+    pub(crate) password: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AuthenticateResponse {
+pub(crate) struct AuthenticateResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) header: Option<Header>,
+    pub(crate) header: Option<Header>,
     #[prost(string, tag = "2")]
-    pub(super) token: String,
+    pub(crate) token: String,
 }

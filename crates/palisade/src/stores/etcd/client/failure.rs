@@ -1,4 +1,4 @@
-//! What the server's errors mean to us.
+//! What the server's errors mean.
 
 use tonic::{Code, Status};
 
@@ -6,82 +6,82 @@ use crate::error::{Error, ErrorKind};
 use crate::url::Host;
 
 /// What to do about an error.
-pub(super) enum Remedy {
-    /// The token has run out, or the server does not know it any more: log in again.
+pub(crate) enum Remedy {
+    /// The token has expired, or the server has forgotten it: log in again.
     LogIn(Error),
-    /// This member cannot be asked now, and the request never left: another may be asked.
+    /// The request did not reach this member: another may be asked.
     AskAnother(Error),
-    /// Nobody knows whether the request arrived.
+    /// The request may have arrived.
     Unsure(Error),
     /// The lease that the request names is gone.
     LeaseGone(Error),
-    /// Nothing here helps.
-    Tell(Error),
+    /// No other attempt helps.
+    Fail(Error),
 }
 
-pub(super) fn remedy(status: &Status, asked: &Host) -> Remedy {
+pub(crate) fn remedy(status: &Status, asked: &Host) -> Remedy {
     let text = status.message();
     let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}")).with_source(status.clone());
     match status.code() {
         Code::Unauthenticated => Remedy::LogIn(denied(asked, "does not take the login any more")),
         Code::InvalidArgument if text.contains("user name is empty") => {
-            Remedy::Tell(denied(asked, "wants a user and a password; write them into the URL"))
+            Remedy::Fail(denied(asked, "wants a user and a password; write them into the URL"))
         }
         Code::InvalidArgument if text.contains("authentication failed") => {
-            Remedy::Tell(denied(asked, "refused the user or the password"))
+            Remedy::Fail(denied(asked, "refused the user or the password"))
         }
         // The roles were changed since we logged in.
         Code::InvalidArgument if text.contains("revision of auth store is old") => {
             Remedy::LogIn(denied(asked, "does not take the login any more"))
         }
         Code::PermissionDenied => {
-            Remedy::Tell(denied(asked, "denies a right; see docs/stores/etcd.md for the rights that are needed"))
+            Remedy::Fail(denied(asked, "denies a right; see docs/stores/etcd.md for the rights that are needed"))
         }
         Code::NotFound if text.contains("lease not found") => Remedy::LeaseGone(unavailable("does not have our lease any more")),
         Code::ResourceExhausted if text.contains("space exceeded") => {
-            Remedy::Tell(unavailable("has no space left and takes no writes; see etcdctl alarm list"))
+            Remedy::Fail(unavailable("has no space left and takes no writes; see etcdctl alarm list"))
         }
-        Code::ResourceExhausted => Remedy::Tell(unavailable("has too many requests")),
+        Code::ResourceExhausted => Remedy::Fail(unavailable("has too many requests")),
         Code::Unavailable if never_left(status) => {
             Remedy::AskAnother(unavailable(&format!("cannot be reached: {}", root_cause(status))))
         }
         Code::Unavailable => Remedy::Unsure(unavailable(&format!("cannot answer now: {text}"))),
-        // How a connection that breaks in the middle of an answer is told.
+        // How tonic reports a connection that breaks in the middle of a response.
         Code::Unknown | Code::Internal | Code::Cancelled if broke(status) => {
             Remedy::Unsure(unavailable(&format!("cannot be reached: {}", root_cause(status))))
         }
         Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => Remedy::Unsure(unavailable("has not answered in time")),
-        // The server is just stopping, or has no leader at the moment, or says something else that it has no code for.
+        // The server is stopping, has no leader at the moment, or reports something else that has no code.
         Code::Unknown => Remedy::Unsure(unavailable(&format!("cannot answer now: {text}"))),
         Code::Unimplemented => {
-            Remedy::Tell(Error::unsupported(format!("{asked} is older than etcd 3.4, which this store needs")))
+            Remedy::Fail(Error::unsupported(format!("{asked} is older than etcd 3.4, which this store needs")))
         }
-        _ => Remedy::Tell(Error::protocol(format!("{asked} refused a request: {text}")).with_source(status.clone())),
+        _ => Remedy::Fail(Error::protocol(format!("{asked} refused a request: {text}")).with_source(status.clone())),
     }
 }
 
 impl Remedy {
-    pub(super) fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             Remedy::LogIn(error)
             | Remedy::AskAnother(error)
             | Remedy::Unsure(error)
             | Remedy::LeaseGone(error)
-            | Remedy::Tell(error) => error,
+            | Remedy::Fail(error) => error,
         }
     }
 }
 
-pub(super) fn denied(asked: &Host, what: &str) -> Error {
+pub(crate) fn denied(asked: &Host, what: &str) -> Error {
     Error::new(ErrorKind::Denied, format!("{asked} {what}"))
 }
 
-/// Whether the request surely did not reach the server: there was no connection.
+/// Whether the request certainly did not reach the server: there was no connection.
 fn never_left(status: &Status) -> bool {
     causes(status).any(|cause| cause.is::<tonic::ConnectError>())
 }
 
-/// Whether there is a cause besides our own patience, which is told as a cause as well.
+/// Whether there is a cause besides our own time-out, which is listed as a cause as well.
 fn broke(status: &Status) -> bool {
     causes(status).last().is_some_and(|cause| !cause.is::<tonic::TimeoutExpired>())
 }

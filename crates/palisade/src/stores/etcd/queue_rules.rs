@@ -1,36 +1,36 @@
-//! Who holds, as a pure function of the keys in their order: strictly first come, first served.
+//! Which keys of a line hold, as a pure function of the keys in their order: strictly first come, first served.
 //!
-//! Whoever holds goes on holding whatever is added behind it, and whoever leaves only helps. So what one reader of the line has
-//! seen stays true, until a holder itself leaves.
+//! A key that holds goes on holding when keys are added behind it or others leave. So a verdict stays true until the holder itself
+//! leaves.
 
 use super::entry::{Entry, Purpose};
 use crate::error::{Error, Result};
 use crate::store::{Kind, Mode};
 
-/// Where one entry stands.
+/// Whether one entry holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Held,
-    /// It must wait for others to leave.
+    /// It waits for others to leave.
     Blocked(Blocker),
-    /// What was to be done once is done.
+    /// The name is sealed before it.
     Sealed,
 }
 
 /// What a waiter waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// This key, made at this revision, is to be deleted, or to become a reader's; or, before permits, to be written: whoever gets permits while others
-    /// wait writes its key, so that the next looks.
+    /// For this key, created at this revision, to be deleted, or to become a reader's. A waiter for permits also looks when it is
+    /// written: a claim that gets permits while others wait writes its key.
     Key(Vec<u8>, i64),
-    /// All these keys, made at these revisions, are to be deleted or to become readers'; the last one is watched.
+    /// For all these keys, created at these revisions, to be deleted or to become readers'. The last one is watched.
     Writers(Vec<(Vec<u8>, i64)>),
-    /// Of the permits before it, all but so many are to be given back. All that stand before it hold: who stands behind another
-    /// waiter waits for that one.
+    /// For all but so many of the permits before it to be given back. All entries before it hold: behind another waiter it would
+    /// wait for that one.
     Permits {
-        /// Who stands before it, with their permits.
+        /// The keys before it, with their permits.
         before: Vec<(Vec<u8>, u32)>,
-        /// How many may stay.
+        /// How many permits may stay.
         room: u64,
     },
 }
@@ -45,7 +45,7 @@ impl Blocker {
         }
     }
 
-    /// Takes up that a key was deleted; whether it is worth asking now.
+    /// Notes that a key was deleted; whether it is worth looking now.
     pub(super) fn deleted(&mut self, key: &[u8]) -> bool {
         match self {
             Blocker::Key(..) | Blocker::Writers(_) => true,
@@ -77,8 +77,8 @@ pub(super) fn enough_of(kind: Kind) -> i64 {
     }
 }
 
-/// Where the entry at this place stands. Of a line whose middle was not read the first, the one before and the entry itself are
-/// enough for an exclusive claim; for permits, the first [`enough_of`] them, the one before and the entry itself.
+/// The verdict on the entry at this index. The middle of a line need not be read: an exclusive claim needs the first entry, the one
+/// before it and itself; a claim for permits needs the first [`enough_of`] entries, the one before it and itself.
 pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
     let (Some(own), Some(before)) = (line.get(at), line.get(..at)) else { return Verdict::Held };
     if before.iter().any(|entry| entry.purpose == Purpose::Sealed) {
@@ -108,7 +108,7 @@ pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
     blocker.map_or(Verdict::Held, Verdict::Blocked)
 }
 
-/// How many entries from the first on hold. As [`verdict`] says of each, but in one pass: lines may be long.
+/// How many entries from the first on hold: as [`verdict`] says of each, but in one pass, since lines may be long.
 pub(super) fn holders(line: &[Entry]) -> usize {
     let (mut sealed, mut others, mut taken) = (false, false, 0_u64);
     line.iter()
@@ -129,7 +129,7 @@ pub(super) fn holders(line: &[Entry]) -> usize {
         .count()
 }
 
-/// One name serves one kind at a time: the kind of whoever is first.
+/// One name serves one kind at a time: the kind of its first entry.
 pub(super) fn check_kind(line: &[Entry], kind: Kind) -> Result<()> {
     match line.first() {
         Some(first) if first.purpose != Purpose::Sealed && !first.kind.shares_line_with(kind) => {
@@ -141,7 +141,7 @@ pub(super) fn check_kind(line: &[Entry], kind: Kind) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::KeyValue;
+    use super::super::client::proto::KeyValue;
     use super::*;
 
     /// A line of keys with these words in their values; an empty one is a peer's.
@@ -162,7 +162,7 @@ mod tests {
     const TWO: &str = "kind=semaphore&limit=3&permits=2";
 
     #[test]
-    fn holders_are_those_who_fit_from_the_first_on() {
+    fn holders_are_those_that_fit_from_the_first_on() {
         for (words, held) in [
             (vec![], 0),
             (vec!["", ""], 1),
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(verdict(&line(&[TWO, TWO, ONE]), 2), key(1), "permits behind a waiter for that one");
     }
 
-    /// What is not read changes nothing for who holds and who waits.
+    /// Entries that are not read change no verdict.
     #[test]
     fn permits_need_only_the_first_of_a_long_line() {
         let all = ["", ONE, TWO];
