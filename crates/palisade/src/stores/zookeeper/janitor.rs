@@ -1,86 +1,97 @@
-//! Ends the claims that nobody renews in their time. Every request of a session keeps all its nodes alive: so the server does not
-//! do it, as long as anything else is asked.
+//! Ends the claims that are not renewed in their time. Every request of a session keeps all its nodes alive: so the server does not
+//! do it, as long as the session is used.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::ending::wipe_in_the_end;
-use super::known::Stage;
-use super::plain::delete_own_in_the_end;
+use tokio::sync::Notify;
+
+use super::claims::Stage;
+use super::cleanup::Leftover;
+use super::locks::Locks;
+use super::sessions::LockSession;
 use super::settings::Format;
-use super::shared::{Shared, delete_in_the_end, locked};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::Gone;
 
-/// A claim that nobody has renewed is ended by us only so long after its time: its holder has been told by then.
+/// A claim that is not renewed is ended only so long after its time: its holder has been told by then.
 const GRACE: Duration = Duration::from_millis(100);
 
-impl Shared {
-    /// A claim lives until then, unless it is renewed: somebody will look.
-    pub(super) fn is_over_at(self: &Arc<Self>, until: Moment) {
+#[derive(Default)]
+pub(super) struct Janitor {
+    /// When it looks next; `None` when there is no task.
+    looks_at: Mutex<Option<Moment>>,
+    sooner: Arc<Notify>,
+}
+
+impl Janitor {
+    fn looks_at(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.looks_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Locks {
+    /// A claim lives until then, unless it is renewed.
+    pub(super) fn lives_until(self: &Arc<Self>, until: Moment) {
         let at = until + GRACE;
-        let mut janitor = locked(&self.janitor);
-        match *janitor {
+        let mut looks_at = self.janitor.looks_at();
+        match *looks_at {
             None => {
-                *janitor = Some(at);
+                *looks_at = Some(at);
                 tokio::spawn(end_unrenewed(Arc::downgrade(self)));
             }
-            Some(looks_at) if at < looks_at => self.sooner.notify_one(),
+            Some(looks_at) if at < looks_at => self.janitor.sooner.notify_one(),
             Some(_) => {}
         }
     }
 
     /// Ends what is overdue; when to look again, if there is anything.
-    fn end_overdue(self: &Arc<Self>) -> Option<Moment> {
+    fn end_overdue(&self) -> Option<Moment> {
         let now = BootClock.now();
         let (mut over, mut next) = (Vec::new(), None);
         {
             // In this order wherever both are taken.
-            let mut janitor = locked(&self.janitor);
-            let book = self.claims.lock();
-            for (claim, known) in &book.known {
-                let over_at = known.until + GRACE;
+            let mut looks_at = self.janitor.looks_at();
+            for (claim, own) in &self.claims.lock().own {
+                let over_at = own.until + GRACE;
                 match over_at <= now {
                     true => over.push(*claim),
                     false => next = Some(next.map_or(over_at, |next: Moment| next.min(over_at))),
                 }
             }
-            *janitor = next;
+            *looks_at = next;
         }
         for claim in over {
-            let Some(known) = self.ended_alone(claim, Gone::Expired) else { continue };
-            let (this, is_plain) = (Arc::downgrade(self), self.settings.format == Format::Plain);
+            let Some(own) = self.claims.end(claim, Gone::Expired) else { continue };
+            let is_plain = self.settings.format == Format::Plain;
             tokio::spawn(async move {
+                let (seat, session) = (&own.entry.seat, &own.entry.session);
                 if is_plain {
-                    // In its place there may be another's by now.
-                    let seat = &known.seat;
-                    return delete_own_in_the_end(Arc::downgrade(&known.session), seat.base.clone(), seat.guid.clone()).await;
+                    // In its place there may be the node of another client by now.
+                    return Leftover::Plain(Arc::clone(seat)).delete_with_retry(session).await;
                 }
-                // Whoever takes permits for it just now is waited for.
-                let turn = known.turn.lock().await;
-                delete_in_the_end(Arc::downgrade(&known.session), &known.nodes()).await;
-                drop(turn);
-                if let (Stage::Waiting(_), Some(_)) = (&known.stage, known.seat.permits) {
-                    let seat = &known.seat;
-                    wipe_in_the_end(this, Arc::downgrade(&known.session), seat.base.clone(), seat.guid.clone()).await;
+                // A look that takes permits for it just now is waited for.
+                let looking = own.looking.lock().await;
+                Leftover::Nodes(own.nodes().into_owned()).delete_with_retry(session).await;
+                drop(looking);
+                if let (Stage::Waiting(_), Some(_)) = (&own.stage, seat.permits) {
+                    Leftover::Claim(Arc::clone(seat)).delete_with_retry(session).await;
                 }
             });
-            if let Some(session) = self.disown(claim) {
-                tokio::spawn(async move { drop(session.close().await) });
-            }
+            self.sessions.disown(claim).into_iter().for_each(LockSession::close_later);
         }
         next
     }
 }
 
-async fn end_unrenewed(shared: Weak<Shared>) {
+async fn end_unrenewed(locks: Weak<Locks>) {
     loop {
-        let Some(strong) = shared.upgrade() else { return };
+        let Some(strong) = locks.upgrade() else { return };
         let Some(looks_at) = strong.end_overdue() else { return };
-        // Not for as long as we sleep: nobody else would end the client.
+        let sooner = Arc::clone(&strong.janitor.sooner);
+        // Not kept while we sleep: the client could not end.
         drop(strong);
         let pause = looks_at.since(BootClock.now()).max(Duration::from_millis(1));
-        let Some(sooner) = shared.upgrade().map(|shared| Arc::clone(&shared.sooner)) else { return };
         let _ = tokio::time::timeout(pause, sooner.notified()).await;
     }
 }

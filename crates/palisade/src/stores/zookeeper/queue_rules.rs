@@ -1,7 +1,7 @@
-//! What nodes are called, in which order they stand, and who holds, as pure functions of a node's children.
+//! The names of nodes, their order, and which of them hold, as pure functions of a node's children.
 //!
-//! Whoever holds goes on holding whatever is added behind it, and whoever leaves only helps. So what one look at the children
-//! has seen stays true, until a holder itself leaves.
+//! A holder goes on holding whatever is added behind it, and a node that leaves only helps. So what one look at the children has seen
+//! stays true, until a holder itself leaves.
 
 use sha2::{Digest, Sha256};
 
@@ -26,7 +26,7 @@ const READ: &str = "__READ__";
 const WRITE: &str = "__WRIT__";
 const KAZOO_LOCK: &str = "__lock__";
 const KAZOO_READ: &str = "__rlock__";
-/// What the permits of a semaphore are called.
+/// In the names of a semaphore's permits.
 pub(super) const LEASE: &str = "lease-";
 
 /// Where one node stands among its siblings.
@@ -36,7 +36,7 @@ pub(super) enum Verdict {
     /// It must wait until this sibling is gone.
     Blocked {
         by: String,
-        /// Who stands first.
+        /// The first of those that block it.
         first: String,
     },
     /// It is not there.
@@ -60,19 +60,19 @@ pub(super) fn guid(claim: ClaimId) -> String {
     guid
 }
 
-/// Hides, or shows again, what only the owner of a claim may read.
+/// Hides a text that only the owner of a claim may read, or shows it again.
 pub(super) fn mask(claim: ClaimId, bytes: &[u8]) -> Vec<u8> {
     let pad: [u8; 32] = Sha256::digest([b"palisade session ".as_slice(), &claim.bits().to_be_bytes()].concat()).into();
     bytes.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect()
 }
 
-/// What the name of a permit begins with that belongs to this claim.
+/// The beginning of the name of a permit of this claim.
 pub(super) fn lease_prefix(guid: &str) -> String {
     format!("_c_{guid}-{LEASE}")
 }
 
 impl Recipe {
-    /// What the name of a claim's node begins with. The server appends its number.
+    /// The beginning of the name of a claim's node. The server appends its number.
     pub(super) fn prefix(self, guid: &str) -> String {
         match self {
             Recipe::Mutex => ["_c_", guid, "-", LOCK].concat(),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_blocks_is_the_first_before_ones_own() {
+    fn the_first_blocker_stands_before_our_own_node() {
         let line = children(&["_c_b-lock-0000000012", "_c_a-lock-0000000003", "_c_c-lock-0000000011"]);
         assert_eq!(Recipe::Mutex.first_blocker(&line, "b"), Some("_c_a-lock-0000000003"));
         assert_eq!(Recipe::Mutex.first_blocker(&line, "a"), None, "it is first itself");
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(Recipe::Mutex.verdict(&line, "_c_aaa-lock-0000000012"), by_the_one_before);
         assert_eq!(Recipe::Mutex.verdict(&line, "_c_gone-lock-0000000001"), Verdict::Missing);
         assert_eq!(Recipe::Mutex.line(&line), (order[..3].to_vec(), 1));
-        // What Curator takes for a holder, we do, too.
+        // As Curator does, we take it for a holder.
         let stray = children(&["000-readme", "_c_a-lock-0000000001"]);
         assert_eq!(Recipe::Mutex.verdict(&stray, "_c_a-lock-0000000001"), blocked("000-readme", "000-readme"));
     }
