@@ -260,6 +260,16 @@ impl ClaimTable {
         }
     }
 
+    /// Removes a claim, unless its position is looked up just now: then with the lock that is held meanwhile.
+    pub(super) fn remove_idle(&self, claim: ClaimId) -> Result<Option<OwnClaim>, Arc<tokio::sync::Mutex<()>>> {
+        let mut table = self.lock();
+        let Some(own) = table.own.get(&claim) else { return Ok(None) };
+        if own.looking.try_lock().is_err() {
+            return Err(Arc::clone(&own.looking));
+        }
+        Ok(table.own.remove(&claim))
+    }
+
     /// Whether a claim of ours is named by a fence that is not its own: the caller means another grant.
     pub(super) fn is_misnamed(&self, claim: ClaimId, fence: Option<Fence>) -> bool {
         self.lock().own.get(&claim).is_some_and(|own| !own.is_meant_by(fence))

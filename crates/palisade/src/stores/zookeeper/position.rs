@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::claims::{Entry, Holding, Seat, Stage, Waiting, fence_of};
 use super::client::proto::Request;
-use super::client::{Failed, OrMissing, Sent, client_ended};
+use super::client::{Failed, OrMissing, Sent, in_task};
 use super::failure::gone;
 use super::locks::Locks;
 use super::queue_rules::{Recipe, Verdict};
@@ -42,8 +42,7 @@ impl Locks {
     /// That does not renew the claim: its owner may be dead.
     pub(super) async fn position(self: &Arc<Self>, claim: ClaimId) -> Result<Position, Failed> {
         let this = Arc::clone(self);
-        let looking = tokio::spawn(async move { this.find_position(claim, false).await });
-        looking.await.unwrap_or_else(|_| Err(client_ended().into()))
+        in_task(async move { this.find_position(claim, false).await }).await
     }
 
     /// The same; `is_proven` when the session's heartbeat was answered just now.

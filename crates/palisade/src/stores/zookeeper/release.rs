@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::claims::{OwnClaim, Seat, Stage};
 use super::cleanup::{Leftover, delete_claim};
-use super::client::Failed;
 use super::client::proto::Request;
+use super::client::{Failed, in_task};
 use super::inspect::Reader;
 use super::locks::Locks;
 use super::sessions::LockSession;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::{ClaimRef, Gone, Released, Revoked, Standing};
+use crate::store::{ClaimId, ClaimRef, Gone, Released, Revoked, Standing};
 
 fn released(was_there: bool) -> Released {
     if was_there { Released::Done } else { Released::AlreadyLost }
@@ -24,26 +24,29 @@ impl Locks {
         if self.claims.is_misnamed(id, claim.fence) {
             return Ok(Released::AlreadyLost);
         }
-        // A look that takes permits for it just now is waited for.
-        let looking = self.claims.lock().own.get(&id).map(|own| Arc::clone(&own.looking));
-        let looking = match &looking {
-            Some(looking) => Some(looking.lock().await),
-            None => None,
-        };
         // First, so that the end of its node is not taken for a revocation.
-        let (own, has_ended) = {
-            let mut table = self.claims.lock();
-            (table.own.remove(&id), table.end_reason(id).is_some())
+        let own = match self.claims.remove_idle(id) {
+            Ok(own) => own,
+            Err(looking) => Box::pin(self.remove_after(looking, id)).await?,
         };
-        drop(looking);
         let answer = match own {
             Some(own) => delete(&own).await?,
-            None if has_ended => Released::AlreadyLost,
+            None if self.claims.lock().end_reason(id).is_some() => Released::AlreadyLost,
             None => Box::pin(self.release_unknown(claim)).await?,
         };
         self.claims.lock().confirmed(id);
         self.sessions.disown(id).into_iter().for_each(LockSession::close_later);
         Ok(answer)
+    }
+
+    /// Removes a claim when the look at its position is over, which may take permits for it just now.
+    async fn remove_after(&self, looking: Arc<tokio::sync::Mutex<()>>, claim: ClaimId) -> Result<Option<OwnClaim>> {
+        let claims = Arc::clone(&self.claims);
+        in_task(async move {
+            let _looking = looking.lock().await;
+            Ok(claims.lock().own.remove(&claim))
+        })
+        .await
     }
 
     /// A claim that may never have arrived, or one that another client has made.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::batch::{self, Batcher};
-use super::client::{Credentials, Session, SessionListener, Settings, client_ended};
+use super::client::{Credentials, Session, SessionListener, Settings, in_task};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock};
 use crate::store::{ByClaim, Claim, ClaimId, Lease};
@@ -114,13 +114,13 @@ impl Sessions {
             Ok(session)
         };
         let too_long = |_| Error::unavailable("ZooKeeper has not opened a session in time");
-        in_client(async move { tokio::time::timeout(limit, finding).await.map_err(too_long)? }).await
+        in_task(async move { tokio::time::timeout(limit, finding).await.map_err(too_long)? }).await
     }
 
     /// A session to read by.
     pub(super) async fn to_read(self: &Arc<Self>) -> Result<Arc<Session>> {
         let this = Arc::clone(self);
-        in_client(async move {
+        in_task(async move {
             let mut reading = this.reading.lock().await;
             if let Some(session) = reading.as_ref().filter(|session| session.left(BootClock.now()) > JOINABLE) {
                 return Ok(Arc::clone(session));
@@ -176,9 +176,4 @@ impl Sessions {
 
 fn is_granted(session: &Session, asked: Duration) -> bool {
     session.length().as_millis() == asked.as_millis()
-}
-
-/// Runs `work` as a task on the client's runtime, so that a caller that is not polled cannot hold a lock that others wait for.
-async fn in_client<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(client_ended()))
 }

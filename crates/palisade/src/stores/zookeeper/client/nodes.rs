@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::failure::{Failed, OrMissing};
+use super::failure::{Failed, OrMissing, in_task};
 use super::proto::{ANY, Code, Make, Request, Step, Undone};
 use super::session::Session;
 use super::settings::Settings;
@@ -67,14 +67,18 @@ impl Nodes {
     }
 
     async fn session(&self) -> Result<Arc<Session>, Failed> {
-        let mut kept = self.session.lock().await;
-        if let Some(session) = kept.as_ref().filter(|session| !session.is_gone()) {
-            return Ok(Arc::clone(session));
-        }
-        // Nothing hangs on it: its length does not matter.
-        let session = Session::open(&self.settings, Duration::from_secs(10), None).await.map_err(Failed::Never)?;
-        *kept = Some(Arc::clone(&session));
-        Ok(session)
+        let (settings, kept) = (Arc::clone(&self.settings), Arc::clone(&self.session));
+        in_task(async move {
+            let mut kept = kept.lock().await;
+            if let Some(session) = kept.as_ref().filter(|session| !session.is_gone()) {
+                return Ok(Arc::clone(session));
+            }
+            // Nothing hangs on it: its length does not matter.
+            let session = Session::open(&settings, Duration::from_secs(10), None).await.map_err(Failed::Never)?;
+            *kept = Some(Arc::clone(&session));
+            Ok(session)
+        })
+        .await
     }
 
     /// The data of a node and its version, as the leader knows it at this moment.
