@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::client::proto::{ANY, Code, Created, Make, Multi, Outcome, Request, Stat, Step, Undone};
 use super::client::{Failed, LONGEST, Sent, Session, client_ended};
 use super::failure::{gone, unexpected, unsure};
-use crate::lease::{BootClock, Clock, Moment};
+use crate::store::{ClaimId, ClientHandle};
 use crate::stores::gather::{Carries, Gather};
 
 /// How many batches are in flight at once. Fewer tasks than that never wait for each other.
@@ -50,6 +50,8 @@ pub(super) struct Join {
     /// The path of the node, to which the server adds its number.
     pub(super) node: String,
     pub(super) value: Vec<u8>,
+    /// The claim that wants the node, and the client that knows whether its caller has left.
+    pub(super) wanted: Option<(ClientHandle, ClaimId)>,
 }
 
 pub(super) enum Answer {
@@ -63,8 +65,6 @@ pub(super) struct Joined {
     /// The transaction that made it.
     pub(super) czxid: i64,
     pub(super) line: Result<Vec<String>, Failed>,
-    /// When it was sent: a request of a batch may have waited before.
-    pub(super) sent: Moment,
 }
 
 impl Joined {
@@ -76,19 +76,21 @@ impl Joined {
 
 /// A single join in flight.
 pub(super) struct SentJoin {
-    sent: Moment,
     parents: Vec<Sent<()>>,
     create: Sent<Created>,
     list: Sent<Vec<String>>,
 }
 
 impl Join {
+    fn is_wanted(&self) -> bool {
+        self.wanted.as_ref().is_none_or(|(client, claim)| client.wants(*claim))
+    }
+
     /// Sends it alone.
     pub(super) fn send(&self, session: &Arc<Session>) -> SentJoin {
-        let sent = BootClock.now();
         let parents = self.make_parents(session);
         let create = session.send(Request::create(&self.node, &self.value, session.acl(), Make::EphemeralSequential));
-        SentJoin { sent, parents, create, list: session.send(Request::children(&self.line)) }
+        SentJoin { parents, create, list: session.send(Request::children(&self.line)) }
     }
 
     fn make_parents(&self, session: &Arc<Session>) -> Vec<Sent<()>> {
@@ -115,11 +117,19 @@ impl SentJoin {
             (Err(failed), Some(denied)) if failed.is(Code::NoNode) => return Err(denied),
             (created, _) => created?,
         };
-        Ok(Joined { path, czxid, line, sent: self.sent })
+        Ok(Joined { path, czxid, line })
     }
 }
 
 impl Action {
+    /// Whether it must be sent: a caller that has left wants no node, but its node to be deleted.
+    fn is_wanted(&self) -> bool {
+        match self {
+            Action::Join(join) => join.is_wanted(),
+            Action::Delete(_) => true,
+        }
+    }
+
     /// About how long it is in a request.
     fn bytes(&self) -> usize {
         match self {
@@ -192,6 +202,7 @@ impl Carries for OnSession {
     }
 
     async fn carry_alone(&self, action: Action) -> Option<Answer> {
+        // Always wanted: it has not waited.
         let sent = action.send(&self.0);
         drop(action);
         Some(sent.answer().await)
@@ -200,7 +211,9 @@ impl Carries for OnSession {
     async fn carry(&self, group: Vec<Action>) -> Vec<Answer> {
         let _open = self.0.keep_open();
         let mut answers: Vec<(usize, Answer)> = Vec::with_capacity(group.len());
-        let mut parts = split(&group);
+        let (wanted, left): (Vec<_>, Vec<_>) = group.iter().enumerate().partition(|(_, action)| action.is_wanted());
+        answers.extend(left.into_iter().map(|(at, action)| (at, action.failed(Failed::NotSent))));
+        let mut parts = split(wanted);
         while !parts.is_empty() {
             // All in one go.
             let sent: Vec<InFlight<'_>> = parts.drain(..).map(|part| part.send(&self.0)).collect();
@@ -223,9 +236,9 @@ impl Carries for OnSession {
 }
 
 /// Splits a batch into transactions. No two of one line are in one, since they would have the same fence; the first to come goes first.
-fn split(batch: &[Action]) -> Vec<Part<'_>> {
+fn split(batch: Vec<(usize, &Action)>) -> Vec<Part<'_>> {
     let (mut met, mut parts): (HashMap<&str, usize>, Vec<Part<'_>>) = Default::default();
-    for (at, action) in batch.iter().enumerate() {
+    for (at, action) in batch {
         let before = met.entry(action.target()).or_default();
         match parts.get_mut(*before) {
             Some(part) => part.actions.push((at, action)),
@@ -257,12 +270,11 @@ impl<'a> Part<'a> {
             Action::Join(join) => Some(join),
             Action::Delete(_) => None,
         });
-        let sent = BootClock.now();
         let parents = joins.clone().flat_map(|join| join.make_parents(session)).collect();
         let steps: Vec<Step<'_>> = self.actions.iter().map(|(_, action)| action.step(session)).collect();
         let multi = session.send(Request::multi(&steps));
         let lines = joins.map(|join| session.send(Request::children_and_stat(&join.line))).collect();
-        InFlight::Transaction(self, Transaction { sent, parents, multi, lines })
+        InFlight::Transaction(self, Transaction { parents, multi, lines })
     }
 
     /// The action that was refused goes alone; and so do all of them, if that happens too often.
@@ -286,7 +298,6 @@ enum NotDone {
 
 /// A transaction in flight, and the lines behind it.
 struct Transaction {
-    sent: Moment,
     parents: Vec<Sent<()>>,
     multi: Sent<Multi>,
     lines: Vec<Sent<(Vec<String>, Stat)>>,
@@ -318,7 +329,7 @@ impl Transaction {
         let mut answers = Vec::with_capacity(made.len());
         for made in made {
             answers.push(match made {
-                Ok(made) => Answer::Joined(made.joined(self.sent).await),
+                Ok(made) => Answer::Joined(made.joined().await),
                 Err(answer) => answer,
             });
         }
@@ -350,12 +361,12 @@ impl Made {
         Made { path, czxid, line: line.map(|(children, _)| children) }
     }
 
-    async fn joined(self, sent: Moment) -> Result<Joined, Failed> {
+    async fn joined(self) -> Result<Joined, Failed> {
         let czxid = match self.czxid {
             Czxid::Known(czxid) => czxid,
             Czxid::Asked(asked) => asked.answer().await.map_err(unsure)?.czxid,
         };
-        Ok(Joined { path: self.path, czxid, line: self.line, sent })
+        Ok(Joined { path: self.path, czxid, line: self.line })
     }
 }
 
@@ -383,11 +394,15 @@ mod tests {
 
     fn join(line: &str) -> Action {
         let (line, node) = (line.to_owned(), format!("{line}/_c_a-lock-"));
-        Action::Join(Box::new(Join { parents: Vec::new(), line, node, value: Vec::new() }))
+        Action::Join(Box::new(Join { parents: Vec::new(), line, node, value: Vec::new(), wanted: None }))
     }
 
     fn delete(path: &str) -> Action {
         Action::Delete(path.to_owned())
+    }
+
+    fn parts(batch: &[Action]) -> Vec<Part<'_>> {
+        split(batch.iter().enumerate().collect())
     }
 
     fn places(parts: &[Part<'_>]) -> Vec<Vec<usize>> {
@@ -397,15 +412,15 @@ mod tests {
     #[test]
     fn two_of_one_line_are_in_two_transactions() {
         let batch = [join("/a"), join("/b"), join("/a"), delete("/a/1"), join("/a"), delete("/a/1"), join("/c")];
-        assert_eq!(places(&split(&batch)), [vec![0, 1, 3, 6], vec![2, 5], vec![4]]);
+        assert_eq!(places(&parts(&batch)), [vec![0, 1, 3, 6], vec![2, 5], vec![4]]);
     }
 
     #[test]
     fn a_refused_action_goes_alone_and_then_all_do() {
         let batch = [join("/a"), join("/b"), join("/c"), join("/d")];
-        let mut again = split(&batch).remove(0).without(Some(1));
+        let mut again = parts(&batch).remove(0).without(Some(1));
         assert_eq!(places(&again), [vec![1], vec![0, 2, 3]]);
         assert_eq!(places(&again.remove(1).without(Some(0))), [[0], [2], [3]]);
-        assert_eq!(places(&split(&batch).remove(0).without(None)), [[0], [1], [2], [3]]);
+        assert_eq!(places(&parts(&batch).remove(0).without(None)), [[0], [1], [2], [3]]);
     }
 }

@@ -21,20 +21,17 @@ use super::queue_rules::{Recipe, Verdict};
 use super::sessions::LockSession;
 use super::wait::{Blocker, holder_of};
 use crate::error::Result;
-use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, ClaimId, Holder, Lease, Place};
 
 /// How often the nodes of a name are made again because they were deleted meanwhile.
 const MADE_AGAIN: usize = 5;
 
 impl Locks {
-    pub(super) async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Answer> {
-        let sent = BootClock.now();
+    pub(super) async fn claim(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Answer> {
         // Boxed, here and below, is all that a new claim of a free name does not need: its future is made and moved with every claim.
         if self.may_be_known(claim.id)
             && let Some(answer) = Box::pin(self.claim_again(claim)).await?
         {
-            self.claims.renewed(claim.id, sent);
             return Ok(answer);
         }
         let seat = Arc::new(Seat::of(&self.settings, claim)?);
@@ -42,7 +39,7 @@ impl Locks {
             Some(session) => session,
             None => Box::pin(self.sessions.of_claim(claim)).await?,
         };
-        let entry = Entry { claim: Arc::new(claim.clone()), seat, session };
+        let entry = Entry { claim: Arc::clone(claim), seat, session };
         let _open = entry.session.keep_open();
         let mut answer = match entry.seat.permits {
             None => self.enter(&entry).await,
@@ -55,16 +52,16 @@ impl Locks {
             self.claims.lock().own.remove(&claim.id);
             answer = Err(Failed::Ended);
         }
-        if let Ok(Answer::Busy(_) | Answer::Sealed) | Err(Failed::Ended | Failed::Refused(_) | Failed::Never(_)) = &answer {
-            if answer.is_err() {
-                Box::pin(self.leave_line(&entry)).await;
+        match &answer {
+            Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(Failed::Unsure(_)) => {}
+            Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
+                if let Err(Failed::Ended | Failed::Refused(_) | Failed::Never(_)) = &answer {
+                    Box::pin(self.leave_line(&entry)).await;
+                }
+                self.sessions.disown(claim.id).into_iter().for_each(LockSession::close_later);
             }
-            self.sessions.disown(claim.id).into_iter().for_each(LockSession::close_later);
         }
         self.claims.confirm(&entry, &answer);
-        if let Ok(Answer::Granted(_)) = &answer {
-            self.claims.renewed(claim.id, sent);
-        }
         Ok(answer?)
     }
 
@@ -76,7 +73,7 @@ impl Locks {
     }
 
     /// A claim that was made before finds itself again: `None` when it must be made.
-    async fn claim_again(self: &Arc<Self>, claim: &Claim) -> Result<Option<Answer>> {
+    async fn claim_again(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Answer>> {
         let (is_own, unconfirmed) = {
             let table = self.claims.lock();
             (table.own.contains_key(&claim.id), table.unconfirmed_on(claim.id))
@@ -130,7 +127,7 @@ impl Locks {
     /// `send` sends it, with `M` for the same round trip.
     pub(super) async fn join<M: Send, F: Future<Output = (Result<Joined, Failed>, M)> + Send>(
         &self,
-        Entry { seat, session, .. }: &Entry,
+        Entry { claim, seat, session }: &Entry,
         value: &[u8],
         parents: &[String],
         send: impl Fn(Join) -> F + Send,
@@ -139,7 +136,13 @@ impl Locks {
         loop {
             let (line, node) = (seat.line().into_owned(), seat.own_node());
             failure::check_fits(node.len() + value.len())?;
-            let join = Join { parents: self.parents.missing(parents, made_again > 0), line, node, value: value.to_vec() };
+            // It may have waited for its session.
+            if !self.claims.is_wanted(claim.id) {
+                return Err(Failed::NotSent);
+            }
+            let wanted = self.claims.client().map(|client| (client.clone(), claim.id));
+            let parents = self.parents.missing(parents, made_again > 0);
+            let join = Join { parents, line, node, value: value.to_vec(), wanted };
             match send(join).await {
                 (Ok(mut joined), more) => {
                     return match std::mem::replace(&mut joined.line, Ok(Vec::new())) {
@@ -180,7 +183,7 @@ impl Locks {
         may_have_permits: bool,
     ) -> Result<Answer, Failed> {
         let Entry { claim, seat, session } = entry;
-        self.waits(entry, joined.child(), joined.czxid, joined.sent);
+        self.waits(entry, joined.child(), joined.czxid);
         if may_have_permits && let Err(refused) = check_no_permits(session, seat).await {
             self.withdraw(claim.id).await?;
             return Err(refused);

@@ -1,7 +1,7 @@
 //! This client's own claims: where each stands, and the session that it hangs on.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::cleanup::Leftover;
 use super::client::{Failed, KeepOpen, Session};
@@ -12,9 +12,7 @@ use super::value;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ByClaim, Claim, ClaimId, Event, Gone, Grant, Kind, Mode, Woken};
-use crate::stores::events::Events;
-use crate::stores::mailbox::Mailbox;
+use crate::store::{ByClaim, Claim, ClaimId, ClientHandle, Gone, Grant, Kind, Mode};
 
 /// Where a claim's nodes are.
 #[derive(Clone, Debug)]
@@ -100,8 +98,6 @@ impl Entry {
 pub(super) struct OwnClaim {
     pub(super) entry: Entry,
     pub(super) stage: Stage,
-    /// Until when it lives without another renewal.
-    pub(super) until: Moment,
     /// Held while its position is looked up: of two that find permits for the same claim, the second would find its place gone.
     pub(super) looking: Arc<tokio::sync::Mutex<()>>,
     /// Until its nodes are deleted.
@@ -120,7 +116,6 @@ pub(super) struct Waiting {
     pub(super) child: String,
     /// The transaction that made its node.
     pub(super) czxid: i64,
-    pub(super) mailbox: Arc<Mailbox>,
     pub(super) watches: Option<Watched>,
 }
 
@@ -141,15 +136,6 @@ pub(super) struct Holding {
 }
 
 impl OwnClaim {
-    /// Takes up that it was renewed by a request of this time.
-    pub(super) fn renewed(&mut self, sent: Moment) {
-        let Entry { claim, session, .. } = &self.entry;
-        self.until = match self.stage {
-            Stage::Waiting(_) => sent + claim.wait_lease(),
-            Stage::Holding(_) => session.counted_from() + claim.lease.min(session.length()),
-        };
-    }
-
     /// Its nodes, with their paths.
     pub(super) fn nodes(&self) -> Cow<'_, [String]> {
         match &self.stage {
@@ -184,7 +170,7 @@ pub(super) fn fence_of(czxid: i64) -> Fence {
 #[derive(Default)]
 pub(super) struct ClaimTable {
     table: Mutex<Table>,
-    pub(super) events: Events,
+    pub(super) client: OnceLock<ClientHandle>,
 }
 
 #[derive(Default)]
@@ -212,38 +198,32 @@ impl ClaimTable {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes where a claim stands, by a request of this time; until when it lives without renewal.
-    pub(super) fn insert(&self, entry: &Entry, stage: Stage, sent: Moment) -> Moment {
+    /// The client that is told, once it is attached.
+    pub(super) fn client(&self) -> Option<&ClientHandle> {
+        self.client.get()
+    }
+
+    /// Whether the caller of a claim still waits for its answer.
+    pub(super) fn is_wanted(&self, claim: ClaimId) -> bool {
+        self.client().is_none_or(|client| client.wants(claim))
+    }
+
+    /// Notes where a claim stands.
+    pub(super) fn insert(&self, entry: &Entry, stage: Stage) {
         let keep_open = entry.session.keep_open();
-        let mut own = OwnClaim { entry: entry.clone(), stage, until: sent, looking: Arc::default(), keep_open };
-        own.renewed(sent);
+        let mut own = OwnClaim { entry: entry.clone(), stage, looking: Arc::default(), keep_open };
         let mut table = self.lock();
         if let Some(before) = table.own.get(&entry.claim.id) {
             own.looking = Arc::clone(&before.looking);
-            // A waiter that is granted keeps the time that it had, until its owner renews it: of many dead ones in a line each
-            // would otherwise hold for a whole lease.
-            if let (Stage::Waiting(_), Stage::Holding(_)) = (&before.stage, &own.stage) {
-                own.until = before.until;
-            }
         }
-        let until = own.until;
         table.own.insert(entry.claim.id, own);
-        until
-    }
-
-    /// The owner of a claim has asked for it, by a request of this time, and has its answer.
-    pub(super) fn renewed(&self, claim: ClaimId, sent: Moment) {
-        if let Some(own) = self.lock().own.get_mut(&claim) {
-            own.renewed(sent);
-        }
     }
 
     /// A claim has ended without us: its owner is told.
     pub(super) fn end(&self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
         let own = self.lock().end(claim, why)?;
-        self.events.push(Event::Gone { claim, why });
-        if let Stage::Waiting(waiting) = &own.stage {
-            waiting.mailbox.push(Woken::Ask);
+        if let Some(client) = self.client() {
+            client.gone(claim, why);
         }
         Some(own)
     }
@@ -310,10 +290,6 @@ impl Table {
     /// The claims that hang on this session.
     pub(super) fn of_session(&self, session: &Arc<Session>) -> Vec<ClaimId> {
         self.own.iter().filter(|(_, own)| Arc::ptr_eq(&own.entry.session, session)).map(|(id, _)| *id).collect()
-    }
-
-    pub(super) fn entry(&self, claim: ClaimId) -> Option<Entry> {
-        self.own.get(&claim).map(|own| own.entry.clone())
     }
 
     pub(super) fn waiting_mut(&mut self, claim: ClaimId) -> Option<&mut Waiting> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::claims::{ClaimTable, OwnClaim, Stage};
 use super::client::proto::{Request, Stat};
 use super::client::{OrMissing, Sent, Session};
-use super::watches::{Watcher, Watches};
+use super::watches::Watches;
 use crate::store::{ClaimId, Gone};
 
 /// A holder's node is watched only after so long.
@@ -75,8 +75,8 @@ impl HolderWatches {
             (Arc::clone(&own.entry.session), holding.nodes.clone())
         };
         let connection = session.connection();
-        let is_own = |claim| self.claims.lock().own.contains_key(&claim);
-        nodes.iter().for_each(|node| self.watches.add(session.id(), node, Watcher::Claim(claim), is_own));
+        let is_wanted = |claim| self.claims.is_wanted(claim);
+        nodes.iter().for_each(|node| self.watches.add(session.id(), node, claim, is_wanted));
         let sent = nodes.iter().map(|node| session.send(Request::get_data(node).watched())).collect();
         Some(Check { claim, session, connection, nodes, sent })
     }
@@ -86,7 +86,7 @@ impl HolderWatches {
         for (sent, node) in sent.into_iter().zip(&nodes) {
             let answer = sent.answer().await;
             if answer.is_err() {
-                self.watches.remove(session.id(), node, Some(claim));
+                self.watches.remove(session.id(), node, claim);
             }
             match answer.or_missing() {
                 // In its place there may be the node of another client by now.

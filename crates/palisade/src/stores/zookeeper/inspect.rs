@@ -43,15 +43,18 @@ impl Node {
 impl Locks {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         let session = self.any_session().await?;
-        session.ask(Request::sync("/")).await?;
-        let reader = Reader { settings: &self.settings, session: &session };
-        match query {
-            Query::Show(name) => {
+        let sync = session.send(Request::sync("/"));
+        let reader = Reader { settings: &self.settings, session: &session, holders_only: matches!(query, Query::Leader(_)) };
+        let page = match query {
+            Query::Show(name) | Query::Leader(name) => {
                 let lines = reader.lines(&self.settings.dir(name)?).await?;
-                Ok(Page { lines: lines.iter().map(|line| view(name, line)).collect(), next: None })
+                Page { lines: lines.iter().map(|line| view(name, line)).collect(), next: None }
             }
-            Query::List { prefix, after } => Ok(reader.list(prefix, after.as_deref()).await?),
-        }
+            Query::List { prefix, after } => reader.list(prefix, after.as_deref()).await?,
+        };
+        // Sent before the reads, and answered before them.
+        sync.answer().await?;
+        Ok(page)
     }
 }
 
@@ -59,6 +62,7 @@ impl Locks {
 pub(super) struct Reader<'a> {
     pub(super) settings: &'a Settings,
     pub(super) session: &'a Arc<Session>,
+    pub(super) holders_only: bool,
 }
 
 impl Reader<'_> {
@@ -100,7 +104,8 @@ impl Reader<'_> {
         let mut lines = Vec::new();
         for recipe in recipes {
             let (line, held) = recipe.line(&children);
-            let line = line.into_iter().filter(|child| *child != LOCKS);
+            let most = if self.holders_only { held } else { line.len() };
+            let line = line.into_iter().filter(|child| *child != LOCKS).take(most);
             let modes = line.map(|child| (child, if recipe.is_shared(child) { Mode::Shared } else { Mode::Exclusive }));
             let paths: Vec<(String, Mode)> = modes.map(|(child, mode)| (format!("{base}/{child}"), mode)).collect();
             let is_shared = paths.iter().any(|(_, mode)| *mode == Mode::Shared);
@@ -132,6 +137,7 @@ impl Reader<'_> {
         let mut nodes = self.nodes(held.iter().map(|node| path(&leases, node)).collect()).await?;
         let held = nodes.len();
         let (line, _) = Recipe::Mutex.line(&waiting);
+        let line = if self.holders_only { Vec::new() } else { line };
         nodes.extend(self.nodes(line.iter().map(|node| path(&locks, node)).collect()).await?);
         let limit = limit.or_else(|| nodes.iter().find_map(|node| node.value.limit)).unwrap_or(0);
         let line = Line { kind: Kind::Semaphore { limit }, held, nodes, waiters_known: true };

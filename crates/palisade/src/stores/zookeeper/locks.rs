@@ -5,15 +5,13 @@ use std::sync::{Arc, Weak};
 use super::claims::{ClaimTable, Entry, Holding, Stage, Waiting};
 use super::client::{Session, SessionListener};
 use super::holder_watches::HolderWatches;
-use super::janitor::Janitor;
 use super::parents::Parents;
 use super::sessions::Sessions;
 use super::settings::Settings;
 use super::watches::Watches;
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{Event, Gone, Grant};
+use crate::store::{ClaimId, Gone, Grant};
 
 /// One client's locks.
 pub(super) struct Locks {
@@ -23,7 +21,6 @@ pub(super) struct Locks {
     pub(super) watches: Arc<Watches>,
     pub(super) holders: Arc<HolderWatches>,
     pub(super) parents: Parents,
-    pub(super) janitor: Janitor,
 }
 
 impl Locks {
@@ -32,7 +29,7 @@ impl Locks {
             let sessions = Sessions::new(Arc::clone(&settings.client), this.clone());
             let (claims, watches): (Arc<ClaimTable>, Arc<Watches>) = Default::default();
             let holders = HolderWatches::new(&claims, &watches);
-            Locks { settings, sessions, claims, watches, holders, parents: Parents::default(), janitor: Janitor::default() }
+            Locks { settings, sessions, claims, watches, holders, parents: Parents::default() }
         })
     }
 
@@ -51,17 +48,30 @@ impl Locks {
 
     /// Notes that a claim holds by these nodes.
     pub(super) fn holds(self: &Arc<Self>, entry: &Entry, nodes: Vec<String>, fence: Fence) -> Grant {
-        let stage = Stage::Holding(Holding { nodes, fence, watched_on: 0 });
-        self.lives_until(self.claims.insert(entry, stage, BootClock.now()));
+        self.claims.insert(entry, Stage::Holding(Holding { nodes, fence, watched_on: 0 }));
         self.holders.watch_soon(entry.claim.id);
         entry.grant(fence)
     }
 
     /// Notes that a claim waits, by this node of its line.
-    pub(super) fn waits(self: &Arc<Self>, entry: &Entry, child: &str, czxid: i64, sent: Moment) {
-        let mailbox = self.claims.lock().waiting_mut(entry.claim.id).map(|waiting| Arc::clone(&waiting.mailbox));
-        let waiting = Waiting { child: child.to_owned(), czxid, mailbox: mailbox.unwrap_or_default(), watches: None };
-        self.lives_until(self.claims.insert(entry, Stage::Waiting(waiting), sent));
+    pub(super) fn waits(&self, entry: &Entry, child: &str, czxid: i64) {
+        self.claims.insert(entry, Stage::Waiting(Waiting { child: child.to_owned(), czxid, watches: None }));
+    }
+
+    /// Notes that a watch on this path is for this claim.
+    pub(super) fn watch(&self, session: &Session, path: &str, claim: ClaimId) {
+        self.watches.add(session.id(), path, claim, |claim| self.claims.is_wanted(claim));
+    }
+
+    /// Has claims asked for again whose watch has fired or is lost, if they have no node of their own: in the format plain.
+    fn ask_again(&self, claims: impl IntoIterator<Item = ClaimId>) {
+        let Some(client) = self.claims.client() else { return };
+        for claim in claims {
+            let is_own = self.claims.lock().own.contains_key(&claim);
+            if !is_own {
+                client.ask_again(claim);
+            }
+        }
     }
 }
 
@@ -70,19 +80,25 @@ impl SessionListener for Locks {
         for claim in self.watches.fired(session.id(), path) {
             let mut table = self.claims.lock();
             match table.own.get_mut(&claim).map(|own| &mut own.stage) {
-                Some(Stage::Waiting(waiting)) => self.look_again(claim, waiting),
+                Some(Stage::Waiting(_)) => self.look_again(claim),
                 Some(Stage::Holding(holding)) if holding.nodes.iter().any(|node| node == path) => {
                     holding.watched_on = 0;
                     self.holders.check_later(claim);
                 }
-                _ => {}
+                Some(Stage::Holding(_)) => {}
+                None => {
+                    drop(table);
+                    self.ask_again([claim]);
+                }
             }
         }
     }
 
     fn connection_lost(self: Arc<Self>, session: &Arc<Session>) {
-        self.watches.lost(session.id());
-        self.claims.events.push(Event::CutOff);
+        self.ask_again(self.watches.lost(session.id()));
+        if let Some(client) = self.claims.client() {
+            client.contact_lost();
+        }
     }
 
     fn reconnected(self: Arc<Self>, session: &Arc<Session>) {
@@ -90,25 +106,28 @@ impl SessionListener for Locks {
         let mut table = self.claims.lock();
         for claim in table.of_session(session) {
             match table.own.get_mut(&claim).map(|own| &mut own.stage) {
-                Some(Stage::Waiting(waiting)) => self.look_again(claim, waiting),
+                Some(Stage::Waiting(_)) => self.look_again(claim),
                 Some(Stage::Holding(holding)) => holding.watched_on = 0,
                 None => {}
             }
         }
         drop(table);
-        self.claims.events.push(Event::Restored);
+        if let Some(client) = self.claims.client() {
+            client.contact_regained();
+        }
     }
 
     fn ended(self: Arc<Self>, session: &Arc<Session>) {
-        self.watches.lost(session.id());
+        let watched = self.watches.lost(session.id());
         let claims = self.claims.lock().of_session(session);
-        for claim in claims {
-            self.claims.end(claim, Gone::SessionEnded);
+        for claim in &claims {
+            self.claims.end(*claim, Gone::SessionEnded);
         }
+        self.ask_again(watched.into_iter().filter(|claim| !claims.contains(claim)));
         self.sessions.ended(session);
     }
 
     fn given_up(self: Arc<Self>, session: i64) {
-        self.watches.lost(session);
+        self.ask_again(self.watches.lost(session));
     }
 }

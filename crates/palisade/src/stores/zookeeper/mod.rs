@@ -18,8 +18,7 @@
 //!
 //! `client` is how bytes get to the server, and knows nothing of locks. The rest is the locks: `queue_rules` says which nodes of a line
 //! hold; `position` applies them to one claim; `claims` is the table of this client's own claims; `sessions` has the sessions that they
-//! hang on; `holder_watches` watches the nodes that they hold by; `cleanup` deletes what must not stay behind, and `janitor` ends
-//! claims that are not renewed.
+//! hang on; `holder_watches` watches the nodes that they hold by; `cleanup` deletes what must not stay behind.
 //!
 //! # What a verb costs
 //!
@@ -41,7 +40,6 @@ pub(crate) mod client;
 mod failure;
 mod holder_watches;
 mod inspect;
-mod janitor;
 mod locks;
 mod parents;
 mod plain;
@@ -64,13 +62,13 @@ use async_trait::async_trait;
 
 use self::claims::Stage;
 use self::locks::Locks;
-use self::settings::{Format, NAME_LIMIT, Settings};
-use crate::error::Result;
+use self::settings::{Format, Settings};
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Holder, LeaseUnit, Order, Page,
-    Query, Released, Revoked, Standing, Store, Wakes, Woken,
+    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Extensions, LockKeys, Page, Query, Released,
+    Revoked, Standing, Store,
 };
 use crate::url::StoreUrl;
 
@@ -78,36 +76,18 @@ use crate::url::StoreUrl;
 pub const CURATOR: Capability = Capability {
     store: "zookeeper",
     format: "curator",
-    durability: Durability::Quorum,
-    order: Order::Fifo,
-    wakes: Wakes::Watch,
-    fence: FenceSource::Revision,
-    lease_unit: LeaseUnit::Session,
-    // What a server with the usual tick of two seconds grants at the least; at the most it is ten times that.
+    // The least that a server with the usual tick of two seconds grants; the most is ten times that.
     min_lease: Duration::from_secs(4),
-    max_lease: Duration::from_secs(24 * 3600),
-    rwlock: true,
-    semaphore: true,
     mutex_is_write_side: false,
-    // A node that says it is a writer's is one for ever.
+    // The name of a node says that it is a writer's, and cannot be changed.
     downgrade: false,
     // Nodes end with their session, and the server has no clock that a request could read.
     min_hold: false,
-    once_per: false,
     once: false,
     proclaim: false,
-    observe: false,
-    detach: Detach::Anywhere,
-    list: true,
-    waiters_known: true,
     // A node hangs on the session that made it.
     short_waits: false,
-    revoke: true,
-    revoke_pushed: true,
-    name_limit: NAME_LIMIT,
-    // However many they are, one request renews them.
-    renew_batch: 1 << 20,
-    claim_blocks: false,
+    ..Capability::SESSION
 };
 
 /// What the format `kazoo` can do.
@@ -134,16 +114,13 @@ impl Store for ZkStore {
         self.1
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+    fn attach(&self, client: ClientHandle) {
+        // Told once.
+        let _ = self.0.claims.client.set(client);
+    }
+
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         self.0.claim(claim).await
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        self.0.wake(claim.id).await
-    }
-
-    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        Ok(self.0.holder(claim).await?)
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
@@ -154,26 +131,34 @@ impl Store for ZkStore {
         self.0.release(claim).await
     }
 
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.0.detach(claim).await
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.0.inspect(query).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         self.0.revoke(name, fence).await
     }
 
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.0.inspect(query).await
+    async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
+        match to {
+            Change::Detach => self.0.detach(claim).await,
+            Change::Downgrade => Err(Error::unsupported(format!("{} cannot turn a write lock into a read lock", self.1))),
+            Change::Proclaim(_) => {
+                Err(Error::unsupported(format!("{} cannot change a leader's value; resign, and campaign with the other", self.1)))
+            }
+        }
     }
 
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { lock_keys: Some(self), ..Extensions::default() }
+    }
+}
+
+impl LockKeys for ZkStore {
     fn lock_key(&self, claim: ClaimId) -> Option<String> {
         match &self.0.claims.lock().own.get(&claim)?.stage {
             Stage::Holding(holding) => holding.nodes.first().cloned(),
             Stage::Waiting(_) => None,
         }
-    }
-
-    async fn event(&self) -> Event {
-        self.0.claims.events.next().await
     }
 }

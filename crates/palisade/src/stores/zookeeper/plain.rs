@@ -8,25 +8,23 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
 
 use super::CURATOR;
 use super::claims::{Entry, Seat, Stage, fence_of};
 use super::cleanup::Leftover;
-use super::client::proto::{Code, Make, Request};
+use super::client::proto::{Code, Make, Request, Stat};
 use super::client::{Failed, OrMissing, Session};
 use super::failure::{self, gone};
 use super::locks::Locks;
 use super::position::LOOKS;
 use super::value::{self, Value};
 use super::wait::holder_of;
-use super::watches::Watcher;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, Detach, Ending, Event, Order, Page, Query, Released, Revoked, Standing,
-    Store, Wakes, Woken,
+    Answer, Busy, Capability, Claim, ClaimRef, ClientHandle, Detach, Ending, Grant, Order, Page, Query, Released, Revoked,
+    Standing, Store, Wakes,
 };
 
 /// What the format `plain` can do.
@@ -69,8 +67,7 @@ impl PlainStore {
                 Err(failed) if failed.is(Code::NoNode) => return Err(denied.unwrap_or(failed)),
                 Err(failed) => return Err(failure::in_line(failed)),
             }
-            // If it is gone between the two, the name is free.
-            let Some((data, stat)) = session.ask(Request::get_data(&seat.base)).await.or_missing()? else { continue };
+            let Some((data, stat)) = self.read(entry).await? else { continue };
             if stat.owner == session.id() && Value::read(&data, "")?.guid.as_ref() == Some(&seat.guid) {
                 return Ok(Answer::Granted(self.holds(entry, stat.czxid)));
             }
@@ -85,25 +82,22 @@ impl PlainStore {
         Err(gone())
     }
 
-    fn holds(&self, entry: &Entry, czxid: i64) -> crate::store::Grant {
-        self.0.holds(entry, vec![entry.seat.base.clone()], fence_of(czxid))
+    /// Reads the node of a name; `None` if it is gone, and the name free. A claim that waits is told of its end.
+    async fn read(&self, Entry { claim, seat, session }: &Entry) -> Result<Option<(Vec<u8>, Stat)>, Failed> {
+        let read = Request::get_data(&seat.base);
+        if !claim.queue {
+            return session.ask(read).await.or_missing();
+        }
+        self.0.watch(session, &seat.base, claim.id);
+        let there = session.ask(read.watched()).await;
+        if there.is_err() {
+            self.0.watches.remove(session.id(), &seat.base, claim.id);
+        }
+        there.or_missing()
     }
 
-    /// Returns when the node of a name is gone.
-    async fn freed(&self, name: &Name) -> Result<(), Failed> {
-        let session = self.0.any_session().await?;
-        let path = self.0.settings.dir(name)?;
-        let told = Arc::new(Notify::new());
-        self.0.watches.add(session.id(), &path, Watcher::Task(Arc::downgrade(&told)), |_| true);
-        match session.ask(Request::get_data(&path).watched()).await.or_missing() {
-            Ok(Some(_)) => told.notified().await,
-            other => {
-                drop(told);
-                self.0.watches.remove(session.id(), &path, None);
-                other?;
-            }
-        }
-        Ok(())
+    fn holds(&self, entry: &Entry, czxid: i64) -> Grant {
+        self.0.holds(entry, vec![entry.seat.base.clone()], fence_of(czxid))
     }
 }
 
@@ -130,7 +124,12 @@ impl Store for PlainStore {
         &PLAIN
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+    fn attach(&self, client: ClientHandle) {
+        // Told once.
+        let _ = self.0.claims.client.set(client);
+    }
+
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         let known = {
             let mut table = self.0.claims.lock();
             table.clear_end(claim.id);
@@ -142,20 +141,15 @@ impl Store for PlainStore {
             Some(session) => session,
             None => self.0.sessions.of_claim(claim).await?,
         };
-        let entry = Entry { claim: Arc::new(claim.clone()), seat, session };
+        let entry = Entry { claim: Arc::clone(claim), seat, session };
         let _open = entry.session.keep_open();
+        // It may have waited for its session.
+        if !self.0.claims.is_wanted(claim.id) {
+            return Err(Failed::NotSent.into());
+        }
         let answer = self.enter(&entry).await;
         self.0.claims.confirm(&entry, &answer);
         Ok(answer?)
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        if let Err(failed) = self.freed(&claim.name).await {
-            tracing::debug!(error = %Error::from(failed), name = %claim.name, "cannot watch the holder of the name");
-            // The core asks by its own clock.
-            std::future::pending::<()>().await;
-        }
-        Woken::Ask
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
@@ -202,14 +196,5 @@ impl Store for PlainStore {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.0.inspect(query).await
-    }
-
-    // The node of another client may stand in its place: it proves nothing.
-    fn lock_key(&self, _: ClaimId) -> Option<String> {
-        None
-    }
-
-    async fn event(&self) -> Event {
-        self.0.claims.events.next().await
     }
 }

@@ -110,7 +110,7 @@ impl Locks {
     }
 
     /// Takes up the nodes of a claim that hang on this session; whether there are any. Those of an older session are not ours.
-    pub(super) async fn find_again(self: &Arc<Self>, claim: &Claim, session: LockSession) -> Result<bool, Failed> {
+    pub(super) async fn find_again(self: &Arc<Self>, claim: &Arc<Claim>, session: LockSession) -> Result<bool, Failed> {
         let seat = Seat::of(&self.settings, claim)?;
         let mut found = search(&session, &seat).await?;
         found.retain(|found| found.stat.owner == session.id());
@@ -118,8 +118,8 @@ impl Locks {
     }
 
     /// Takes up nodes that were found; whether there are any.
-    pub(super) fn take_up(self: &Arc<Self>, claim: &Claim, seat: Seat, session: LockSession, found: &[Found]) -> bool {
-        let claim = Arc::new(claim.clone());
+    pub(super) fn take_up(self: &Arc<Self>, claim: &Arc<Claim>, seat: Seat, session: LockSession, found: &[Found]) -> bool {
+        let claim = Arc::clone(claim);
         let permits: Vec<&Found> = found.iter().filter(|found| found.recipe.is_none()).collect();
         if let Some(first) = permits.first() {
             let nodes = permits.iter().map(|found| found.path.clone()).collect();
@@ -130,7 +130,7 @@ impl Locks {
         let recipe = if recipe == Recipe::KazooLock { seat.recipe } else { recipe };
         let child = first.path.rsplit('/').next().unwrap_or_default();
         let entry = Entry { claim, seat: Arc::new(Seat { recipe, ..seat }), session };
-        self.waits(&entry, child, first.stat.czxid, BootClock.now());
+        self.waits(&entry, child, first.stat.czxid);
         true
     }
 }

@@ -143,13 +143,6 @@ impl Recipe {
         }
     }
 
-    /// The first of those that block the node of this mark, whatever stands between them.
-    pub(super) fn first_blocker<'a>(self, children: &'a [String], guid: &str) -> Option<&'a str> {
-        let own = self.prefix(guid);
-        let first = self.sorted(children).into_iter().find(|child| self.is_blocked_by(child) || child.starts_with(&own));
-        first.filter(|first| !first.starts_with(&own))
-    }
-
     /// The nodes of this kind of line in their order, and how many of them hold.
     pub(super) fn line(self, children: &[String]) -> (Vec<&str>, usize) {
         let line: Vec<&str> = self.sorted(children).into_iter().filter(|child| self.is_kin(child)).collect();
@@ -199,17 +192,6 @@ mod tests {
         assert_eq!(Recipe::KazooRead.prefix("a-b"), "ab__rlock__");
         assert_eq!(mask(claim, &mask(claim, b"0123456789abcdef")), b"0123456789abcdef");
         assert_ne!(mask(claim, b"0123456789abcdef"), b"0123456789abcdef");
-    }
-
-    #[test]
-    fn the_first_blocker_stands_before_our_own_node() {
-        let line = children(&["_c_b-lock-0000000012", "_c_a-lock-0000000003", "_c_c-lock-0000000011"]);
-        assert_eq!(Recipe::Mutex.first_blocker(&line, "b"), Some("_c_a-lock-0000000003"));
-        assert_eq!(Recipe::Mutex.first_blocker(&line, "a"), None, "it is first itself");
-        let sides = children(&["_c_a-__READ__0000000001", "_c_b-__WRIT__0000000002", "_c_c-__READ__0000000003"]);
-        assert_eq!(Recipe::Read.first_blocker(&sides, "c"), Some("_c_b-__WRIT__0000000002"));
-        assert_eq!(Recipe::Write.first_blocker(&sides, "b"), Some("_c_a-__READ__0000000001"));
-        assert_eq!(Recipe::Read.first_blocker(&sides, "a"), None);
     }
 
     /// By the number, and not by the random part before it; a child without the mark sorts by its whole name.

@@ -90,7 +90,8 @@ impl Locks {
     pub(super) async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         let session = self.any_session().await?;
         session.ask(Request::sync("/")).await?;
-        let lines = Reader { settings: &self.settings, session: &session }.lines(&self.settings.dir(name)?).await?;
+        let lines =
+            Reader { settings: &self.settings, session: &session, holders_only: true }.lines(&self.settings.dir(name)?).await?;
         let holders = || lines.iter().flat_map(|line| line.nodes.iter().take(line.held));
         let victims: Vec<String> = holders().filter(|node| node.fence() == fence).map(|node| node.path.clone()).collect();
         if victims.is_empty() {

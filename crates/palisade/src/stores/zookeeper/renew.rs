@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
@@ -32,75 +33,100 @@ enum Before {
     Unknown,
 }
 
+/// The claims of one session, each with its place in the request; without a session, the claims that are not known.
+#[derive(Default)]
+struct Share {
+    session: Option<LockSession>,
+    claims: Vec<(usize, ClaimRef)>,
+}
+
+impl Share {
+    /// How long its server may hold up the answers of the others.
+    fn limit(&self) -> Duration {
+        let shortest = self.claims.iter().map(|(_, claim)| claim.claim.lease).min();
+        (shortest.unwrap_or_default() / 6).max(Duration::from_millis(100))
+    }
+}
+
 impl Locks {
     pub(super) async fn renew(self: &Arc<Self>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        let sent = BootClock.now();
-        let mut failed = self.heartbeat(claims).await;
-        let mut answers: Vec<Option<Result<Standing>>> = Vec::with_capacity(claims.len());
-        let mut asking = JoinSet::new();
-        for (at, claim) in claims.iter().enumerate() {
-            answers.push(match (failed.remove(&claim.claim.id), self.before(claim)) {
-                (Some(error), _) => Some(Err(error)),
-                (None, Before::Gone(why)) => Some(Ok(Standing::Gone(why))),
-                (None, Before::Held(grant)) => Some(Ok(Standing::Held(grant))),
-                (None, before) => {
-                    let (this, claim) = (Arc::clone(self), claim.clone());
-                    asking.spawn(async move { (at, this.standing_of(&claim, before).await) });
-                    None
+        let shares = self.shares(claims);
+        let is_bounded = shares.len() > 1;
+        let mut renewing = JoinSet::new();
+        for share in shares {
+            let (this, limit) = (Arc::clone(self), share.limit());
+            renewing.spawn(async move {
+                match is_bounded {
+                    true => tokio::time::timeout(limit, this.renew_share(share)).await.unwrap_or_default(),
+                    false => this.renew_share(share).await,
                 }
             });
         }
-        while let Some(answer) = asking.join_next().await {
-            if let Ok((at, answer)) = answer
-                && let Some(place) = answers.get_mut(at)
-            {
-                *place = Some(answer);
-            }
-        }
-        for (claim, answer) in claims.iter().zip(&answers) {
-            if let Some(Ok(Standing::Held(_))) = answer {
-                self.claims.renewed(claim.claim.id, sent);
-            }
-        }
-        let unanswered = || Err(Error::protocol("a renewal broke off in the middle; this is a bug in the store"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
-    }
-
-    /// Asks the leader on each session of these claims. The answer has the claims whose session could not be asked.
-    async fn heartbeat(&self, claims: &[ClaimRef]) -> HashMap<ClaimId, Error> {
-        let mut sessions: HashMap<i64, (LockSession, String, Vec<ClaimId>)> = HashMap::new();
-        {
-            let table = self.claims.lock();
-            for (id, own) in claims.iter().filter_map(|claim| Some((claim.claim.id, table.own.get(&claim.claim.id)?))) {
-                let Entry { seat, session, .. } = &own.entry;
-                let node = || own.nodes().first().unwrap_or(&seat.base).clone();
-                let of_session = sessions.entry(session.id()).or_insert_with(|| (session.clone(), node(), Vec::new()));
-                of_session.2.push(id);
-            }
-        }
-        let sent = BootClock.now();
-        let beats: Vec<_> = sessions
-            .into_values()
-            .map(|(session, node, claims)| ((!session.is_fresh(sent)).then(|| session.send(Request::heartbeat(&node))), claims))
-            .collect();
-        let mut failed = HashMap::new();
-        for (beat, claims) in beats {
-            let answer = match beat {
-                // Whether the node is there does not matter: the leader has answered.
-                Some(beat) => beat.answer().await.map(drop),
-                None => Ok(()),
-            };
-            match answer {
-                Ok(()) => claims.into_iter().for_each(|claim| self.claims.renewed(claim, sent)),
-                // Its claims were ended with it.
-                Err(Failed::Ended) => {}
-                Err(other) => {
-                    let error = Error::from(other);
-                    failed.extend(claims.into_iter().map(|claim| (claim, error.clone())));
+        let late = Error::unavailable("ZooKeeper has not answered a renewal in time");
+        let mut answers = vec![Err(late); claims.len()];
+        while let Some(answered) = renewing.join_next().await {
+            for (at, answer) in answered.unwrap_or_default() {
+                if let Some(place) = answers.get_mut(at) {
+                    *place = answer;
                 }
             }
         }
-        failed
+        answers
+    }
+
+    fn shares(&self, claims: &[ClaimRef]) -> Vec<Share> {
+        let table = self.claims.lock();
+        let mut shares: HashMap<Option<i64>, Share> = HashMap::new();
+        for (at, claim) in claims.iter().enumerate() {
+            let session = table.own.get(&claim.claim.id).map(|own| &own.entry.session);
+            let share = shares.entry(session.map(|session| session.id())).or_default();
+            share.session = session.cloned();
+            share.claims.push((at, claim.clone()));
+        }
+        shares.into_values().collect()
+    }
+
+    /// Renews the claims of one session.
+    async fn renew_share(self: Arc<Self>, Share { session, claims }: Share) -> Vec<(usize, Result<Standing>)> {
+        if let Some(session) = session
+            && let Err(error) = self.heartbeat(&session, &claims).await
+        {
+            return claims.into_iter().map(|(at, _)| (at, Err(error.clone()))).collect();
+        }
+        let mut answers = Vec::with_capacity(claims.len());
+        let mut asking = JoinSet::new();
+        for (at, claim) in claims {
+            match self.before(&claim) {
+                Before::Gone(why) => answers.push((at, Ok(Standing::Gone(why)))),
+                Before::Held(grant) => answers.push((at, Ok(Standing::Held(grant)))),
+                before => {
+                    let this = Arc::clone(&self);
+                    asking.spawn(async move { (at, this.standing_of(&claim, before).await) });
+                }
+            }
+        }
+        while let Some(answer) = asking.join_next().await {
+            answers.extend(answer);
+        }
+        answers
+    }
+
+    /// Asks the leader on a session of these claims, unless it has answered just now.
+    async fn heartbeat(&self, session: &LockSession, claims: &[(usize, ClaimRef)]) -> Result<()> {
+        let _one = session.heartbeat.lock().await;
+        if session.is_fresh(BootClock.now()) {
+            return Ok(());
+        }
+        let node = {
+            let table = self.claims.lock();
+            let own = claims.iter().find_map(|(_, claim)| table.own.get(&claim.claim.id));
+            own.map_or_else(|| "/".to_owned(), |own| own.nodes().first().unwrap_or(&own.entry.seat.base).clone())
+        };
+        match session.ask(Request::heartbeat(&node)).await {
+            // Whether the node is there does not matter: the leader has answered. With the session its claims were ended.
+            Ok(_) | Err(Failed::Ended) => Ok(()),
+            Err(failed) => Err(failed.into()),
+        }
     }
 
     fn before(&self, claim: &ClaimRef) -> Before {

@@ -81,7 +81,7 @@ impl Locks {
             async { (sent.answer().await, nodes) }
         };
         let (joined, line, nodes) = self.join(entry, &value, &parents, alone).await?;
-        self.waits(entry, joined.child(), joined.czxid, joined.sent);
+        self.waits(entry, joined.child(), joined.czxid);
         let leases = match nodes.check(seat, permits.limit).await {
             Ok(leases) => leases,
             // Its place in line stays: the claim finds it when it is made again.
@@ -158,10 +158,10 @@ impl Locks {
         let Entry { claim, seat, session } = entry;
         let dir = seat.leases();
         for _ in 0..LOOKS {
-            self.watch(entry, &dir);
+            self.watch(session, &dir, claim.id);
             let leases = session.ask(Request::children(&dir).watched()).await;
             if leases.is_err() {
-                self.watches.remove(session.id(), &dir, Some(claim.id));
+                self.watches.remove(session.id(), &dir, claim.id);
             }
             let Some(leases) = leases.or_missing()? else {
                 // Deleted by the servers, since it was empty: the step that takes permits needs it.

@@ -20,11 +20,13 @@ const JOINABLE: f64 = 0.4;
 pub(super) struct LockSession {
     session: Arc<Session>,
     pub(super) batcher: Arc<Batcher>,
+    /// Held while a heartbeat is in flight: renewals of many claims at the same time share one.
+    pub(super) heartbeat: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl LockSession {
     fn new(session: Arc<Session>) -> LockSession {
-        LockSession { batcher: batch::on(&session), session }
+        LockSession { batcher: batch::on(&session), session, heartbeat: Arc::default() }
     }
 
     /// Its lease, as far as it is proven.

@@ -27,7 +27,7 @@ pub(super) struct Settings {
 }
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every node can be read back.
-pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
+const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
 impl Settings {
     pub(super) fn read(mut url: StoreUrl) -> Result<Settings> {

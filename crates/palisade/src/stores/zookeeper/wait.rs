@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use super::claims::{Entry, Seat, Stage, Waiting, Watched, fence_of};
+use super::claims::{Entry, Seat, Waiting, Watched, fence_of};
 use super::client::proto::{Code, Request, Stat};
 use super::client::{Failed, OrMissing};
 use super::locks::Locks;
 use super::position::Position;
 use super::value::Value;
-use super::watches::Watcher;
 use crate::error::Result;
-use crate::store::{Claim, ClaimId, Holder, Mode, Woken};
+use crate::store::{ClaimId, Holder, Mode};
 
 /// What a claim waits for.
 pub(super) enum Blocker {
@@ -21,36 +20,26 @@ pub(super) enum Blocker {
 }
 
 impl Locks {
-    /// Returns when a claim should be looked after: with the grant, when it holds.
-    pub(super) async fn wake(&self, claim: ClaimId) -> Woken {
-        let mailbox = match self.claims.lock().own.get(&claim).map(|own| &own.stage) {
-            Some(Stage::Waiting(waiting)) => Arc::clone(&waiting.mailbox),
-            Some(Stage::Holding(holding)) => return Woken::Granted(holding.fence),
-            None => return Woken::Ask,
-        };
-        mailbox.next().await
-    }
-
-    /// Looks where a waiting claim stands, and wakes its owner if that is worth it. In a task of its own: the outcome must be
-    /// taken up, also when the owner does not wait any more.
-    pub(super) fn look_again(self: &Arc<Self>, claim: ClaimId, waiting: &Waiting) {
-        let (this, mailbox) = (Arc::clone(self), Arc::clone(&waiting.mailbox));
-        tokio::spawn(async move {
+    /// Looks where a waiting claim stands, and tells its owner if that is worth it.
+    pub(super) fn look_again(self: &Arc<Self>, claim: ClaimId) {
+        let Some(client) = self.claims.client() else { return };
+        let (this, tells) = (Arc::clone(self), client.clone());
+        client.while_waiting(claim, async move {
             match this.find_position(claim, false).await {
-                Ok(Position::Granted(grant)) => mailbox.push(Woken::Granted(grant.fence)),
+                Ok(Position::Granted(grant)) => tells.granted(claim, grant.fence),
                 Ok(Position::Queued(_)) => {}
-                Ok(Position::Gone) | Err(_) => mailbox.push(Woken::Ask),
+                Ok(Position::Gone) | Err(_) => tells.ask_again(claim),
             }
         });
     }
 
     /// Watches the node that a claim waits for. The answer names the holder if that is its node: to read another would be a request
-    /// that hardly any wait has a use for. See [`holder`](Locks::holder).
+    /// that hardly any wait has a use for.
     pub(super) async fn watch_blocker(&self, entry: &Entry, by: &str, is_holder: bool) -> Result<Blocker, Failed> {
         let Entry { claim, seat, session } = entry;
         let path = seat.node(by);
         let connection = session.connection();
-        self.watch(entry, &path);
+        self.watch(session, &path, claim.id);
         let mut watched = session.ask(Request::get_data(&path).watched()).await;
         if let Err(Failed::Refused(Code::NoAuth)) = &watched {
             // We may not read it. Whether it exists may be asked without a right. Some servers do not tell us of its end: the heartbeat does.
@@ -61,7 +50,7 @@ impl Locks {
         match &watched {
             Ok(_) | Err(Failed::Refused(Code::NoAuth)) => {}
             Err(failed) => {
-                self.watches.remove(session.id(), &path, Some(claim.id));
+                self.watches.remove(session.id(), &path, claim.id);
                 return if failed.is(Code::NoNode) { Ok(Blocker::Left) } else { Err(failed.clone()) };
             }
         }
@@ -72,29 +61,10 @@ impl Locks {
         Ok(Blocker::Watched(holder_of(watched, seat, by)?.filter(|_| is_holder)))
     }
 
-    /// Notes that a watch on this path is for this claim.
-    pub(super) fn watch(&self, entry: &Entry, path: &str) {
-        let is_own = |claim| self.claims.lock().own.contains_key(&claim);
-        self.watches.add(entry.session.id(), path, Watcher::Claim(entry.claim.id), is_own);
-    }
-
     /// Whether the end of this path will be told to a waiting claim.
     pub(super) fn is_told(&self, entry: &Entry, waiting: &Waiting, path: &str) -> bool {
         let now = Watched { path: path.to_owned(), connection: entry.session.connection() };
         waiting.watches.as_ref() == Some(&now) && self.watches.is_watched(entry.session.id(), path, entry.claim.id)
-    }
-
-    /// The holder of the name that a claim of ours waits for, as our server knows it.
-    pub(super) async fn holder(&self, claim: &Claim) -> Result<Option<Holder>, Failed> {
-        let Some(Entry { seat, session, .. }) = self.claims.lock().entry(claim.id) else { return Ok(None) };
-        let dir = if seat.permits.is_some() { seat.leases().into() } else { seat.line() };
-        let children = session.ask(Request::children(&dir)).await?;
-        let one = match seat.permits {
-            Some(_) => children.first().map(String::as_str),
-            None => seat.recipe.first_blocker(&children, &seat.guid),
-        };
-        let Some(one) = one else { return Ok(None) };
-        holder_of(session.ask(Request::get_data(&format!("{dir}/{one}"))).await, &seat, one)
     }
 }
 

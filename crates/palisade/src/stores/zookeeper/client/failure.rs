@@ -11,6 +11,8 @@ pub(crate) enum Failed {
     Refused(Code),
     /// The session has ended, and with it everything that hung on it.
     Ended,
+    /// It was not sent: its caller has left.
+    NotSent,
     /// It may have been done or not.
     Unsure(Error),
     /// It cannot work, and was not done.
@@ -59,6 +61,7 @@ impl From<Failed> for Error {
         match failed {
             Failed::Unsure(error) | Failed::Never(error) => error,
             Failed::Ended => Error::unavailable("the session with ZooKeeper has ended"),
+            Failed::NotSent => Error::unavailable("the request was given up before it was sent").with_nothing_sent(),
             Failed::Refused(code) => refusal(code),
         }
     }

@@ -190,11 +190,6 @@ impl Session {
         self.state().deadline.length()
     }
 
-    /// From when its length counts, by our clock.
-    pub(crate) fn counted_from(&self) -> Moment {
-        self.state().deadline.counted_from()
-    }
-
     /// The last part of its life that can be counted on, at most so long: its length, and when it begins. It ends when the whole
     /// does, whatever the drift of the clocks.
     pub(crate) fn last_part(&self, longest: Duration) -> (Duration, Moment) {
