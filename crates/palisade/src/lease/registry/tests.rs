@@ -85,19 +85,35 @@ fn a_claim_is_kept_once_and_forgotten_by_its_keeper_only() {
     assert!(registry.take_due().iter().all(|tracked| Arc::ptr_eq(tracked, &second)), "nothing is left of the first");
 }
 
-/// The answer is taken up in one thread, and what the store tells in another: it may come first.
+/// The answer is taken up in one thread, and the store's push comes in another: it may come first.
 #[test]
-fn what_ended_before_it_was_kept_is_asked_for_at_once() {
+fn a_push_before_the_answer_is_heard_with_the_answer() {
     let (registry, clock) = registry();
     let (early, other) = (held(1, clock.now()), held(2, clock.now()));
-    assert!(registry.find_ended(early.claim.id).is_none());
+    for tracked in [&early, &other] {
+        registry.enter(tracked.claim.id);
+    }
+    registry.hear(Push::Gone { claim: early.claim.id, why: Gone::Expired });
     registry.keep(&other);
-    assert!(registry.take_due().is_empty(), "nobody has said anything of this one");
+    assert!(registry.take_due().is_empty(), "the store has said nothing of this one");
     registry.keep(&early);
-    assert!(registry.take_due().iter().any(|tracked| Arc::ptr_eq(tracked, &early)));
-    assert!(registry.find_ended(early.claim.id).is_some_and(|tracked| Arc::ptr_eq(&tracked, &early)), "it is tracked now");
-    (10..1000).for_each(|claim| drop(registry.find_ended(ClaimId::from_bits(claim))));
-    assert_eq!(registry.lock().ended_early.len(), ENDED_EARLY, "those that never come are forgotten");
+    assert!(registry.take_due().iter().any(|tracked| Arc::ptr_eq(tracked, &early)), "asked for at once");
+}
+
+/// What the store says of a claim that its caller has given up is for no claim.
+#[test]
+fn a_claim_that_was_given_up_is_not_wanted() {
+    let (registry, clock) = registry();
+    let tracked = held(1, clock.now());
+    let id = tracked.claim.id;
+    assert!(!registry.wants(id));
+    let _pending = registry.enter(id);
+    assert!(registry.wants(id));
+    registry.leave(id);
+    assert!(!registry.wants(id));
+    registry.hear(Push::AskAgain { claim: id });
+    registry.keep(&tracked);
+    assert!(registry.wants(id) && registry.take_due().is_empty(), "the push came to the attempt before");
 }
 
 /// What the store has ended is not tracked.
