@@ -374,7 +374,7 @@ async fn hundreds_that_leave_at_once_leave_nothing() {
     }
     soon("withdrawn", locks.shutdown()).await;
     assert_eq!(nodes_of(&server, "crowd"), 1);
-    assert_eq!(locks.stats().tracked, 0);
+    assert_eq!(locks.stats().kept, 0);
     give_back(held).await;
     drop(long(&locks, "crowd").try_acquire().await.expect("an answer").expect("free"));
 }
