@@ -1,12 +1,11 @@
-//! Nodes of somebody's own, read and written in the ZooKeeper of a URL: for what is beside the locks.
+//! Single nodes, read and written in the ZooKeeper of a URL: for data beside the locks.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::failure::Failed;
-use super::proto::{self, ANY, Acl, Code, Make, Multi, Request, Step};
+use super::failure::{Failed, OrMissing, in_task};
+use super::proto::{ANY, Code, Make, Request, Step, Undone};
 use super::session::Session;
-use super::sessions::Nobody;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
@@ -37,7 +36,7 @@ pub(crate) enum Wrote {
     Refused(usize),
 }
 
-/// Why nobody can say whether a write was made, or what else is wrong.
+/// Why a write has no good answer: it may have been made or not, or it was not.
 #[derive(Debug)]
 pub(crate) enum NodeError {
     Unanswered(Error),
@@ -60,27 +59,26 @@ impl Nodes {
     ///
     /// [`Config`](crate::ErrorKind::Config) for a URL that is not one of ZooKeeper, or cannot be used.
     pub fn at(url: &str) -> Result<Nodes> {
-        let url: crate::url::StoreUrl = url.parse()?;
+        let mut url: crate::url::StoreUrl = url.parse()?;
         if !matches!(url.scheme(), "zk" | "zks") {
             return Err(Error::bad_url("nodes are in ZooKeeper; write zk://host or zks://host"));
         }
-        Ok(Nodes { settings: Arc::new(Settings::read(url)?), session: Arc::default() })
+        Ok(Nodes { settings: Arc::new(Settings::read(&mut url)?), session: Arc::default() })
     }
 
     async fn session(&self) -> Result<Arc<Session>, Failed> {
-        let mut kept = self.session.lock().await;
-        if let Some(session) = kept.as_ref().filter(|session| !session.is_gone()) {
-            return Ok(Arc::clone(session));
-        }
-        // Nothing hangs on it: its length does not matter.
-        let session =
-            Session::open(&self.settings, Duration::from_secs(10), Weak::<Nobody>::new()).await.map_err(Failed::Never)?;
-        *kept = Some(Arc::clone(&session));
-        Ok(session)
-    }
-
-    fn acl(&self) -> Acl {
-        self.settings.acl()
+        let (settings, kept) = (Arc::clone(&self.settings), Arc::clone(&self.session));
+        in_task(async move {
+            let mut kept = kept.lock().await;
+            if let Some(session) = kept.as_ref().filter(|session| !session.is_gone()) {
+                return Ok(Arc::clone(session));
+            }
+            // Nothing hangs on it: its length does not matter.
+            let session = Session::open(&settings, Duration::from_secs(10), None).await.map_err(Failed::Never)?;
+            *kept = Some(Arc::clone(&session));
+            Ok(session)
+        })
+        .await
     }
 
     /// The data of a node and its version, as the leader knows it at this moment.
@@ -89,14 +87,9 @@ impl Nodes {
         loop {
             let session = self.session().await?;
             let sync = session.send(Request::sync("/"));
-            let read = session.send(Request::get_data(path, false));
-            let answers = (sync.answer().await, read.answer().await);
-            match answers {
-                (Ok(_), Ok(body)) => {
-                    let (data, stat) = proto::data(&body).map_err(Failed::from)?;
-                    return Ok(Some((data, stat.version)));
-                }
-                (Ok(_), Err(failed)) if failed.is(Code::NoNode) => return Ok(None),
+            let read = session.send(Request::get_data(path));
+            match (sync.answer().await, read.answer().await.or_missing()) {
+                (Ok(()), Ok(there)) => return Ok(there.map(|(data, stat)| (data, stat.version))),
                 // It was idle for so long that the server has hung up.
                 (Err(Failed::Unsure(_) | Failed::Ended), _) if again => again = false,
                 (Err(failed), _) | (_, Err(failed)) => return Err(failed.into()),
@@ -109,20 +102,15 @@ impl Nodes {
         let mut steps: Vec<Step<'_>> = Vec::new();
         steps.extend(there.map(|path| Step::Check { path, version: ANY }));
         let first = steps.len();
+        let acl = self.settings.acl();
         steps.extend(changes.iter().map(|change| match *change {
-            Change::Create { path, data } => Step::Create { path, data, acl: self.acl(), make: Make::Persistent },
+            Change::Create { path, data } => Step::Create { path, data, acl, make: Make::Persistent },
             Change::Set { path, data, version } => Step::SetData { path, data, version: version.unwrap_or(ANY) },
             Change::Delete { path, version } => Step::Delete { path, version: version.unwrap_or(ANY) },
         }));
         let session = self.session().await?;
-        let body = session.ask(Request::multi(&steps)).await?;
-        let failed = match proto::multi(&body).map_err(Failed::from)? {
-            Multi::Done(_) => return Ok(Wrote::Done),
-            Multi::Failed(failed) => failed,
-        };
-        let cause = Multi::cause(&failed);
-        let at = failed.iter().position(|code| *code == cause).unwrap_or(0);
-        match (cause, at.checked_sub(first)) {
+        let Err(Undone { code, step }) = session.ask(Request::multi(&steps)).await? else { return Ok(Wrote::Done) };
+        match (code, step.unwrap_or(0).checked_sub(first)) {
             (Code::NoNode, None) => Ok(Wrote::NotThere),
             (Code::NoNode | Code::NodeExists | Code::BadVersion | Code::NotEmpty, Some(at)) => Ok(Wrote::Refused(at)),
             (other, _) => Err(Failed::Refused(other).into()),

@@ -1,6 +1,7 @@
-//! What a client says to ZooKeeper, and what it hears: the dozen messages that this store needs, on servers from 3.5 on.
+//! The messages: the dozen requests that are needed, on servers from 3.5 on, and their answers.
 
 use super::jute::{Broken, In, Out};
+use super::session::Credentials;
 
 /// The numbers of requests.
 mod op {
@@ -27,11 +28,11 @@ pub(super) const XID_EVENT: i32 = -1;
 pub(super) const XID_AUTH: i32 = -4;
 
 /// Which version of a node a write is for: any.
-pub(super) const ANY: i32 = -1;
+pub(crate) const ANY: i32 = -1;
 
-/// What a server refuses a request with.
+/// The error by which a server refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(crate) enum Code {
     NoNode,
     NoAuth,
     BadVersion,
@@ -44,7 +45,7 @@ pub(super) enum Code {
     SessionMoved,
     NotReadOnly,
     Unimplemented,
-    /// The server answers only those who have logged in as it wants them to.
+    /// The server answers only clients that have logged in as it demands.
     LoginRequired,
     /// One part of a multi failed, and this was another.
     RolledBack,
@@ -52,7 +53,7 @@ pub(super) enum Code {
 }
 
 impl Code {
-    pub(super) fn of(number: i32) -> Code {
+    pub(crate) fn of(number: i32) -> Code {
         match number {
             -2 => Code::RolledBack,
             -6 => Code::Unimplemented,
@@ -75,83 +76,134 @@ impl Code {
 
 /// How a node is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Make {
+pub(crate) enum Make {
     Persistent = 0,
     Ephemeral = 1,
     EphemeralSequential = 3,
     Container = 4,
 }
 
-/// Who may do what with a node that we make.
+/// The rights on a node that we make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Acl {
-    /// Everybody everything.
+pub(crate) enum Acl {
+    /// All rights for all clients.
     Open,
-    /// Everything, but only with the login that made it.
+    /// All rights, for the login that made it only.
     Creator,
 }
 
-/// A request, without the number that it gets when it is sent.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
+/// A request, and how its answer is read.
+pub(crate) struct Request<T> {
+    pub(super) frame: Frame,
+    pub(super) read: fn(&[u8]) -> Result<T, Broken>,
+}
+
+/// The bytes of a request, without the number that it gets when it is sent.
+pub(super) struct Frame {
     pub(super) op: i32,
-    pub(super) body: Vec<u8>,
+    body: Vec<u8>,
     /// Whether it is a transaction: its answer proves that the leader had our session, and a majority that leader.
     pub(super) by_leader: bool,
 }
 
-impl Request {
-    fn new(op: i32, by_leader: bool, body: Out) -> Request {
-        Request { op, body: body.written(), by_leader }
+/// A good answer.
+pub(super) struct Reply {
+    /// The newest transaction that the server had done: its own, for a request that is one.
+    pub(super) zxid: i64,
+    pub(super) body: Vec<u8>,
+}
+
+impl<T> Request<T> {
+    fn new(op: i32, body: Out, read: fn(&[u8]) -> Result<T, Broken>) -> Request<T> {
+        Request { frame: Frame { op, body: body.written(), by_leader: false }, read }
     }
 
-    pub(super) fn create(path: &str, data: &[u8], acl: Acl, make: Make) -> Request {
-        let op = if make == Make::Container { op::CREATE_CONTAINER } else { op::CREATE2 };
-        Request::new(op, true, creating(Out::part_of(path.len() + data.len() + 64), path, data, acl, make))
+    fn transaction(op: i32, body: Out, read: fn(&[u8]) -> Result<T, Broken>) -> Request<T> {
+        Request { frame: Frame { op, body: body.written(), by_leader: true }, read }
     }
 
-    pub(super) fn delete(path: &str, version: i32) -> Request {
-        Request::new(op::DELETE, true, Out::part_of(path.len() + 8).text(path).i32(version))
+    /// Sets a watch as well, of a read that can: whether it does is the last byte of these.
+    pub(crate) fn watched(mut self) -> Request<T> {
+        if let Some(watch) = self.frame.body.last_mut() {
+            *watch = 1;
+        }
+        self
     }
 
-    pub(super) fn exists(path: &str, watch: bool) -> Request {
-        Request::new(op::EXISTS, false, Out::part().text(path).bool(watch))
+    /// How many bytes it has, without its header.
+    pub(crate) fn len(&self) -> usize {
+        self.frame.body.len()
+    }
+}
+
+impl Request<Created> {
+    pub(crate) fn create(path: &str, data: &[u8], acl: Acl, make: Make) -> Request<Created> {
+        let body = creating(Out::part_of(path.len() + data.len() + 64), path, data, acl, make);
+        Request::transaction(op::CREATE2, body, Created::read)
+    }
+}
+
+impl Request<()> {
+    /// Makes a container: a persistent node that the servers delete some time after its last child.
+    pub(crate) fn container(path: &str, acl: Acl) -> Request<()> {
+        Request::transaction(op::CREATE_CONTAINER, creating(Out::part(), path, b"", acl, Make::Container), nothing)
     }
 
-    pub(super) fn get_data(path: &str, watch: bool) -> Request {
-        Request::new(op::GET_DATA, false, Out::part().text(path).bool(watch))
-    }
-
-    pub(super) fn children(path: &str, watch: bool) -> Request {
-        Request::new(op::GET_CHILDREN, false, Out::part().text(path).bool(watch))
-    }
-
-    /// With what is known of the node itself.
-    pub(super) fn children_and_stat(path: &str) -> Request {
-        Request::new(op::GET_CHILDREN2, false, Out::part().text(path).bool(false))
+    pub(crate) fn delete(path: &str) -> Request<()> {
+        Request::transaction(op::DELETE, Out::part_of(path.len() + 8).text(path).i32(ANY), nothing)
     }
 
     /// Comes back from the leader, behind everything that it has committed until then. It proves nothing about our session: the
-    /// leader asks nobody, and may have been replaced without knowing it yet.
-    pub(super) fn sync(path: &str) -> Request {
-        Request::new(op::SYNC, false, Out::part().text(path))
+    /// leader asks no other server, and may have been replaced without knowing it yet.
+    pub(crate) fn sync(path: &str) -> Request<()> {
+        Request::new(op::SYNC, Out::part().text(path), nothing)
     }
 
-    pub(super) fn multi(steps: &[Step<'_>]) -> Request {
-        let mut body = Out::part();
-        for step in steps {
-            body = step.written(body);
-        }
-        Request::new(op::MULTI, true, body.i32(-1).bool(true).i32(-1))
+    pub(crate) fn close() -> Request<()> {
+        Request { frame: Frame::close(), read: nothing }
+    }
+}
+
+impl Request<Stat> {
+    pub(crate) fn exists(path: &str) -> Request<Stat> {
+        Request::new(op::EXISTS, Out::part().text(path).bool(false), stat)
+    }
+}
+
+impl Request<(Vec<u8>, Stat)> {
+    pub(crate) fn get_data(path: &str) -> Request<(Vec<u8>, Stat)> {
+        Request::new(op::GET_DATA, Out::part().text(path).bool(false), data)
+    }
+}
+
+impl Request<Vec<String>> {
+    pub(crate) fn children(path: &str) -> Request<Vec<String>> {
+        Request::new(op::GET_CHILDREN, Out::part().text(path).bool(false), children)
+    }
+}
+
+impl Request<(Vec<String>, Stat)> {
+    /// The children of a node, and what is known of the node itself.
+    pub(crate) fn children_and_stat(path: &str) -> Request<(Vec<String>, Stat)> {
+        Request::new(op::GET_CHILDREN2, Out::part().text(path).bool(false), children_and_stat)
+    }
+}
+
+impl Request<Multi> {
+    pub(crate) fn multi(steps: &[Step<'_>]) -> Request<Multi> {
+        let body = steps.iter().fold(Out::part(), |body, step| step.written(body));
+        Request::transaction(op::MULTI, body.i32(-1).bool(true).i32(-1), multi)
     }
 
     /// A transaction that changes nothing. Whether the node is there does not matter.
-    pub(super) fn beat(node: &str) -> Request {
+    pub(crate) fn heartbeat(node: &str) -> Request<Multi> {
         Request::multi(&[Step::Check { path: node, version: ANY }])
     }
+}
 
-    pub(super) fn close() -> Request {
-        Request::new(op::CLOSE, true, Out::part())
+impl Frame {
+    pub(super) fn close() -> Frame {
+        Frame { op: op::CLOSE, body: Vec::new(), by_leader: true }
     }
 
     /// Writes it as it goes out.
@@ -193,7 +245,7 @@ pub(super) fn sasl_token(body: &[u8]) -> Result<Vec<u8>, Broken> {
 
 /// One step of a multi: all are done, or none.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step<'a> {
+pub(crate) enum Step<'a> {
     Create {
         path: &'a str,
         data: &'a [u8],
@@ -220,7 +272,7 @@ impl Step<'_> {
     fn written(&self, out: Out) -> Out {
         let head = |op: i32| out.i32(op).bool(false).i32(-1);
         match *self {
-            // Within a multi no server says more of what it made than its path.
+            // Not CREATE2: within a multi the answer has only the path in any case.
             Step::Create { path, data, acl, make } => creating(head(op::CREATE), path, data, acl, make),
             Step::Delete { path, version } => head(op::DELETE).text(path).i32(version),
             Step::SetData { path, data, version } => head(op::SET_DATA).text(path).bytes(data).i32(version),
@@ -229,30 +281,27 @@ impl Step<'_> {
     }
 }
 
-/// What became of a multi: what it made, or which step failed and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Multi {
-    Done(Vec<Outcome>),
-    Failed(Vec<Code>),
-}
+/// What became of a multi: what each step did, or why none was done.
+pub(crate) type Multi = Result<Vec<Outcome>, Undone>;
 
-impl Multi {
-    /// Why it failed: the error of the step that did.
-    pub(super) fn cause(failed: &[Code]) -> Code {
-        let cause = failed.iter().find(|code| !matches!(code, Code::Other(0) | Code::RolledBack));
-        cause.copied().unwrap_or(Code::RolledBack)
-    }
+/// Why nothing of a multi was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Undone {
+    /// The error of the step that failed.
+    pub(crate) code: Code,
+    /// Which step that was, counted from 0, if the server says so.
+    pub(crate) step: Option<usize>,
 }
 
 /// What became of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Created(String),
     Changed(Stat),
     Nothing,
 }
 
-pub(super) fn multi(body: &[u8]) -> Result<Multi, Broken> {
+fn multi(body: &[u8]) -> Result<Multi, Broken> {
     let mut read = In(body);
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     loop {
@@ -268,34 +317,39 @@ pub(super) fn multi(body: &[u8]) -> Result<Multi, Broken> {
             _ => return Err(Broken),
         }
     }
-    Ok(if failed.is_empty() { Multi::Done(done) } else { Multi::Failed(failed) })
+    if failed.is_empty() {
+        return Ok(Ok(done));
+    }
+    // The steps before the one that failed have the error 0, and those behind it are rolled back.
+    let step = failed.iter().position(|code| !matches!(code, Code::Other(0) | Code::RolledBack));
+    let code = step.and_then(|step| failed.get(step)).copied().unwrap_or(Code::RolledBack);
+    Ok(Err(Undone { code, step }))
 }
 
 /// Whether the answer to a request says that the session has ended. A multi says so of its steps only.
 pub(super) fn is_of_ended_session(op: i32, header: &Header, body: &[u8]) -> bool {
     // If one step has failed, the first says so, too.
     let has_failed = body.starts_with(&(-1_i32).to_be_bytes());
-    let in_a_step = || has_failed && matches!(multi(body), Ok(Multi::Failed(codes)) if codes.contains(&Code::SessionExpired));
+    let in_a_step = || has_failed && matches!(multi(body), Ok(Err(Undone { code: Code::SessionExpired, .. })));
     Code::of(header.error) == Code::SessionExpired || op == op::MULTI && header.error == 0 && in_a_step()
 }
 
-/// What is known of a node beside its data.
+/// The metadata of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stat {
+pub(crate) struct Stat {
     /// The transaction that made it.
-    pub(super) czxid: i64,
+    pub(crate) czxid: i64,
     /// The transaction that changed it last.
-    pub(super) mzxid: i64,
-    pub(super) version: i32,
+    pub(crate) mzxid: i64,
+    pub(crate) version: i32,
     /// The session that it hangs on; 0 for none.
-    pub(super) owner: i64,
-    pub(super) children: i32,
+    pub(crate) owner: i64,
     /// The transaction that last added a child, or took one away.
-    pub(super) pzxid: i64,
+    pub(crate) pzxid: i64,
 }
 
 impl Stat {
-    pub(super) fn read(read: &mut In<'_>) -> Result<Stat, Broken> {
+    fn read(read: &mut In<'_>) -> Result<Stat, Broken> {
         let czxid = read.i64()?;
         let mzxid = read.i64()?;
         let [_ctime, _mtime] = [read.i64()?, read.i64()?];
@@ -303,51 +357,64 @@ impl Stat {
         let [_cversion, _aversion] = [read.i32()?, read.i32()?];
         let owner = read.i64()?;
         let _length = read.i32()?;
-        let children = read.i32()?;
+        let _children = read.i32()?;
         let pzxid = read.i64()?;
-        Ok(Stat { czxid, mzxid, version, owner, children, pzxid })
+        Ok(Stat { czxid, mzxid, version, owner, pzxid })
     }
 }
 
-pub(super) fn created(body: &[u8]) -> Result<(String, Stat), Broken> {
-    let mut read = In(body);
-    Ok((read.text()?, Stat::read(&mut read)?))
+/// A node that was made.
+pub(crate) struct Created {
+    pub(crate) path: String,
+    /// The transaction that made it.
+    pub(crate) czxid: i64,
 }
 
-pub(super) fn stat(body: &[u8]) -> Result<Stat, Broken> {
+impl Created {
+    fn read(body: &[u8]) -> Result<Created, Broken> {
+        let mut read = In(body);
+        Ok(Created { path: read.text()?, czxid: Stat::read(&mut read)?.czxid })
+    }
+}
+
+fn nothing(_: &[u8]) -> Result<(), Broken> {
+    Ok(())
+}
+
+fn stat(body: &[u8]) -> Result<Stat, Broken> {
     Stat::read(&mut In(body))
 }
 
-pub(super) fn data(body: &[u8]) -> Result<(Vec<u8>, Stat), Broken> {
+fn data(body: &[u8]) -> Result<(Vec<u8>, Stat), Broken> {
     let mut read = In(body);
     Ok((read.bytes()?.to_vec(), Stat::read(&mut read)?))
 }
 
-pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Broken> {
+fn children(body: &[u8]) -> Result<Vec<String>, Broken> {
     In(body).texts()
 }
 
-pub(super) fn children_and_stat(body: &[u8]) -> Result<(Vec<String>, Stat), Broken> {
+fn children_and_stat(body: &[u8]) -> Result<(Vec<String>, Stat), Broken> {
     let mut read = In(body);
     Ok((read.texts()?, Stat::read(&mut read)?))
 }
 
 /// The first message of a connection: for a new session with the number 0, for an old one with its number and password.
-pub(super) fn connect(seen: i64, timeout_ms: i32, session: i64, password: &[u8]) -> Vec<u8> {
-    Out::bare().i32(0).i64(seen).i32(timeout_ms).i64(session).bytes(password).bool(false).framed()
+pub(super) fn connect(seen: i64, timeout_ms: i32, Credentials { id, password }: &Credentials) -> Vec<u8> {
+    Out::bare().i32(0).i64(seen).i32(timeout_ms).i64(*id).bytes(password).bool(false).framed()
 }
 
 /// The server's first answer. A session of the number 0 has ended.
 pub(super) struct Connected {
     pub(super) timeout_ms: i32,
-    pub(super) session: i64,
-    pub(super) password: Vec<u8>,
+    pub(super) credentials: Credentials,
 }
 
 pub(super) fn connected(body: &[u8]) -> Result<Connected, Broken> {
     let mut read = In(body);
     let _version = read.i32()?;
-    Ok(Connected { timeout_ms: read.i32()?, session: read.i64()?, password: read.bytes()?.to_vec() })
+    let (timeout_ms, id) = (read.i32()?, read.i64()?);
+    Ok(Connected { timeout_ms, credentials: Credentials { id, password: read.bytes()?.to_vec() } })
 }
 
 /// What stands before every other answer.

@@ -1,4 +1,4 @@
-//! One connection: opened, introduced, and then read and written as whole messages.
+//! One connection: opened, introduced and logged in, then read and written as whole messages.
 
 use std::io::ErrorKind::WouldBlock;
 use std::sync::Arc;
@@ -9,12 +9,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::proto::{self, Connected};
+use super::session::Credentials;
 use super::settings::{Login, Scheme, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::url::Host;
 
-/// What a connection with TLS runs over.
+/// A connection with TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -22,17 +23,25 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// No server sends more at once; ZooKeeper's own limit is a megabyte.
 const LONGEST: usize = 64 << 20;
 
-/// So much is read at once, at the least.
+/// At least so much is read at once.
 const ROOM: usize = 8 << 10;
 
-/// What a session introduces itself with.
+/// The first message of a connection.
 pub(super) struct Hello<'a> {
-    /// The newest transaction that it has seen: a server that is behind it refuses it.
+    /// The newest transaction that the session has seen: a server that is behind it refuses the session.
     pub(super) seen: i64,
     pub(super) length: Duration,
-    /// 0 for a new session.
-    pub(super) session: i64,
-    pub(super) password: &'a [u8],
+    pub(super) credentials: &'a Credentials,
+}
+
+/// A connection, and the session that the server granted on it.
+pub(super) struct Opened {
+    pub(super) wire: Wire,
+    /// With the id 0 when the session has ended.
+    pub(super) credentials: Credentials,
+    pub(super) length: Duration,
+    /// When the session was asked for.
+    pub(super) sent: Moment,
 }
 
 pub(super) struct Wire {
@@ -42,7 +51,7 @@ pub(super) struct Wire {
 
 /// The writing side.
 pub(super) enum Outgoing {
-    /// Of a bare socket, which any thread may write to.
+    /// Of a plain socket, which any thread may write to.
     Bare(Arc<OwnedWriteHalf>),
     /// Of one with TLS, which reads and writes as one.
     Tls(WriteHalf<Box<dyn Stream>>),
@@ -67,7 +76,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// What others may write to as well.
+    /// The socket, if callers may write to it as well.
     pub(super) fn socket(&self) -> Option<Arc<OwnedWriteHalf>> {
         match self {
             Outgoing::Bare(socket) => Some(Arc::clone(socket)),
@@ -88,7 +97,7 @@ impl Incoming {
     /// The next message; an error when there will be none.
     pub(super) async fn message(&mut self) -> std::io::Result<&[u8]> {
         while !self.has_message()? {
-            // More than usually comes at once: whatever fills it must be followed by another look.
+            // More than usually comes at once: a read that fills the buffer has to be followed by another.
             self.buffer.reserve(ROOM);
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -129,8 +138,8 @@ impl Incoming {
 }
 
 impl Wire {
-    /// Connects to a server and introduces the session. The answer says when that was asked.
-    pub(super) async fn open(settings: &Settings, host: &Host, hello: &Hello<'_>) -> Result<(Wire, Connected, Moment)> {
+    /// Connects to a server and introduces the session.
+    pub(super) async fn open(settings: &Settings, host: &Host, hello: &Hello<'_>) -> Result<Opened> {
         let opened = Self::open_within(settings.connect_timeout, settings, host, hello).await;
         opened.unwrap_or_else(|| Err(Error::unavailable(format!("{host} has not answered in time"))))
     }
@@ -141,19 +150,19 @@ impl Wire {
         settings: &Settings,
         host: &Host,
         hello: &Hello<'_>,
-    ) -> Option<Result<(Wire, Connected, Moment)>> {
+    ) -> Option<Result<Opened>> {
         let opening = Self::open_unlimited(settings, host, hello);
         let opened = tokio::time::timeout(limit, opening).await.ok()?;
         Some(opened.map_err(|cause| match cause.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
-            // Said by ourselves.
+            // Our own error, with its own sentence.
             Some(error) => error.clone(),
             None => unreached(host, &cause).with_source(cause),
         }))
     }
 
-    async fn open_unlimited(settings: &Settings, host: &Host, hello: &Hello<'_>) -> std::io::Result<(Wire, Connected, Moment)> {
+    async fn open_unlimited(settings: &Settings, host: &Host, hello: &Hello<'_>) -> std::io::Result<Opened> {
         let stream = TcpStream::connect((host.name.as_str(), host.port.unwrap_or_default())).await?;
-        // A request waits for nobody: without this the second of two would wait for the answer to the first.
+        // Without this the second of two requests would wait for the answer to the first.
         stream.set_nodelay(true)?;
         let (read, mut write): (Box<dyn AsyncRead + Send + Unpin>, _) = match &settings.tls {
             Some(tls) => {
@@ -168,15 +177,17 @@ impl Wire {
         let mut read = Incoming { stream: read, buffer: Vec::new(), taken: 0 };
         let sent = BootClock.now();
         let millis = i32::try_from(hello.length.as_millis()).unwrap_or(i32::MAX);
-        write.write(&proto::connect(hello.seen, millis, hello.session, hello.password)).await?;
+        write.write(&proto::connect(hello.seen, millis, hello.credentials)).await?;
         let answer = read.message().await?;
-        let connected = proto::connected(answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+        let Connected { timeout_ms, credentials } =
+            proto::connected(answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
         let mut wire = Wire { read, write };
-        // A session that has ended asks for nothing more.
-        if let Some(login) = settings.login.as_ref().filter(|_| connected.session != 0) {
+        // On a session that has ended nothing more is sent.
+        if let Some(login) = settings.login.as_ref().filter(|_| credentials.id != 0) {
             wire.log_in(login).await?;
         }
-        Ok((wire, connected, sent))
+        let length = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+        Ok(Opened { wire, credentials, length, sent })
     }
 
     async fn log_in(&mut self, login: &Login) -> std::io::Result<()> {
@@ -190,7 +201,7 @@ impl Wire {
 
 fn unreached(host: &Host, cause: &std::io::Error) -> Error {
     match cause.kind() {
-        // A certificate that is not taken does not become better by trying again.
+        // To retry does not help against a certificate that is refused.
         std::io::ErrorKind::InvalidData if cause.get_ref().is_some() => {
             Error::new(ErrorKind::Denied, format!("{host} and this client do not agree on TLS: {cause}"))
         }

@@ -1,4 +1,4 @@
-//! Jute, ZooKeeper's way of writing numbers, texts and lists: big-endian, each buffer with its length before it.
+//! Jute, ZooKeeper's encoding of numbers, texts and lists: big-endian, each buffer with its length before it.
 
 /// A message on its way out. It begins with its own length, which [`Out::framed`] fills in.
 pub(super) struct Out(Vec<u8>);
@@ -59,9 +59,9 @@ impl Out {
     }
 }
 
-/// A message does not say what it should.
+/// A message cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub(crate) struct Broken;
 
 /// A message that is read from its beginning to its end.
 pub(super) struct In<'a>(pub(super) &'a [u8]);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_message_reads_back_as_it_was_written() {
         let sent = Out::bare().i32(-7).i64(1 << 40).bool(true).bytes(b"ab").text("cd").framed();
         assert_eq!(sent.len(), 4 + 4 + 8 + 1 + 6 + 6);
         let mut read = In(&sent);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_is_found_out() {
+    fn a_wrong_length_is_an_error() {
         assert_eq!(In(&[0, 0, 0, 9, 1]).bytes(), Err(Broken));
         assert_eq!(In(&[0xff; 4]).bytes(), Ok(&[][..]));
         assert_eq!(In(&[0xff, 0xff, 0xff, 0xf0]).bytes(), Err(Broken));

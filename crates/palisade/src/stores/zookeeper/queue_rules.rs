@@ -1,7 +1,7 @@
-//! What nodes are called, in which order they stand, and who holds, as pure functions of a node's children.
+//! The names of nodes, their order, and which of them hold, as pure functions of a node's children.
 //!
-//! Whoever holds goes on holding whatever is added behind it, and whoever leaves only helps. So what one look at the children
-//! has seen stays true, until a holder itself leaves.
+//! A holder goes on holding whatever is added behind it, and a node that leaves only helps. So what one look at the children has seen
+//! stays true, until a holder itself leaves.
 
 use sha2::{Digest, Sha256};
 
@@ -26,7 +26,7 @@ const READ: &str = "__READ__";
 const WRITE: &str = "__WRIT__";
 const KAZOO_LOCK: &str = "__lock__";
 const KAZOO_READ: &str = "__rlock__";
-/// What the permits of a semaphore are called.
+/// In the names of a semaphore's permits.
 pub(super) const LEASE: &str = "lease-";
 
 /// Where one node stands among its siblings.
@@ -36,7 +36,7 @@ pub(super) enum Verdict {
     /// It must wait until this sibling is gone.
     Blocked {
         by: String,
-        /// Who stands first.
+        /// The first of those that block it.
         first: String,
     },
     /// It is not there.
@@ -60,19 +60,19 @@ pub(super) fn guid(claim: ClaimId) -> String {
     guid
 }
 
-/// Hides, or shows again, what only the owner of a claim may read.
+/// Hides a text that only the owner of a claim may read, or shows it again.
 pub(super) fn mask(claim: ClaimId, bytes: &[u8]) -> Vec<u8> {
     let pad: [u8; 32] = Sha256::digest([b"palisade session ".as_slice(), &claim.bits().to_be_bytes()].concat()).into();
     bytes.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect()
 }
 
-/// What the name of a permit begins with that belongs to this claim.
+/// The beginning of the name of a permit of this claim.
 pub(super) fn lease_prefix(guid: &str) -> String {
     format!("_c_{guid}-{LEASE}")
 }
 
 impl Recipe {
-    /// What the name of a claim's node begins with. The server appends its number.
+    /// The beginning of the name of a claim's node. The server appends its number.
     pub(super) fn prefix(self, guid: &str) -> String {
         match self {
             Recipe::Mutex => ["_c_", guid, "-", LOCK].concat(),
@@ -143,13 +143,6 @@ impl Recipe {
         }
     }
 
-    /// The first of those that block the node of this mark, whatever stands between them.
-    pub(super) fn first_blocker<'a>(self, children: &'a [String], guid: &str) -> Option<&'a str> {
-        let own = self.prefix(guid);
-        let first = self.sorted(children).into_iter().find(|child| self.is_blocked_by(child) || child.starts_with(&own));
-        first.filter(|first| !first.starts_with(&own))
-    }
-
     /// The nodes of this kind of line in their order, and how many of them hold.
     pub(super) fn line(self, children: &[String]) -> (Vec<&str>, usize) {
         let line: Vec<&str> = self.sorted(children).into_iter().filter(|child| self.is_kin(child)).collect();
@@ -201,17 +194,6 @@ mod tests {
         assert_ne!(mask(claim, b"0123456789abcdef"), b"0123456789abcdef");
     }
 
-    #[test]
-    fn who_blocks_is_the_first_before_ones_own() {
-        let line = children(&["_c_b-lock-0000000012", "_c_a-lock-0000000003", "_c_c-lock-0000000011"]);
-        assert_eq!(Recipe::Mutex.first_blocker(&line, "b"), Some("_c_a-lock-0000000003"));
-        assert_eq!(Recipe::Mutex.first_blocker(&line, "a"), None, "it is first itself");
-        let sides = children(&["_c_a-__READ__0000000001", "_c_b-__WRIT__0000000002", "_c_c-__READ__0000000003"]);
-        assert_eq!(Recipe::Read.first_blocker(&sides, "c"), Some("_c_b-__WRIT__0000000002"));
-        assert_eq!(Recipe::Write.first_blocker(&sides, "b"), Some("_c_a-__READ__0000000001"));
-        assert_eq!(Recipe::Read.first_blocker(&sides, "a"), None);
-    }
-
     /// By the number, and not by the random part before it; a child without the mark sorts by its whole name.
     #[test]
     fn curators_order() {
@@ -229,7 +211,7 @@ mod tests {
         assert_eq!(Recipe::Mutex.verdict(&line, "_c_aaa-lock-0000000012"), by_the_one_before);
         assert_eq!(Recipe::Mutex.verdict(&line, "_c_gone-lock-0000000001"), Verdict::Missing);
         assert_eq!(Recipe::Mutex.line(&line), (order[..3].to_vec(), 1));
-        // What Curator takes for a holder, we do, too.
+        // As Curator does, we take it for a holder.
         let stray = children(&["000-readme", "_c_a-lock-0000000001"]);
         assert_eq!(Recipe::Mutex.verdict(&stray, "_c_a-lock-0000000001"), blocked("000-readme", "000-readme"));
     }

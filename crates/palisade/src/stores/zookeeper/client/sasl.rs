@@ -1,7 +1,7 @@
 //! A login by SASL, for `auth=sasl`. A cargo feature of its own: `zookeeper-sasl`.
 //!
 //! The mechanism is DIGEST-MD5 (RFC 2831), the only one of ZooKeeper's servers beside Kerberos. It is old: it keeps the password off the
-//! wire, and whoever listens can try passwords at home. `zks:` is for that.
+//! wire, but a listener can guess passwords offline. `zks:` is for that.
 
 use super::settings::Login;
 use super::wire::Wire;
@@ -24,10 +24,10 @@ mod on {
     use super::*;
     use crate::error::{Error, ErrorKind, Result};
 
-    /// What every server of ZooKeeper's calls itself here, wherever it is.
+    /// The service name of every ZooKeeper server.
     const SERVICE: &str = "zookeeper/zk-sasl-md5";
 
-    /// Proves who we are, and has the server prove that it knows the password too. Nothing else may be asked meanwhile.
+    /// Proves that we know the password, and has the server prove that it does too. Nothing else may be sent meanwhile.
     pub(in super::super) async fn log_in(wire: &mut Wire, login: &Login) -> std::io::Result<()> {
         let challenge = ask(wire, 1, b"").await?;
         if challenge.is_empty() {
@@ -37,7 +37,7 @@ mod on {
         getrandom::fill(&mut random).map_err(std::io::Error::other)?;
         let proof = Proof::of(&challenge, login, &hex(&random)).map_err(std::io::Error::other)?;
         let answer = ask(wire, 2, proof.response.as_bytes()).await?;
-        // With `allowSaslFailedClients` a server goes on with whom it does not know, and only says nothing here.
+        // With `allowSaslFailedClients` a server goes on with an unknown client, and only says nothing here.
         match Words::of(&answer).and_then(|words| words.first("rspauth")) {
             Some(said) if said == proof.expected => Ok(()),
             _ => Err(std::io::Error::other(Error::from(Failed::Refused(Code::AuthFailed)))),
@@ -52,7 +52,7 @@ mod on {
         match Code::of(header.error) {
             _ if header.error == 0 && header.xid == xid => proto::sasl_token(body).map_err(broken),
             _ if header.error == 0 => Err(std::io::ErrorKind::InvalidData.into()),
-            // Servers that insist on a login say this of one that failed.
+            // Servers that insist on a login answer a failed one with this.
             Code::LoginRequired => Err(std::io::Error::other(Error::from(Failed::Refused(Code::AuthFailed)))),
             code => Err(std::io::Error::other(Error::from(Failed::Refused(code)))),
         }
@@ -62,7 +62,7 @@ mod on {
         std::io::Error::other(Error::new(ErrorKind::Denied, why))
     }
 
-    /// What we answer to a challenge, and what the server must say to that.
+    /// Our answer to a challenge, and what the server must say to that.
     #[derive(Debug, PartialEq, Eq)]
     struct Proof {
         response: String,
@@ -107,7 +107,7 @@ mod on {
         }
     }
 
-    /// As it is hashed: in Latin-1 when it can be, which is how the mechanism began.
+    /// As it is hashed: in Latin-1 if possible, which is how the mechanism began.
     fn encoded(text: &str) -> Vec<u8> {
         let latin: std::result::Result<Vec<u8>, _> = text.chars().map(|letter| u8::try_from(u32::from(letter))).collect();
         latin.unwrap_or_else(|_| text.as_bytes().to_vec())
@@ -172,7 +172,7 @@ mod on {
 
         fn login(user_and_password: &str) -> Login {
             let url = format!("zk://{user_and_password}@h?auth=sasl");
-            Settings::read(url.parse().expect("a URL")).ok().and_then(|settings| settings.login).expect("a login")
+            Settings::read(&mut url.parse().expect("a URL")).ok().and_then(|settings| settings.login).expect("a login")
         }
 
         /// The example of RFC 2831, section 4.
@@ -186,7 +186,7 @@ mod on {
         }
 
         #[test]
-        fn what_another_mechanism_says_is_not_answered() {
+        fn a_challenge_of_another_mechanism_is_refused() {
             for challenge in [
                 &b"nonce=\"n\""[..],
                 b"algorithm=md5-sess",
