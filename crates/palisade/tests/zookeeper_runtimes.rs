@@ -163,8 +163,9 @@ async fn stands_still(is_warm: bool) {
     let (locks, outside) = (connect(format!("zk://{}/lock", between.address())), client(&server));
     let blocker = long(&outside, "still-waits").acquire().await.expect("a grant");
     let names = ["still", "still-2", "still-3", "still-4", "still-5", "still-waits"];
-    // As many as would hold up the others for longer than is allowed below, one after the other, if each were waited for.
-    let more = (0..200).map(|number| format!("still-more-{number}"));
+    // As many as would hold up the others for longer than is allowed below, one after the other, if each were waited for; and not so
+    // many that the client's bound of requests in flight is reached.
+    let more = (0..100).map(|number| format!("still-more-{number}"));
     let names = more.chain(names.map(str::to_owned));
     let begun: Vec<Going<Guard>> = names.map(|name| acquiring(&long(&locks, &name))).collect();
     let cycles = long(&locks, "cycles");
