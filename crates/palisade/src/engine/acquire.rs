@@ -24,13 +24,13 @@ const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::fr
 /// How much longer than its wait a caller stays to learn who holds the name.
 const NAMING: Duration = Duration::from_millis(250);
 
-/// How long to wait in line.
+/// How long to wait in line, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum WaitLimit {
     /// Not at all: one attempt.
-    Try,
+    Now,
     /// At most so long; zero is one attempt.
-    For(Duration),
+    AtMost(Duration),
     /// For ever.
     Forever,
 }
@@ -48,13 +48,13 @@ pub(crate) enum Outcome {
 ///
 /// Dropping it at any point withdraws the claim: at once where the store answers at once, else by the client's thread as soon
 /// as the store has answered the request in flight.
-pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result<Outcome> {
-    let wait = if wait == Wait::For(Duration::ZERO) { Wait::Try } else { wait };
+pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: WaitLimit) -> Result<Outcome> {
+    let wait = if wait == WaitLimit::AtMost(Duration::ZERO) { WaitLimit::Now } else { wait };
     let deadline = match wait {
-        Wait::For(span) => core.now() + span,
-        Wait::Try | Wait::Forever => Moment::NEVER,
+        WaitLimit::AtMost(span) => core.now() + span,
+        WaitLimit::Now | WaitLimit::Forever => Moment::NEVER,
     };
-    let acquisition = Acquisition { core: Arc::clone(core), plan, once: wait == Wait::Try, deadline, holder: None };
+    let acquisition = Acquisition { core: Arc::clone(core), plan, once: wait == WaitLimit::Now, deadline, holder: None };
     inside(core.handle()?, acquisition.run()).await
 }
 

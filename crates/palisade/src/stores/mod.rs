@@ -8,11 +8,11 @@ pub(crate) mod kit;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "redis", feature = "etcd"))]
+#[cfg(feature = "redis")]
 mod runtimes;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "zookeeper-tls"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper-tls"))]
 mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

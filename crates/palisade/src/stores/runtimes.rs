@@ -16,13 +16,3 @@ pub(super) fn has_io(runtime: &Handle) -> bool {
     let _inside = runtime.enter();
     std::panic::catch_unwind(|| drop(tokio::net::UnixDatagram::unbound())).is_ok()
 }
-
-/// Whether a runtime has timers, and a clock that goes: one that is stopped, as some tests have it, jumps past every timer
-/// while a server thinks.
-#[cfg(feature = "etcd")]
-pub(super) fn has_time(runtime: &Handle) -> bool {
-    let _inside = runtime.enter();
-    let before = std::time::Instant::now();
-    let goes = tokio::time::Instant::now().into_std() >= before;
-    goes && std::panic::catch_unwind(|| drop(tokio::time::sleep(std::time::Duration::ZERO))).is_ok()
-}
