@@ -5,6 +5,7 @@
 //! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside what a private server can do.
 //! `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` — the etcd store beside what a private server can do, and beside others.
 //! `palisade-bench zookeeper [all|cycle|tasks|handoff] [SECONDS]` — the ZooKeeper store beside Apache Curator, on a private server.
+//! With `--rtt TIME` behind them, a relay between all clients and the server takes so long there and back: `redis --rtt 200us`.
 //! `palisade-bench cli [URL]` — what a run under a lock costs beside the bare command.
 //! `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one client: losses, CPU and memory.
 
@@ -36,12 +37,13 @@ fn main() -> ExitCode {
         ["etcd-worker", words @ ..] => etcd::worker(words),
         ["zookeeper", words @ ..] => zookeeper::run(words),
         ["zookeeper-worker", words @ ..] => zookeeper::worker(words),
+        ["relay", words @ ..] => compare::network::relay(words),
         ["hold"] => hold::run(10_000, 60),
         ["hold", guards] => hold::run(number(guards, 10_000), 60),
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
             eprintln!(
-                "usage: palisade-bench overhead | sqlite | redis [PART] [SECONDS] | etcd [PART] [SECONDS] | zookeeper [PART] [SECONDS] | cli [URL] | hold [GUARDS] [SECONDS]"
+                "usage: palisade-bench overhead | sqlite | redis|etcd|zookeeper [PART] [SECONDS] [--rtt TIME] | cli [URL] | hold [GUARDS] [SECONDS]"
             );
             ExitCode::from(64)
         }

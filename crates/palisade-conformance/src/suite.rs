@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use crate::checks::{cancel, contract, election, history, loss, modes, mutex, processes, times};
+use crate::checks::{cancel, contract, election, history, loss, modes, mutex, overload, processes, runtimes, times};
 use crate::{Subject, Verdict};
 
 /// A check on its way.
@@ -80,6 +80,10 @@ checks! {
     history: the_store_follows_the_line;
     processes: processes_exclude_each_other, a_killed_holder_is_replaced, killed_waiters_hold_nobody_up;
     cancel: every_verb_at_every_step;
+    overload: dropped_claims_do_not_pile_up, timed_out_claims_do_not_pile_up, a_crowd_that_leaves_leaves_nothing;
+    runtimes: every_kind_of_caller_will_do, a_runtime_that_ends_takes_only_its_own_tasks, a_claim_outlives_its_runtime,
+        a_claim_dropped_after_any_time_is_withdrawn, an_ending_thread_releases, unpolled_claims_hold_up_no_other,
+        an_unpolled_waiter_keeps_its_place, an_unpolled_release_ends_with_its_lease, a_blocked_runtime_keeps_its_locks;
 }
 
 /// Runs one check by its name.

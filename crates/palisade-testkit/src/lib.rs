@@ -7,6 +7,7 @@
 //! - [`Server`]: what all of them can: pause, resume, kill, stop, restart
 //! - [`clock::Clock`]: moves the wall clock of one server
 //! - [`proxy::Proxy`]: the network's faults, between a client and a server
+//! - [`relay::Relay`]: the distance of a network, between a client and a server
 //! - [`lan::Lan`]: hosts in a private network, whose cables can be pulled (root only)
 //! - [`shared`]: servers that take seconds, once per test binary
 //!
@@ -28,6 +29,7 @@ mod protocol;
 pub mod proxy;
 mod ready;
 pub mod redis;
+pub mod relay;
 pub mod resp;
 pub mod shared;
 mod spawner;

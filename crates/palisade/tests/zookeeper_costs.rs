@@ -4,10 +4,11 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::actors::{connect, in_line, is_renewed};
-use common::zookeeper::{LIMIT, LONG, Tally, client, nodes, op, proxy};
+use common::zookeeper::{LIMIT, LONG, Tally, client, has, nodes, op, proxy};
 use palisade::{Client, ErrorKind, Guard, GuardMode, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::Proxy;
@@ -253,4 +254,26 @@ async fn names_leave_nothing_behind() {
         left => Err(format!("{left} nodes")),
     });
     println!("nothing is left after {:?}", ended.elapsed());
+}
+
+/// A free lock costs one write to the socket for each verb: what is asked at once leaves at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_at_once_leaves_in_one_piece() {
+    let server = ZooKeeper::with().long_sessions().start();
+    let (between, locks) = counted(&server);
+    release(acquire(&locks, "piece").await).await;
+    let pieces: Arc<Mutex<(usize, usize)>> = Arc::default();
+    let counts = Arc::clone(&pieces);
+    between.lose_reply_to(move |bytes| {
+        let mut counts = counts.lock().expect("no panic");
+        let (creates, lists) = (has(bytes, op::CREATE), has(bytes, op::GET_CHILDREN));
+        *counts = (counts.0 + usize::from(creates), counts.1 + usize::from(creates && lists));
+        false
+    });
+    for _ in 0..50 {
+        release(acquire(&locks, "piece").await).await;
+    }
+    let (creates, whole) = *pieces.lock().expect("no panic");
+    // A proxy reads what has come: two pieces that come together would look like one, and not the other way round.
+    assert_eq!((creates, whole), (50, 50));
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod apart;
 pub(crate) mod contest;
+pub(crate) mod network;
 mod order;
 pub(crate) mod round;
 pub(crate) mod spread;
@@ -51,17 +52,44 @@ pub(crate) fn start_quietly<S>(start: impl FnOnce() -> S + UnwindSafe) -> Result
     })
 }
 
-/// The parts that are meant by the words of the command, and how long a round lasts. `None` when they mean nothing.
-pub(crate) fn chosen<'a, P: Copy>(words: &[&str], parts: &[(&'a str, P)], seconds: f64) -> Option<(Vec<(&'a str, P)>, Duration)> {
-    let (part, seconds) = match words {
-        [] => ("all", seconds),
-        [part] => (*part, seconds),
-        [part, seconds] => (*part, seconds.parse().ok()?),
-        _ => return None,
-    };
-    let round = Duration::try_from_secs_f64(seconds).ok().filter(|round| !round.is_zero())?;
-    let parts: Vec<(&str, P)> = parts.iter().copied().filter(|(name, _)| part == "all" || part == *name).collect();
-    (!parts.is_empty()).then_some((parts, round))
+/// What the words of a command mean.
+#[derive(Debug)]
+pub(crate) struct Chosen<'a, P> {
+    pub(crate) parts: Vec<(&'a str, P)>,
+    /// How long a round lasts.
+    pub(crate) round: Duration,
+    /// That of a network between the clients and the server, if there is to be one.
+    pub(crate) rtt: Option<Duration>,
+}
+
+impl<'a, P: Copy> Chosen<'a, P> {
+    /// `None` when the words mean nothing. Through a network only the first part is measured, unless another is named: the figures
+    /// of the others have their marks without one.
+    pub(crate) fn by(words: &[&str], parts: &[(&'a str, P)], seconds: f64) -> Option<Chosen<'a, P>> {
+        let (words, rtt) = match words {
+            [words @ .., "--rtt", rtt] => (words, Some(palisade::parse_duration(rtt).ok().filter(|rtt| !rtt.is_zero())?)),
+            words => (words, None),
+        };
+        let (part, seconds) = match words {
+            [] if rtt.is_some() => (parts.first()?.0, seconds),
+            [] => ("all", seconds),
+            [part] => (*part, seconds),
+            [part, seconds] => (*part, seconds.parse().ok()?),
+            _ => return None,
+        };
+        let round = Duration::try_from_secs_f64(seconds).ok().filter(|round| !round.is_zero())?;
+        let parts: Vec<(&str, P)> = parts.iter().copied().filter(|(name, _)| part == "all" || part == *name).collect();
+        (!parts.is_empty()).then_some(Chosen { parts, round, rtt })
+    }
+}
+
+/// Where ours connects: to the server, or to what `PALISADE_BENCH_URL` names, which no relay is in front of.
+pub(crate) fn our_url(server: impl FnOnce() -> String, rtt: Option<Duration>) -> Result<String> {
+    match (std::env::var("PALISADE_BENCH_URL"), rtt) {
+        (Ok(_), Some(_)) => Err("PALISADE_BENCH_URL and --rtt exclude each other".into()),
+        (Ok(url), None) => Ok(url),
+        (Err(_), _) => Ok(server()),
+    }
 }
 
 /// A miss is no failure: how fast a machine is on a given day is for the reader to judge. A lost lock is one.
@@ -74,6 +102,28 @@ pub(crate) fn report(measured: Result<Verdicts>) -> ExitCode {
         Err(error) => {
             eprintln!("palisade-bench: {error}");
             ExitCode::from(69)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_choose_parts_rounds_and_a_network() {
+        let parts = [("cycle", 1), ("tasks", 2)];
+        let chosen = |words: &[&str]| {
+            let chosen = Chosen::by(words, &parts, 2.0)?;
+            let parts: Vec<i32> = chosen.parts.iter().map(|(_, part)| *part).collect();
+            Some((parts, chosen.round.as_millis(), chosen.rtt.map(|rtt| rtt.as_micros())))
+        };
+        assert_eq!(chosen(&[]), Some((vec![1, 2], 2000, None)));
+        assert_eq!(chosen(&["tasks", "0.5"]), Some((vec![2], 500, None)));
+        assert_eq!(chosen(&["--rtt", "200us"]), Some((vec![1], 2000, Some(200))));
+        assert_eq!(chosen(&["all", "1", "--rtt", "1ms"]), Some((vec![1, 2], 1000, Some(1000))));
+        for words in [&["other"][..], &["cycle", "0"], &["--rtt"], &["--rtt", "soon"], &["--rtt", "0s"], &["cycle", "1", "2"]] {
+            assert_eq!(chosen(words), None, "{words:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What was wanted, and whether it was reached.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::spread::Spread;
 use crate::figure;
@@ -13,6 +14,12 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
+    /// Of a cycle by raw requests: this much on the machine itself. Through a network most of a cycle is the same two round trips on
+    /// both sides.
+    pub(crate) fn of_cycle(rtt: Option<Duration>, directly: f64) -> Wanted {
+        Wanted::AtLeast(if rtt.is_some() { 0.95 } else { directly })
+    }
+
     fn met_by(self, value: f64) -> bool {
         match self {
             Wanted::AtLeast(bound) => value >= bound,

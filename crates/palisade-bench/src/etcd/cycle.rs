@@ -39,8 +39,9 @@ fn one(setting: &Setting, way: Way, verdicts: &mut Verdicts) -> Result<()> {
     round::print(&format!("{way}: raw, same runtime"), &here, "cycle");
     round::print(&format!("{way}: raw, own thread"), &elsewhere, "cycle");
     let speed = |round: &Round| round.per_second;
-    verdicts.judge(format!("{way}: ours / raw, same runtime"), ratio(&ours, &here, speed), Wanted::AtLeast(0.95));
-    verdicts.judge(format!("{way}: ours / raw, own thread"), ratio(&ours, &elsewhere, speed), Wanted::AtLeast(0.97));
+    let wanted = |directly| Wanted::of_cycle(setting.rtt, directly);
+    verdicts.judge(format!("{way}: ours / raw, same runtime"), ratio(&ours, &here, speed), wanted(0.95));
+    verdicts.judge(format!("{way}: ours / raw, own thread"), ratio(&ours, &elsewhere, speed), wanted(0.97));
     Ok(())
 }
 

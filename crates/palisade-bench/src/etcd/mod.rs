@@ -20,7 +20,7 @@ use std::time::Duration;
 use server::Server;
 
 use crate::compare::verdict::Verdicts;
-use crate::compare::{Result, chosen, report};
+use crate::compare::{Chosen, Result, our_url, report};
 
 /// Of a round. Every write waits for the disk, so that a second has only hundreds of hand-offs.
 const SECONDS: f64 = 2.0;
@@ -36,25 +36,27 @@ struct Setting {
     ours: String,
     /// How long a round lasts.
     round: Duration,
+    /// Of the network between clients and server, for all sides alike.
+    rtt: Option<Duration>,
 }
 
 /// Runs one part, or all of them, with rounds of so many seconds; what is held is held for ten times as long.
 pub(crate) fn run(words: &[&str]) -> ExitCode {
-    match chosen(words, &PARTS, SECONDS) {
-        Some((parts, round)) => report(measure(&parts, round)),
+    match Chosen::by(words, &PARTS, SECONDS) {
+        Some(chosen) => report(measure(&chosen)),
         None => {
-            eprintln!("usage: palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]");
+            eprintln!("usage: palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS] [--rtt TIME]");
             ExitCode::from(64)
         }
     }
 }
 
-fn measure(parts: &[(&str, Part)], round: Duration) -> Result<Verdicts> {
-    let server = Server::start()?;
-    let ours = std::env::var("PALISADE_BENCH_URL").unwrap_or_else(|_| server.ours());
-    let setting = Setting { server, ours, round };
+fn measure(chosen: &Chosen<Part>) -> Result<Verdicts> {
+    let server = Server::start(chosen.rtt)?;
+    let ours = our_url(|| server.ours(), chosen.rtt)?;
+    let setting = Setting { server, ours, round: chosen.round, rtt: chosen.rtt };
     let mut verdicts = Verdicts::default();
-    for (name, part) in parts {
+    for (name, part) in &chosen.parts {
         println!("== {name}");
         part(&setting, &mut verdicts).map_err(|error| format!("{name}: {error}"))?;
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use palisade_testkit::etcd::Etcd;
 
+use crate::compare::network::Network;
 use crate::compare::{self, Result, start_quietly};
 
 pub(super) struct Server {
     etcd: Etcd,
+    network: Network,
     url: String,
 }
 
@@ -24,10 +26,11 @@ pub(super) struct Received {
 }
 
 impl Server {
-    pub(super) fn start() -> Result<Server> {
+    pub(super) fn start(rtt: Option<Duration>) -> Result<Server> {
         let etcd = start_quietly(Etcd::start)?;
-        let url = etcd.url();
-        Ok(Server { etcd, url })
+        let network = Network::to(etcd.address(), rtt)?;
+        let url = format!("http://{}", network.address);
+        Ok(Server { etcd, network, url })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -36,7 +39,7 @@ impl Server {
 
     /// The same, as ours has it.
     pub(super) fn ours(&self) -> String {
-        format!("etcd://{}", self.etcd.address())
+        format!("etcd://{}", self.network.address)
     }
 
     /// Forgets the past, as every cluster does from time to time: until then the index keeps a place for each key that ever was,

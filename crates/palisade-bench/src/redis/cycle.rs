@@ -38,10 +38,11 @@ fn one(setting: &Setting, way: Way, verdicts: &mut Verdicts) -> Result<()> {
     round::print(&format!("{way}: raw, own thread"), &elsewhere, "cycle");
     round::print(&format!("{way}: floor, same runtime"), &floor, "cycle");
     let speed = |round: &Round| round.per_second;
+    let wanted = |directly| Wanted::of_cycle(setting.rtt, directly);
     ratio(&floor, &here, speed).print(&format!("{way}: floor / raw, same runtime"), "");
     ratio(&ours, &floor, speed).print(&format!("{way}: ours / floor"), "");
-    verdicts.judge(format!("{way}: ours / raw, same runtime"), ratio(&ours, &here, speed), Wanted::AtLeast(0.90));
-    verdicts.judge(format!("{way}: ours / raw, own thread"), ratio(&ours, &elsewhere, speed), Wanted::AtLeast(0.97));
+    verdicts.judge(format!("{way}: ours / raw, same runtime"), ratio(&ours, &here, speed), wanted(0.90));
+    verdicts.judge(format!("{way}: ours / raw, own thread"), ratio(&ours, &elsewhere, speed), wanted(0.97));
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use server::Server;
 use verdict::Verdicts;
 
-use crate::compare::{Result, chosen, report, round, spread, verdict, way};
+use crate::compare::{Chosen, Result, our_url, report, round, spread, verdict, way};
 
 /// Of a round. Long enough for thousands of hand-offs, short enough that both sides see the same machine.
 const SECONDS: f64 = 1.5;
@@ -38,27 +38,29 @@ struct Setting {
     ours: String,
     /// How long a round lasts.
     round: Duration,
+    /// Of the network between clients and server, for all sides alike.
+    rtt: Option<Duration>,
 }
 
 /// Runs one part, or all of them, with rounds of so many seconds; what is held is held for ten times as long.
 pub(crate) fn run(words: &[&str]) -> ExitCode {
-    match chosen(words, &PARTS, SECONDS) {
-        Some((parts, round)) => report(measure(&parts, round)),
+    match Chosen::by(words, &PARTS, SECONDS) {
+        Some(chosen) => report(measure(&chosen)),
         None => usage(),
     }
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]");
+    eprintln!("usage: palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS] [--rtt TIME]");
     ExitCode::from(64)
 }
 
-fn measure(parts: &[(&str, Part)], round: Duration) -> Result<Verdicts> {
-    let server = Server::start()?;
-    let ours = std::env::var("PALISADE_BENCH_URL").unwrap_or_else(|_| server.url().to_owned());
-    let setting = Setting { server, ours, round };
+fn measure(chosen: &Chosen<Part>) -> Result<Verdicts> {
+    let server = Server::start(chosen.rtt)?;
+    let ours = our_url(|| server.url().to_owned(), chosen.rtt)?;
+    let setting = Setting { server, ours, round: chosen.round, rtt: chosen.rtt };
     let mut verdicts = Verdicts::default();
-    for (name, part) in parts {
+    for (name, part) in &chosen.parts {
         println!("== {name}");
         part(&setting, &mut verdicts).map_err(|error| format!("{name}: {error}"))?;
     }

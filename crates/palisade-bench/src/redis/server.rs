@@ -4,18 +4,21 @@ use std::time::Duration;
 
 use palisade_testkit::redis::Redis;
 
+use crate::compare::network::Network;
 use crate::compare::{self, Result, start_quietly};
 
 pub(super) struct Server {
     redis: Redis,
     url: String,
+    _network: Network,
 }
 
 impl Server {
-    pub(super) fn start() -> Result<Server> {
+    pub(super) fn start(rtt: Option<Duration>) -> Result<Server> {
         let redis = start_quietly(Redis::start)?;
-        let url = redis.url();
-        Ok(Server { redis, url })
+        let network = Network::to(redis.address(), rtt)?;
+        let url = format!("redis://{}", network.address);
+        Ok(Server { redis, url, _network: network })
     }
 
     pub(super) fn url(&self) -> &str {

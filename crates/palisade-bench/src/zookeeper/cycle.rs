@@ -53,11 +53,17 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     pace::print("cycle: floor", &floor);
     pace::print("cycle: Curator", &curator);
     let speed = |pace: &Pace| pace.per_second;
-    // A bound, and no wish: nodes whose names say nothing, by a client that knows nothing of sessions and losses.
-    ratio(&ours, &raw, speed).print("cycle: ours / raw create and delete, own thread", "");
+    let wanted = |directly| Wanted::of_cycle(setting.rtt, directly);
+    // A bound, and no wish: nodes whose names say nothing, by a client that knows nothing of sessions and losses. Through a network
+    // that makes no difference.
+    let bound = ratio(&ours, &raw, speed);
+    match setting.rtt {
+        Some(_) => verdicts.judge("cycle: ours / raw create and delete, own thread", bound, wanted(0.0)),
+        None => bound.print("cycle: ours / raw create and delete, own thread", ""),
+    }
     ratio(&floor, &raw, speed).print("cycle: floor / raw create and delete, own thread", "");
     ratio(&ours, &floor, speed).print("cycle: ours / floor", "");
-    verdicts.judge("cycle: ours / raw create and delete, ZooKeeper's client", ratio(&ours, &java, speed), Wanted::AtLeast(0.95));
+    verdicts.judge("cycle: ours / raw create and delete, ZooKeeper's client", ratio(&ours, &java, speed), wanted(0.95));
     verdicts.judge("cycle: ours / Curator", ratio(&ours, &curator, speed), Wanted::AtLeast(1.3));
     Ok(())
 }

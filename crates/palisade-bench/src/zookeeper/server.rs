@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use palisade_testkit::zookeeper::{Make, Raw, ZooKeeper};
 
+use crate::compare::network::Network;
 use crate::compare::{self, Result, start_quietly};
 
 /// Until Java has compiled what is hot.
@@ -16,15 +17,17 @@ const SESSION: Duration = Duration::from_secs(3600);
 
 pub(super) struct Server {
     zookeeper: ZooKeeper,
+    network: Network,
     url: String,
 }
 
 impl Server {
     /// Starts it as in production, and lets it work for a while.
-    pub(super) fn start() -> Result<Server> {
+    pub(super) fn start(rtt: Option<Duration>) -> Result<Server> {
         let zookeeper = start_quietly(|| ZooKeeper::with().long_sessions().as_in_production().start())?;
-        let url = format!("zk://{}", zookeeper.address());
-        let server = Server { zookeeper, url };
+        let network = Network::to(zookeeper.address(), rtt)?;
+        let url = format!("zk://{}", network.address);
+        let server = Server { zookeeper, network, url };
         let begun = Instant::now();
         let parents = server.parents("warm", 64)?;
         server.raw()?.cycles(&parents, begun + WARM / 2)?;
@@ -56,7 +59,7 @@ impl Server {
     }
 
     fn address(&self) -> SocketAddr {
-        self.zookeeper.address()
+        self.network.address
     }
 }
 

@@ -7,5 +7,7 @@ pub mod history;
 pub mod loss;
 pub mod modes;
 pub mod mutex;
+pub mod overload;
 pub mod processes;
+pub mod runtimes;
 pub mod times;

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::gate::Permit;
 use super::held::HeldClaim;
 use super::inside::{caught, inside};
 use super::plan::{Plan, Spin};
@@ -23,13 +24,13 @@ const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::fr
 /// How much longer than its wait a caller stays to learn who holds the name.
 const NAMING: Duration = Duration::from_millis(250);
 
-/// How long to wait in line.
+/// How long to wait in line, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum WaitLimit {
     /// Not at all: one attempt.
-    Try,
+    Now,
     /// At most so long; zero is one attempt.
-    For(Duration),
+    AtMost(Duration),
     /// For ever.
     Forever,
 }
@@ -47,13 +48,13 @@ pub(crate) enum Outcome {
 ///
 /// Dropping it at any point withdraws the claim: at once where the store answers at once, else by the client's thread as soon
 /// as the store has answered the request in flight.
-pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result<Outcome> {
-    let wait = if wait == Wait::For(Duration::ZERO) { Wait::Try } else { wait };
+pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: WaitLimit) -> Result<Outcome> {
+    let wait = if wait == WaitLimit::AtMost(Duration::ZERO) { WaitLimit::Now } else { wait };
     let deadline = match wait {
-        Wait::For(span) => core.now() + span,
-        Wait::Try | Wait::Forever => Moment::NEVER,
+        WaitLimit::AtMost(span) => core.now() + span,
+        WaitLimit::Now | WaitLimit::Forever => Moment::NEVER,
     };
-    let acquisition = Acquisition { core: Arc::clone(core), plan, once: wait == Wait::Try, deadline, holder: None };
+    let acquisition = Acquisition { core: Arc::clone(core), plan, once: wait == WaitLimit::Now, deadline, holder: None };
     inside(core.handle()?, acquisition.run()).await
 }
 
@@ -82,13 +83,14 @@ struct PendingClaim {
     claim: Arc<Claim>,
     sent: Moment,
     answer: Boxed<Result<Answer>>,
+    permit: Option<Permit>,
     /// An earlier attempt with the same claim may have arrived.
     may_be_there: bool,
     answered: bool,
 }
 
 impl PendingClaim {
-    fn send(core: &Arc<Core>, claim: &Arc<Claim>) -> PendingClaim {
+    fn send(core: &Arc<Core>, claim: &Arc<Claim>, permit: Permit) -> PendingClaim {
         let (store, asking) = (Arc::clone(&core.store), Arc::clone(claim));
         let answer = caught(async move { store.claim(&asking).await });
         PendingClaim {
@@ -96,6 +98,7 @@ impl PendingClaim {
             claim: Arc::clone(claim),
             sent: core.now(),
             answer,
+            permit: Some(permit),
             may_be_there: false,
             answered: false,
         }
@@ -104,6 +107,7 @@ impl PendingClaim {
     async fn answered(&mut self) -> Result<Answer> {
         let answer = (&mut self.answer).await;
         self.answered = true;
+        self.permit = None;
         answer
     }
 }
@@ -115,6 +119,7 @@ impl Drop for PendingClaim {
         }
         let answer = std::mem::replace(&mut self.answer, Box::pin(std::future::pending()));
         let (core, claim, may_be_there) = (Arc::clone(&self.core), self.claim.to_ref(None), self.may_be_there);
+        let permit = self.permit.take();
         self.core.spawn(async move {
             if core.capability().claim_blocks {
                 core.withdraw(claim.clone());
@@ -122,8 +127,10 @@ impl Drop for PendingClaim {
             match answer.await {
                 Ok(Answer::Busy(_) | Answer::Sealed) => {}
                 Err(error) if error.nothing_was_sent() && !may_be_there => {}
-                Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdraw(claim),
+                Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdrawn(claim).await,
             }
+            // Only now: the next claim goes when this one has left the store.
+            drop(permit);
         });
     }
 }
@@ -230,9 +237,10 @@ impl Acquisition<'_> {
     /// Sends a claim, again and again while the store cannot be reached.
     async fn ask(&mut self, claim: &Arc<Claim>, pending: &Pending) -> Result<Answered, Exit> {
         let core = Arc::clone(&self.core);
-        pending.reset();
-        let mut request = PendingClaim::send(&core, claim);
+        let queued = core.now();
         let mut unreached_since = None;
+        pending.reset();
+        let mut request = PendingClaim::send(&core, claim, self.permit(queued).await?);
         let mut attempts = 0;
         loop {
             let answer = tokio::select! {
@@ -262,11 +270,27 @@ impl Acquisition<'_> {
             }
             Box::pin(core.sleep_until(resume)).await;
             // The same claim: if the first request arrived after all, this one finds its grant.
+            let permit = self.permit(since).await?;
             unconfirmed.claim = None;
             drop(unconfirmed);
-            request = PendingClaim::send(&core, claim);
+            request = PendingClaim::send(&core, claim, permit);
             request.may_be_there = may_be_there;
             attempts += 1;
+        }
+    }
+
+    /// Queues in the client while too many requests are in flight.
+    async fn permit(&self, since: Moment) -> Result<Permit, Exit> {
+        let core = &self.core;
+        // A claim that waits inside the engine would keep its place for as long as that.
+        if core.capability().claim_blocks {
+            return Ok(Permit::unbounded());
+        }
+        let give_up = self.deadline.min(since + self.plan.store_wait);
+        tokio::select! {
+            biased;
+            permit = core.gate.claim() => Ok(permit),
+            () = core.sleep_until(give_up) => Err(Exit::Failed(overloaded())),
         }
     }
 
@@ -369,4 +393,8 @@ impl Progress {
             Gone::Expired | Gone::Taken | Gone::SessionEnded | Gone::Revoked => Progress::ClaimAgain,
         }
     }
+}
+
+fn overloaded() -> Error {
+    Error::unavailable("this client has too many requests in flight; the store does not answer them in time")
 }

@@ -8,6 +8,7 @@
 //! ```
 
 pub(crate) mod acquire;
+mod gate;
 pub(crate) mod held;
 pub(crate) mod inside;
 pub(crate) mod plan;
@@ -25,6 +26,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
+use self::gate::Gate;
 use self::inside::{ToTheEnd, inside};
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
@@ -40,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) drift: Drift,
+    /// Bounds the requests in flight.
+    gate: Gate,
     /// What still runs for users who do not wait for it: releases and withdrawals.
     background: TaskTracker,
     /// Set when the thread has started, at first use.
@@ -63,6 +67,7 @@ impl Core {
             store,
             registry: Registry::new(clock),
             drift,
+            gate: Gate::new(),
             background,
             handle: OnceLock::new(),
             ended: Mutex::new(None),

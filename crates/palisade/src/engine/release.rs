@@ -141,9 +141,20 @@ impl Core {
         Request::new(self, claim, Ending::Undo).go_on();
     }
 
-    fn attempt_release(&self, claim: &ClaimRef, ending: Ending) -> Boxed<Result<Released>> {
-        let (store, claim) = (Arc::clone(&self.store), claim.clone());
-        caught(async move { store.release(&claim, ending).await })
+    /// The same, on the client's thread: returns when the store has answered once.
+    pub(super) async fn withdrawn(self: &Arc<Self>, claim: ClaimRef) {
+        let mut request = Request::new(self, claim, Ending::Undo);
+        if let Err(error) = (&mut request.attempt).await {
+            drop(request.failed(error));
+        }
+    }
+
+    fn attempt_release(self: &Arc<Self>, claim: &ClaimRef, ending: Ending) -> Boxed<Result<Released>> {
+        let (core, claim) = (Arc::clone(self), claim.clone());
+        caught(async move {
+            let _permit = core.gate.ending().await;
+            core.store.release(&claim, ending).await
+        })
     }
 
     fn not_released(&self, claim: &ClaimRef, error: &Error) {

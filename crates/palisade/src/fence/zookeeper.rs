@@ -29,8 +29,8 @@
 use super::Fence;
 use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Guard};
-pub use crate::stores::zookeeper::nodes::Nodes;
-use crate::stores::zookeeper::nodes::{Change, NodeError, Wrote};
+pub use crate::stores::zookeeper::client::nodes::Nodes;
+use crate::stores::zookeeper::client::nodes::{Change, NodeError, Wrote};
 
 /// An exclusive grant of a lock in ZooKeeper, as a `multi` can check it.
 ///

@@ -258,6 +258,7 @@ impl Registry {
         let mut rows = self.lock();
         if over {
             rows.remove_this(tracked);
+            self.wake_for_ended(&rows);
         } else if !rows.is_due(tracked.claim.id, now) && rows.reschedule(tracked.claim.id, renew_at) {
             self.wake_for(&rows, renew_at, None);
         }
@@ -291,6 +292,13 @@ impl Registry {
             rows.reschedule(claim, Some(now));
         }
         self.wake_for(&rows, Some(now), None);
+    }
+
+    /// Wakes the keeper for grants that it is to release.
+    fn wake_for_ended(&self, rows: &Rows) {
+        if !rows.ended.is_empty() {
+            self.renewal_due.notify_one();
+        }
     }
 
     /// Wakes a sleeper for which something is due before it would wake by itself.
@@ -369,9 +377,7 @@ impl Registry {
         for (tracked, look_at) in due.iter().zip(next) {
             rows.look_again(tracked, look_at);
         }
-        if !rows.ended.is_empty() {
-            self.renewal_due.notify_one();
-        }
+        self.wake_for_ended(&rows);
         if rows.closed && rows.claims.is_empty() {
             return false;
         }
@@ -431,16 +437,14 @@ impl Rows {
         let id = tracked.claim.id;
         if self.claims.get(&id).is_some_and(|row| std::ptr::eq(Arc::as_ptr(&row.tracked), tracked)) {
             self.remove(id);
+            self.ended.extend(tracked.ended_by_clock());
         }
     }
 
     /// Takes up when the warden is to look next; a claim that is over leaves.
     fn look_again(&mut self, tracked: &Arc<TrackedClaim>, at: Option<Moment>) {
         let id = tracked.claim.id;
-        let Some(at) = at else {
-            self.ended.extend(tracked.ended_by_clock());
-            return self.remove_this(tracked);
-        };
+        let Some(at) = at else { return self.remove_this(tracked) };
         if let Some(row) = self.claims.get_mut(&id)
             && Arc::ptr_eq(&row.tracked, tracked)
             && row.look_at.is_none()

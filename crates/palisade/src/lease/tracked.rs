@@ -57,7 +57,9 @@ struct State {
     trouble: Option<Trouble>,
     /// Renewals in flight.
     attempts: u8,
-    /// The waiter is to be asked for again once the renewal in flight is answered: that one may have been too early.
+    /// The waiter was asked for, beside its heartbeat, and the answer has not come.
+    asking: bool,
+    /// It is to be asked for again after that: the store may have read that request before the change.
     ask_pending: bool,
     /// Pushes may be meant for an earlier attempt with the same claim: the store is asked instead.
     doubts_pushes: bool,
@@ -139,6 +141,7 @@ impl TrackedClaim {
             held_until: Moment::NEVER,
             trouble: None,
             attempts: 0,
+            asking: false,
             ask_pending: false,
             doubts_pushes: false,
             hurried: false,
@@ -241,13 +244,14 @@ impl TrackedClaim {
         begun
     }
 
-    /// Whether the waiter is to be asked for now. While a renewal is in flight it is asked for after that; while the store cannot
-    /// be reached the keeper asks by itself, at its own pace.
+    /// Whether the waiter is to be asked for now. While it is being asked for, it is asked for once more after that; while the store
+    /// cannot be reached the keeper asks by itself, at its own pace.
     pub(crate) fn asks_now(&self) -> bool {
         let mut state = self.lock();
         let waits = matches!(state.stage, Stage::Waiting { .. }) && state.trouble.is_none();
-        state.ask_pending |= waits && state.attempts > 0;
-        waits && state.attempts == 0
+        let asking = waits && std::mem::replace(&mut state.asking, waits);
+        state.ask_pending |= asking;
+        waits && !asking
     }
 
     /// The claim was sent more than once: a push may be meant for an earlier attempt.
@@ -268,6 +272,7 @@ impl TrackedClaim {
         self.expire(now);
         let mut state = self.lock();
         state.trouble = None;
+        state.asking = false;
         match (&state.stage, standing) {
             (Stage::Waiting { .. }, Standing::Waiting(place)) => {
                 state.deadline = state.deadline.or_later(self.confirmation(sent, place.lease));
@@ -334,6 +339,7 @@ impl TrackedClaim {
     /// The store could not be asked. Nothing else changes: the lease runs on.
     pub(crate) fn troubled(&self, error: &Error, now: Moment) {
         let mut state = self.lock();
+        state.asking = false;
         match &mut state.trouble {
             Some(trouble) => trouble.error = error.clone(),
             trouble => *trouble = Some(Trouble { since: now, error: error.clone() }),

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::options::{Options, option_methods};
 use crate::engine::Core;
-use crate::engine::acquire::Wait;
+use crate::engine::acquire::WaitLimit;
 use crate::engine::inside::broken_off;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -65,7 +65,7 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn, and with it the place in line.
     pub async fn campaign(&self, value: impl AsRef<str>) -> Result<Leadership> {
-        self.campaign_within(value.as_ref(), Wait::Forever).await
+        self.options.waited(self.campaign_within(value, WaitLimit::Forever).await?)
     }
 
     /// Leads if nobody does and nobody waits to.
@@ -78,8 +78,7 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn.
     pub async fn try_campaign(&self, value: impl AsRef<str>) -> Result<Option<Leadership>> {
-        let held = self.with(value.as_ref()).try_acquire(Mode::Exclusive).await?;
-        Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
+        self.campaign_within(value, WaitLimit::Now).await
     }
 
     /// Waits in line to lead for at most so long; zero is one attempt.
@@ -92,12 +91,21 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn.
     pub async fn campaign_timeout(&self, value: impl AsRef<str>, longest: Duration) -> Result<Leadership> {
-        self.campaign_within(value.as_ref(), Wait::For(longest)).await
+        self.options.waited(self.campaign_within(value, WaitLimit::AtMost(longest)).await?)
     }
 
-    async fn campaign_within(&self, value: &str, wait: Wait) -> Result<Leadership> {
-        let held = self.with(value).acquire_or_fail(Mode::Exclusive, wait).await?;
-        Ok(Leadership::new(Guard::new(Arc::new(held))))
+    /// Waits in line to lead as the value says; `None` when it says [`Now`](WaitLimit::Now) and another candidate leads.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the leader when a wait ran out; that another leads now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the candidacy is withdrawn.
+    pub async fn campaign_within(&self, value: impl AsRef<str>, wait: WaitLimit) -> Result<Option<Leadership>> {
+        let held = self.with(value.as_ref()).acquire_within(Mode::Exclusive, wait).await?;
+        Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
     }
 
     fn with(&self, value: &str) -> Options {

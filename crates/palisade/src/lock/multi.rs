@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::options::Options;
 use super::{Mutex, RwLock, Semaphore};
-use crate::engine::acquire::{Outcome, Wait};
+use crate::engine::acquire::{Outcome, WaitLimit};
 use crate::engine::release::PendingRelease;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -110,7 +110,7 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn acquire(&self) -> Result<MultiGuard> {
-        self.within(Wait::Forever).await?.ok_or_else(lost_on_the_way)
+        self.acquire_within(WaitLimit::Forever).await?.ok_or_else(lost_on_the_way)
     }
 
     /// Takes all if all are free now; `None` when one is not.
@@ -123,7 +123,7 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn try_acquire(&self) -> Result<Option<MultiGuard>> {
-        self.within(Wait::Try).await
+        self.acquire_within(WaitLimit::Now).await
     }
 
     /// Waits until all are held, for at most so long in all; zero is one attempt.
@@ -136,7 +136,7 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<MultiGuard> {
-        self.within(Wait::For(longest)).await?.ok_or_else(lost_on_the_way)
+        self.acquire_within(WaitLimit::AtMost(longest)).await?.ok_or_else(lost_on_the_way)
     }
 
     /// Acquires all, runs the body, and releases however it ends. The body is dropped when a member is about to be lost.
@@ -170,18 +170,27 @@ impl Multi {
         }
     }
 
-    async fn within(&self, wait: Wait) -> Result<Option<MultiGuard>> {
+    /// Waits for all as the value says, in all; `None` when it says [`Now`](WaitLimit::Now) and one is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, everything is given back.
+    pub async fn acquire_within(&self, wait: WaitLimit) -> Result<Option<MultiGuard>> {
         self.check()?;
         let begun = self.now();
         let mut guards: Vec<Guard<AnyMode>> = Vec::with_capacity(self.members.len());
         for member in &self.members {
             let left = match wait {
-                Wait::For(longest) => Wait::For(longest.saturating_sub(self.now().since(begun))),
-                Wait::Try | Wait::Forever => wait,
+                WaitLimit::AtMost(longest) => WaitLimit::AtMost(longest.saturating_sub(self.now().since(begun))),
+                WaitLimit::Now | WaitLimit::Forever => wait,
             };
             match member.options.acquire(member.mode, left).await? {
                 Outcome::Granted(held) => guards.push(Guard::new(Arc::new(held))),
-                Outcome::Busy(_) if wait == Wait::Try => return Ok(None),
+                Outcome::Busy(_) if wait == WaitLimit::Now => return Ok(None),
                 Outcome::Busy(busy) => return Err(member.options.busy(busy)),
                 Outcome::Sealed => return Err(member.options.sealed()),
             }

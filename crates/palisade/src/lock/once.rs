@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::{Options, option_methods};
-use crate::engine::acquire::{Outcome, Wait};
+use crate::engine::acquire::{Outcome, WaitLimit};
 use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Guard};
 use crate::lease::{LossReason, Status};
@@ -45,7 +45,7 @@ impl OncePer {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire(&self) -> Result<Option<Guard>> {
-        self.within(Wait::Forever).await
+        self.acquire_within(WaitLimit::Forever).await
     }
 
     /// Takes it if it is free and due now.
@@ -58,7 +58,7 @@ impl OncePer {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        self.within(Wait::Try).await
+        self.acquire_within(WaitLimit::Now).await
     }
 
     /// As [`acquire`](OncePer::acquire), waiting in line for at most so long.
@@ -71,10 +71,19 @@ impl OncePer {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<Option<Guard>> {
-        self.within(Wait::For(longest)).await
+        self.acquire_within(WaitLimit::AtMost(longest)).await
     }
 
-    async fn within(&self, wait: Wait) -> Result<Option<Guard>> {
+    /// Waits in line as the value says; `None` when it is not due, or when it says [`Now`](WaitLimit::Now) and the name is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn acquire_within(&self, wait: WaitLimit) -> Result<Option<Guard>> {
         match self.options.acquire(Mode::Exclusive, wait).await? {
             Outcome::Granted(held) => Ok(Some(Guard::new(Arc::new(held)))),
             Outcome::Busy(_) | Outcome::Sealed => Ok(None),
@@ -148,7 +157,7 @@ impl Once {
         if self.keep.is_zero() {
             return Err(Error::config("keep of 0 remembers nothing; give a longer time"));
         }
-        match self.options.acquire(Mode::Exclusive, Wait::Forever).await? {
+        match self.options.acquire(Mode::Exclusive, WaitLimit::Forever).await? {
             Outcome::Granted(held) => Ok(Some(OnceGuard { guard: Guard::new(Arc::new(held)), keep: self.keep })),
             Outcome::Busy(_) | Outcome::Sealed => Ok(None),
         }

@@ -14,7 +14,6 @@ pub mod keys;
 pub mod pair;
 #[cfg(feature = "redis")]
 pub mod redis;
-pub mod runtimes;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 #[cfg(feature = "zookeeper")]

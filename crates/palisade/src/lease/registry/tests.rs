@@ -196,3 +196,24 @@ fn a_waker_that_panics_leaves_nobody_untold() {
     assert!(!registry.look(), "closed and empty");
     assert!(stops.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "somebody was not told");
 }
+
+/// A grant that the clock has ended is not renewed any more: the keeper releases it, where it hangs on a session that lives on.
+#[test]
+fn a_grant_that_the_clock_has_ended_is_to_be_released() {
+    for by_warden in [true, false] {
+        let (registry, clock) = registry();
+        let (ended, released) = (tracked(&registry, 1), tracked(&registry, 2));
+        drop(released.give_back(clock.now()));
+        registry.forget(&released);
+        clock.advance(LEASE);
+        if by_warden {
+            registry.close();
+            assert!(!registry.look(), "closed and empty");
+        } else {
+            registry.settle(&ended);
+        }
+        let to_release = registry.take_ended();
+        assert_eq!(to_release.iter().map(|claim| claim.claim.id).collect::<Vec<_>>(), [ended.claim.id]);
+        assert!(to_release[0].fence.is_some() && registry.take_ended().is_empty());
+    }
+}

@@ -1,0 +1,116 @@
+//! Callers that are not polled while the connections to their store are lost and restored.
+//!
+//! That they hold up no other request on a good network is in the suite: `checks::runtimes`.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use common::actors::{connect, give_back, is_renewed, soon};
+use palisade::{Client, Guard, Mutex, Result};
+use palisade_testkit::proxy::{Proxy, Way};
+use tokio::runtime::Builder;
+
+/// Of a lock that is to be renewed: as short as each of the stores allows.
+const SHORT: Duration = Duration::from_secs(4);
+
+/// A client behind a proxy, and one that goes around it.
+struct Scene {
+    proxy: Proxy,
+    client: Client,
+    outside: Client,
+}
+
+impl Scene {
+    fn before(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Scene {
+        let proxy = Proxy::start(server);
+        Scene { client: connect(url(proxy.address())), outside: connect(url(server)), proxy }
+    }
+
+    fn short(&self, name: &str) -> Mutex {
+        self.client.mutex(name).lease(SHORT)
+    }
+}
+
+type Going<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// Polls once, without a waker.
+fn begin<T>(future: &mut Going<T>) {
+    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it cannot be ready at once");
+}
+
+fn run(scene: &Scene) {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        connections_are_restored(scene).await;
+        a_dropped_release_is_repeated(scene).await;
+    });
+}
+
+/// Claims are in flight, and are not polled when the connection is lost: it is restored without them.
+async fn connections_are_restored(scene: &Scene) {
+    let kept = scene.short("kept").acquire().await.expect("a grant");
+    let names: Vec<String> = (0..50).map(|number| format!("unpolled-{number}")).collect();
+    let mut claims: Vec<Going<Guard>> = Vec::new();
+    for name in &names {
+        let lock = scene.client.mutex(name);
+        let mut claim: Going<Guard> = Box::pin(async move { lock.acquire().await });
+        begin(&mut claim);
+        claims.push(claim);
+    }
+    scene.proxy.reset();
+    is_renewed(&kept).await;
+    is_renewed(&kept).await;
+    give_back(soon("another gets in", scene.client.mutex("other").acquire()).await.expect("a grant")).await;
+    // Some are polled again, and the others dropped.
+    claims.truncate(25);
+    for claim in claims {
+        give_back(soon("it comes to its end", claim).await.expect("a grant")).await;
+    }
+    assert!(kept.is_held());
+    give_back(kept).await;
+    soon("withdrawn", scene.client.shutdown()).await;
+    for name in names {
+        assert!(scene.outside.show(&name).await.expect("an answer").is_none(), "{name} is left");
+    }
+}
+
+/// A release is lost with its connection, and dropped: the client's thread tries again.
+async fn a_dropped_release_is_repeated(scene: &Scene) {
+    let kept = scene.short("kept").acquire().await.expect("a grant");
+    let held = scene.short("back").acquire().await.expect("a grant");
+    scene.proxy.swallow(Way::ToServer);
+    let mut back: Going<_> = Box::pin(held.release());
+    begin(&mut back);
+    scene.proxy.reset();
+    scene.proxy.heal();
+    is_renewed(&kept).await;
+    drop(back);
+    give_back(soon("the next gets in", scene.outside.mutex("back").acquire()).await.expect("a grant")).await;
+    assert!(kept.is_held(), "nothing else is lost with it");
+    give_back(kept).await;
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis() {
+    let server = palisade_testkit::redis::Redis::start();
+    run(&Scene::before(server.address(), |address| format!("redis://{address}")));
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd() {
+    let server = palisade_testkit::etcd::Etcd::start();
+    run(&Scene::before(server.address(), |address| format!("etcd://{address}/lock")));
+}
+
+#[cfg(feature = "zookeeper")]
+#[test]
+fn zookeeper() {
+    let server = palisade_testkit::zookeeper::ZooKeeper::with().long_sessions().start();
+    run(&Scene::before(server.address(), |address| format!("zk://{address}/lock")));
+}
