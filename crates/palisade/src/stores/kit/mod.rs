@@ -3,5 +3,8 @@
 //! | kit | the store must be able to | stores |
 //! |---|---|---|
 //! | [`line`] | apply one event of the line to one name in one atomic step, and push to one inbox | memory, SQLite, Redis |
+//! | `session` | keep a session alive, keep entries in an order of its own, tell when an entry goes | etcd, ZooKeeper |
 
 pub(crate) mod line;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod session;

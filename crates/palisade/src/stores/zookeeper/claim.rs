@@ -18,7 +18,6 @@ use super::failure::{self, gone, unsure};
 use super::locks::Locks;
 use super::position::Position;
 use super::queue_rules::{Recipe, Verdict};
-use super::sessions::LockSession;
 use super::wait::{Blocker, holder_of};
 use crate::error::Result;
 use crate::store::{Answer, Busy, Claim, ClaimId, Holder, Lease, Place};
@@ -58,10 +57,10 @@ impl Locks {
                 if let Err(Failed::Ended | Failed::Refused(_) | Failed::Never(_)) = &answer {
                     Box::pin(self.leave_line(&entry)).await;
                 }
-                self.sessions.disown(claim.id).into_iter().for_each(LockSession::close_later);
+                self.sessions.end_owned(claim.id);
             }
         }
-        self.claims.confirm(&entry, &answer);
+        self.unconfirmed.take_up(&entry, &answer);
         Ok(answer?)
     }
 
@@ -69,20 +68,17 @@ impl Locks {
     fn may_be_known(&self, claim: ClaimId) -> bool {
         let mut table = self.claims.lock();
         table.clear_end(claim);
-        table.own.contains_key(&claim) || table.unconfirmed_on(claim).is_some()
+        table.own.contains_key(&claim) || self.unconfirmed.session_of(claim).is_some()
     }
 
     /// A claim that was made before finds itself again: `None` when it must be made.
     async fn claim_again(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Answer>> {
-        let (is_own, unconfirmed) = {
-            let table = self.claims.lock();
-            (table.own.contains_key(&claim.id), table.unconfirmed_on(claim.id))
-        };
+        let is_own = self.claims.lock().own.contains_key(&claim.id);
         if !is_own {
-            let Some(session) = unconfirmed else { return Ok(None) };
+            let Some(session) = self.unconfirmed.session_of(claim.id) else { return Ok(None) };
             // Whether it arrived is certain now: earlier requests of this session have been answered, or never will be.
             let is_there = !session.is_gone() && self.find_again(claim, session).await?;
-            self.claims.lock().confirmed(claim.id);
+            self.unconfirmed.confirmed(claim.id);
             if !is_there {
                 return Ok(None);
             }

@@ -1,18 +1,19 @@
 //! This client's own claims: where each stands, and the session that it hangs on.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::cleanup::Leftover;
-use super::client::{Failed, KeepOpen, Session};
+use super::client::{Failed, KeepOpen};
 use super::queue_rules::{self, Recipe};
 use super::sessions::LockSession;
 use super::settings::{Format, Settings};
 use super::value;
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ByClaim, Claim, ClaimId, ClientHandle, Gone, Grant, Kind, Mode};
+use crate::store::{ByClaim, Claim, ClaimId, Grant, Kind, Mode};
+use crate::stores::kit::session;
 
 /// Where a claim's nodes are.
 #[derive(Clone, Debug)]
@@ -166,136 +167,80 @@ pub(super) fn fence_of(czxid: i64) -> Fence {
     u64::try_from(czxid).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
 }
 
-/// All claims of a client, and why those ended that may still be asked about.
-#[derive(Default)]
-pub(super) struct ClaimTable {
-    table: Mutex<Table>,
-    pub(super) client: OnceLock<ClientHandle>,
+impl session::claims::OwnClaim for OwnClaim {
+    fn session(&self) -> i64 {
+        self.entry.session.id()
+    }
+
+    fn lease(&self) -> Duration {
+        self.entry.claim.lease
+    }
 }
 
-#[derive(Default)]
-pub(super) struct Table {
-    pub(super) own: ByClaim<OwnClaim>,
-    ended: ByClaim<Ended>,
-    unconfirmed: ByClaim<Unconfirmed>,
-}
-
-struct Ended {
-    why: Gone,
-    /// Until when its owner may ask.
-    until: Moment,
-}
-
-/// A claim that was sent without an answer: it may be there or not.
-#[derive(Clone)]
-struct Unconfirmed {
-    session: LockSession,
-    _open: KeepOpen,
-}
+/// All claims of a client.
+pub(super) type ClaimTable = session::claims::ClaimTable<OwnClaim>;
 
 impl ClaimTable {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The client that is told, once it is attached.
-    pub(super) fn client(&self) -> Option<&ClientHandle> {
-        self.client.get()
-    }
-
-    /// Whether the caller of a claim still waits for its answer.
-    pub(super) fn is_wanted(&self, claim: ClaimId) -> bool {
-        self.client().is_none_or(|client| client.wants(claim))
-    }
-
     /// Notes where a claim stands.
     pub(super) fn insert(&self, entry: &Entry, stage: Stage) {
         let keep_open = entry.session.keep_open();
         let mut own = OwnClaim { entry: entry.clone(), stage, looking: Arc::default(), keep_open };
-        let mut table = self.lock();
-        if let Some(before) = table.own.get(&entry.claim.id) {
+        let mut claims = self.lock();
+        if let Some(before) = claims.own.get(&entry.claim.id) {
             own.looking = Arc::clone(&before.looking);
         }
-        table.own.insert(entry.claim.id, own);
-    }
-
-    /// A claim has ended without us: its owner is told.
-    pub(super) fn end(&self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
-        let own = self.lock().end(claim, why)?;
-        if let Some(client) = self.client() {
-            client.gone(claim, why);
-        }
-        Some(own)
-    }
-
-    /// Takes up what an answer says of a new claim: whether it is known what became of it.
-    pub(super) fn confirm<T>(&self, entry: &Entry, answer: &Result<T, Failed>) {
-        let (id, mut table) = (entry.claim.id, self.lock());
-        match answer {
-            Err(Failed::Unsure(_)) => {
-                let unconfirmed = Unconfirmed { session: entry.session.clone(), _open: entry.session.keep_open() };
-                table.unconfirmed.insert(id, unconfirmed);
-            }
-            _ => drop(table.unconfirmed.remove(&id)),
-        }
+        claims.own.insert(entry.claim.id, own);
     }
 
     /// Removes a claim, unless its position is looked up just now: then with the lock that is held meanwhile.
     pub(super) fn remove_idle(&self, claim: ClaimId) -> Result<Option<OwnClaim>, Arc<tokio::sync::Mutex<()>>> {
-        let mut table = self.lock();
-        let Some(own) = table.own.get(&claim) else { return Ok(None) };
+        let mut claims = self.lock();
+        let Some(own) = claims.own.get(&claim) else { return Ok(None) };
         if own.looking.try_lock().is_err() {
             return Err(Arc::clone(&own.looking));
         }
-        Ok(table.own.remove(&claim))
+        Ok(claims.own.remove(&claim))
     }
 
     /// Whether a claim of ours is named by a fence that is not its own: the caller means another grant.
     pub(super) fn is_misnamed(&self, claim: ClaimId, fence: Option<Fence>) -> bool {
         self.lock().own.get(&claim).is_some_and(|own| !own.is_meant_by(fence))
     }
+
+    /// Notes that a waiting claim is told of the end of a node.
+    pub(super) fn is_told_of(&self, claim: ClaimId, watched: Watched) {
+        if let Some(Stage::Waiting(waiting)) = self.lock().own.get_mut(&claim).map(|own| &mut own.stage) {
+            waiting.watches = Some(watched);
+        }
+    }
 }
 
-impl Table {
-    /// Forgets a claim, and records why, in one step: in between it would be taken for one that was never made.
-    pub(super) fn end(&mut self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
-        let own = self.own.remove(&claim)?;
-        let now = BootClock.now();
-        if self.ended.len() >= 1024 {
-            self.ended.retain(|_, ended| ended.until > now);
+/// Claims that were sent without an answer: they may be there or not.
+#[derive(Default)]
+pub(super) struct Unconfirmed(Mutex<ByClaim<(LockSession, KeepOpen)>>);
+
+impl Unconfirmed {
+    fn lock(&self) -> MutexGuard<'_, ByClaim<(LockSession, KeepOpen)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up whether an answer says what became of a claim.
+    pub(super) fn take_up<T>(&self, entry: &Entry, answer: &Result<T, Failed>) {
+        match answer {
+            Err(Failed::Unsure(_)) => {
+                self.lock().insert(entry.claim.id, (entry.session.clone(), entry.session.keep_open()));
+            }
+            _ => self.confirmed(entry.claim.id),
         }
-        self.ended.insert(claim, Ended { why, until: now + own.entry.claim.lease });
-        Some(own)
-    }
-
-    /// The claim is made again: why its last life ended does not matter any more.
-    pub(super) fn clear_end(&mut self, claim: ClaimId) {
-        self.ended.remove(&claim);
-    }
-
-    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
-        self.ended.get(&claim).filter(|ended| ended.until > BootClock.now()).map(|ended| ended.why)
-    }
-
-    /// The session that a claim without an answer would hang on.
-    pub(super) fn unconfirmed_on(&self, claim: ClaimId) -> Option<LockSession> {
-        self.unconfirmed.get(&claim).map(|unconfirmed| unconfirmed.session.clone())
     }
 
     /// It is known what became of the claim.
-    pub(super) fn confirmed(&mut self, claim: ClaimId) {
-        self.unconfirmed.remove(&claim);
+    pub(super) fn confirmed(&self, claim: ClaimId) {
+        self.lock().remove(&claim);
     }
 
-    /// The claims that hang on this session.
-    pub(super) fn of_session(&self, session: &Arc<Session>) -> Vec<ClaimId> {
-        self.own.iter().filter(|(_, own)| Arc::ptr_eq(&own.entry.session, session)).map(|(id, _)| *id).collect()
-    }
-
-    pub(super) fn waiting_mut(&mut self, claim: ClaimId) -> Option<&mut Waiting> {
-        match &mut self.own.get_mut(&claim)?.stage {
-            Stage::Waiting(waiting) => Some(waiting),
-            Stage::Holding(_) => None,
-        }
+    /// The session that the claim would hang on.
+    pub(super) fn session_of(&self, claim: ClaimId) -> Option<LockSession> {
+        self.lock().get(&claim).map(|(session, _)| session.clone())
     }
 }

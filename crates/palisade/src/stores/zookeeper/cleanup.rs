@@ -1,7 +1,6 @@
 //! Nodes that must not stay behind: deleted, and tried again until they are gone or their session is.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::claims::{Seat, fence_of};
 use super::client::proto::Request;
@@ -10,9 +9,7 @@ use super::plain;
 use super::search::search;
 use super::sessions::LockSession;
 use crate::fence::Fence;
-
-/// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(100);
+use crate::stores::kit::session::cleanup::{Attempt, until_done};
 
 /// What may be left of a claim in the store.
 pub(super) enum Leftover {
@@ -42,12 +39,15 @@ impl Leftover {
     pub(super) fn delete_with_retry(self, session: &Arc<Session>) -> impl Future<Output = ()> + Send + use<> {
         let (keep_open, session) = (session.keep_open(), Arc::downgrade(session));
         async move {
-            while let Some(session) = session.upgrade().filter(|session| !session.is_gone()) {
-                let Err(Failed::Unsure(_)) = self.delete(&session).await else { break };
-                drop(session);
-                tokio::time::sleep(PAUSE).await;
-            }
-            drop(keep_open);
+            let _open = keep_open;
+            until_done(async || {
+                let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return Attempt::Done };
+                match self.delete(&session).await {
+                    Err(Failed::Unsure(_)) => Attempt::Again,
+                    Ok(_) | Err(_) => Attempt::Done,
+                }
+            })
+            .await;
         }
     }
 }

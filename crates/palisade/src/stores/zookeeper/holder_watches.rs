@@ -1,31 +1,18 @@
 //! The nodes that our claims hold by, watched: to delete one ends its claim, and its holder is told at once.
-//!
-//! A node is watched only after a while: most holds are shorter, and then a watch would cost as much as the lock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::claims::{ClaimTable, OwnClaim, Stage};
 use super::client::proto::{Request, Stat};
 use super::client::{OrMissing, Sent, Session};
 use super::watches::Watches;
 use crate::store::{ClaimId, Gone};
-
-/// A holder's node is watched only after so long.
-const UNWATCHED: Duration = Duration::from_millis(100);
+use crate::stores::kit::session::holders::{FreshHolders, WatchesHolders};
 
 pub(super) struct HolderWatches {
     claims: Arc<ClaimTable>,
     watches: Arc<Watches>,
-    fresh: Mutex<Fresh>,
-}
-
-/// Claims that were granted just now.
-#[derive(Default)]
-struct Fresh {
-    claims: Vec<ClaimId>,
-    /// Whether a task will watch their nodes.
-    is_scheduled: bool,
+    fresh: FreshHolders,
 }
 
 /// A look at the nodes of a holder, in flight.
@@ -39,20 +26,7 @@ struct Check {
 
 impl HolderWatches {
     pub(super) fn new(claims: &Arc<ClaimTable>, watches: &Arc<Watches>) -> Arc<HolderWatches> {
-        Arc::new(HolderWatches { claims: Arc::clone(claims), watches: Arc::clone(watches), fresh: Mutex::default() })
-    }
-
-    fn fresh(&self) -> MutexGuard<'_, Fresh> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Watches the node of a claim that was granted just now, if it is still held a moment later.
-    pub(super) fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
-        let mut fresh = self.fresh();
-        fresh.claims.push(claim);
-        if !std::mem::replace(&mut fresh.is_scheduled, true) {
-            tokio::spawn(watch_fresh(Arc::downgrade(self)));
-        }
+        Arc::new(HolderWatches { claims: Arc::clone(claims), watches: Arc::clone(watches), fresh: FreshHolders::default() })
     }
 
     /// A watch has fired: the claim has ended, unless its nodes are there.
@@ -120,23 +94,17 @@ impl HolderWatches {
     }
 }
 
-async fn watch_fresh(holders: Weak<HolderWatches>) {
-    loop {
-        tokio::time::sleep(UNWATCHED).await;
-        let Some(holders) = holders.upgrade() else { return };
-        let claims = {
-            let mut fresh = holders.fresh();
-            fresh.is_scheduled = !fresh.claims.is_empty();
-            std::mem::take(&mut fresh.claims)
-        };
-        if claims.is_empty() {
-            return;
-        }
+impl WatchesHolders for HolderWatches {
+    fn fresh(&self) -> &FreshHolders {
+        &self.fresh
+    }
+
+    async fn watch(&self, claims: Vec<ClaimId>) {
         // All in one go.
-        let checks: Vec<_> = claims.into_iter().filter_map(|claim| holders.send(claim)).collect();
+        let checks: Vec<_> = claims.into_iter().filter_map(|claim| self.send(claim)).collect();
         for check in checks {
             let claim = check.claim;
-            holders.end_if(claim, holders.answer(check).await == Some(false));
+            self.end_if(claim, self.answer(check).await == Some(false));
         }
     }
 }

@@ -2,22 +2,25 @@
 
 use std::sync::{Arc, Weak};
 
-use super::claims::{ClaimTable, Entry, Holding, Stage, Waiting};
+use super::claims::{ClaimTable, Entry, Holding, Stage, Unconfirmed, Waiting};
 use super::client::{Session, SessionListener};
 use super::holder_watches::HolderWatches;
 use super::parents::Parents;
-use super::sessions::Sessions;
+use super::sessions::{ReadingSession, Servers, Sessions};
 use super::settings::Settings;
 use super::watches::Watches;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::store::{ClaimId, Gone, Grant};
+use crate::stores::kit::session::holders::watch_soon;
 
 /// One client's locks.
 pub(super) struct Locks {
     pub(super) settings: Settings,
     pub(super) sessions: Arc<Sessions>,
+    reading: ReadingSession,
     pub(super) claims: Arc<ClaimTable>,
+    pub(super) unconfirmed: Unconfirmed,
     pub(super) watches: Arc<Watches>,
     pub(super) holders: Arc<HolderWatches>,
     pub(super) parents: Parents,
@@ -26,10 +29,11 @@ pub(super) struct Locks {
 impl Locks {
     pub(super) fn new(settings: Settings) -> Arc<Locks> {
         Arc::new_cyclic(|this: &Weak<Locks>| {
-            let sessions = Sessions::new(Arc::clone(&settings.client), this.clone());
+            let sessions = Sessions::new(Servers::new(&settings.client, this.clone()));
             let (claims, watches): (Arc<ClaimTable>, Arc<Watches>) = Default::default();
             let holders = HolderWatches::new(&claims, &watches);
-            Locks { settings, sessions, claims, watches, holders, parents: Parents::default() }
+            let (reading, unconfirmed, parents) = Default::default();
+            Locks { settings, sessions, reading, claims, unconfirmed, watches, holders, parents }
         })
     }
 
@@ -42,14 +46,14 @@ impl Locks {
         };
         match used {
             Some(session) => Ok(session),
-            None => self.sessions.to_read().await,
+            None => self.reading.get(&self.sessions).await,
         }
     }
 
     /// Notes that a claim holds by these nodes.
     pub(super) fn holds(self: &Arc<Self>, entry: &Entry, nodes: Vec<String>, fence: Fence) -> Grant {
         self.claims.insert(entry, Stage::Holding(Holding { nodes, fence, watched_on: 0 }));
-        self.holders.watch_soon(entry.claim.id);
+        watch_soon(&self.holders, entry.claim.id);
         entry.grant(fence)
     }
 
@@ -103,8 +107,9 @@ impl SessionListener for Locks {
 
     fn reconnected(self: Arc<Self>, session: &Arc<Session>) {
         // What was watched may have happened meanwhile.
+        let claims = self.claims.of_session(session.id());
         let mut table = self.claims.lock();
-        for claim in table.of_session(session) {
+        for claim in claims {
             match table.own.get_mut(&claim).map(|own| &mut own.stage) {
                 Some(Stage::Waiting(_)) => self.look_again(claim),
                 Some(Stage::Holding(holding)) => holding.watched_on = 0,
@@ -119,12 +124,12 @@ impl SessionListener for Locks {
 
     fn ended(self: Arc<Self>, session: &Arc<Session>) {
         let watched = self.watches.lost(session.id());
-        let claims = self.claims.lock().of_session(session);
+        let claims = self.claims.of_session(session.id());
         for claim in &claims {
             self.claims.end(*claim, Gone::SessionEnded);
         }
         self.ask_again(watched.into_iter().filter(|claim| !claims.contains(claim)));
-        self.sessions.ended(session);
+        self.sessions.forget(|other| other.is_gone());
     }
 
     fn given_up(self: Arc<Self>, session: i64) {

@@ -115,8 +115,7 @@ impl Store for ZkStore {
     }
 
     fn attach(&self, client: ClientHandle) {
-        // Told once.
-        let _ = self.0.claims.client.set(client);
+        self.0.claims.attach(client);
     }
 
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {

@@ -125,15 +125,14 @@ impl Store for PlainStore {
     }
 
     fn attach(&self, client: ClientHandle) {
-        // Told once.
-        let _ = self.0.claims.client.set(client);
+        self.0.claims.attach(client);
     }
 
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         let known = {
             let mut table = self.0.claims.lock();
             table.clear_end(claim.id);
-            let unconfirmed = table.unconfirmed_on(claim.id).filter(|session| !session.is_gone());
+            let unconfirmed = self.0.unconfirmed.session_of(claim.id).filter(|session| !session.is_gone());
             unconfirmed.or_else(|| table.own.get(&claim.id).map(|own| own.entry.session.clone()))
         };
         let seat = Arc::new(Seat::of(&self.0.settings, claim)?);
@@ -148,7 +147,7 @@ impl Store for PlainStore {
             return Err(Failed::NotSent.into());
         }
         let answer = self.enter(&entry).await;
-        self.0.claims.confirm(&entry, &answer);
+        self.0.unconfirmed.take_up(&entry, &answer);
         Ok(answer?)
     }
 
@@ -161,10 +160,7 @@ impl Store for PlainStore {
         if self.0.claims.is_misnamed(id, claim.fence) {
             return Ok(Released::AlreadyLost);
         }
-        let (own, unconfirmed) = {
-            let mut table = self.0.claims.lock();
-            (table.own.remove(&id), table.unconfirmed_on(id))
-        };
+        let (own, unconfirmed) = (self.0.claims.lock().own.remove(&id), self.0.unconfirmed.session_of(id));
         let (session, is_watched, _open) = match (own, unconfirmed) {
             (Some(own), _) => {
                 let session = own.entry.session;
@@ -180,7 +176,7 @@ impl Store for PlainStore {
             // The session may live on by other claims, and then nothing else would ever end this one.
             Leftover::Plain(Arc::new(seat)).delete_later(&session);
         }
-        self.0.claims.lock().confirmed(id);
+        self.0.unconfirmed.confirmed(id);
         match deleted {
             Ok(true) => Ok(Released::Done),
             Ok(false) | Err(Failed::Ended) => Ok(Released::AlreadyLost),

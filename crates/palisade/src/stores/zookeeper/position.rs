@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::claims::{Entry, Holding, Seat, Stage, Waiting, fence_of};
 use super::client::proto::Request;
-use super::client::{Failed, OrMissing, Sent, in_task};
+use super::client::{Failed, OrMissing, Sent};
 use super::failure::gone;
 use super::locks::Locks;
 use super::queue_rules::{Recipe, Verdict};
@@ -21,6 +21,7 @@ use super::sessions::LockSession;
 use super::wait::Blocker;
 use crate::lease::{BootClock, Clock};
 use crate::store::{Claim, ClaimId, Grant, Holder};
+use crate::stores::kit::session::in_task;
 
 /// How often a line is read again because it changed meanwhile.
 pub(super) const LOOKS: usize = 20;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::claims::{OwnClaim, Seat, Stage};
 use super::cleanup::{Leftover, delete_claim};
+use super::client::Failed;
 use super::client::proto::Request;
-use super::client::{Failed, in_task};
 use super::inspect::Reader;
 use super::locks::Locks;
-use super::sessions::LockSession;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{ClaimId, ClaimRef, Gone, Released, Revoked, Standing};
+use crate::stores::kit::session::in_task;
 
 fn released(was_there: bool) -> Released {
     if was_there { Released::Done } else { Released::AlreadyLost }
@@ -34,8 +34,8 @@ impl Locks {
             None if self.claims.lock().end_reason(id).is_some() => Released::AlreadyLost,
             None => Box::pin(self.release_unknown(claim)).await?,
         };
-        self.claims.lock().confirmed(id);
-        self.sessions.disown(id).into_iter().for_each(LockSession::close_later);
+        self.unconfirmed.confirmed(id);
+        self.sessions.end_owned(id);
         Ok(answer)
     }
 
@@ -52,7 +52,7 @@ impl Locks {
     /// A claim that may never have arrived, or one that another client has made.
     async fn release_unknown(&self, claim: &ClaimRef) -> Result<Released> {
         let seat = Seat::of(&self.settings, &claim.claim)?;
-        let unconfirmed = self.claims.lock().unconfirmed_on(claim.claim.id);
+        let unconfirmed = self.unconfirmed.session_of(claim.claim.id);
         let session = match &unconfirmed {
             Some(session) if session.is_gone() => return Ok(Released::AlreadyLost),
             Some(session) => Arc::clone(session),
@@ -62,7 +62,7 @@ impl Locks {
         if let (Err(Failed::Unsure(_)), Some(session)) = (&deleted, unconfirmed) {
             // The session may live on by other claims, and then nothing else would ever end this one.
             Leftover::Claim(Arc::new(seat)).delete_later(&session);
-            self.claims.lock().confirmed(claim.claim.id);
+            self.unconfirmed.confirmed(claim.claim.id);
         }
         match deleted {
             Err(Failed::Ended) => Ok(Released::AlreadyLost),

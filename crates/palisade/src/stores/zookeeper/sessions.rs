@@ -1,16 +1,16 @@
-//! The sessions of a client: one for each length of lease, opened at first use and shared by its claims of that length; and one of
-//! its own for a claim that must be able to outlive the client.
+//! The sessions that claims hang on, and one to read by.
 
-use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::batch::{self, Batcher};
-use super::client::{Credentials, Session, SessionListener, Settings, in_task};
+use super::client::{Credentials, Session, SessionListener, Settings};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock};
-use crate::store::{ByClaim, Claim, ClaimId, Lease};
+use crate::store::{Claim, Lease};
+use crate::stores::kit::session::in_task;
+use crate::stores::kit::session::sessions::{self as kit, Length, OpensSessions};
 
 /// With less than this part of its life left, a session takes no new claims.
 const JOINABLE: f64 = 0.4;
@@ -39,11 +39,6 @@ impl LockSession {
         let (length, counted_from) = self.last_part(longest);
         Lease { length, counted_from: Some(counted_from) }
     }
-
-    /// Ends it in the background. If the server cannot be told, the session ends by itself.
-    pub(super) fn close_later(self) {
-        tokio::spawn(async move { drop(self.session.close().await) });
-    }
 }
 
 impl Deref for LockSession {
@@ -54,128 +49,122 @@ impl Deref for LockSession {
     }
 }
 
-pub(super) struct Sessions {
+/// All sessions of a client that claims hang on.
+pub(super) type Sessions = kit::Sessions<Servers>;
+
+/// Opens sessions.
+pub(super) struct Servers {
     settings: Arc<Settings>,
     listener: Weak<dyn SessionListener>,
-    /// The current session of each length. Locked while one is opened, so that not every claim opens its own.
-    by_length: tokio::sync::Mutex<HashMap<Duration, LockSession>>,
-    /// Sessions that belong to one claim.
-    owned: Mutex<ByClaim<LockSession>>,
-    /// A session to read by, for a client without claims.
-    reading: tokio::sync::Mutex<Option<Arc<Session>>>,
 }
 
-impl Sessions {
-    pub(super) fn new(settings: Arc<Settings>, listener: Weak<dyn SessionListener>) -> Arc<Sessions> {
-        let (by_length, owned, reading) = Default::default();
-        Arc::new(Sessions { settings, listener, by_length, owned, reading })
-    }
+impl OpensSessions for Servers {
+    type Session = LockSession;
 
-    fn owned(&self) -> MutexGuard<'_, ByClaim<LockSession>> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The session that the nodes of a claim hang on, if it is open: `None` when it must be opened, or is being looked for.
-    pub(super) fn at_hand(&self, claim: &Claim) -> Option<LockSession> {
-        if claim.detachable {
-            return None;
-        }
-        let sessions = self.by_length.try_lock().ok()?;
-        let session = sessions.get(&claim.lease).filter(|session| session.left(BootClock.now()) > JOINABLE)?;
-        (!claim.exact_lease || is_granted(session, claim.lease)).then(|| session.clone())
-    }
-
-    /// The same, opened if need be.
-    pub(super) async fn of_claim(self: &Arc<Self>, claim: &Claim) -> Result<LockSession> {
-        if !claim.detachable {
-            return self.of_length(claim.lease, claim.exact_lease).await;
-        }
-        if let Some(session) = self.owned().get(&claim.id).filter(|session| !session.is_gone()) {
-            return Ok(session.clone());
-        }
-        let session = LockSession::new(self.open(claim.lease, claim.exact_lease).await?);
-        self.owned().insert(claim.id, session.clone());
+    async fn open(&self, length: Length) -> Result<LockSession> {
+        let session = LockSession::new(Session::open(&self.settings, length.of, Some(Weak::clone(&self.listener))).await?);
+        self.check(&session, length).await?;
         Ok(session)
     }
 
-    /// The session for claims of this length. `exact` when no other length will do.
-    ///
-    /// A session of which little is left has no claims that are renewed. A claim that joined it and renewed it would keep the others
-    /// alive: so another session is opened in its place.
-    async fn of_length(self: &Arc<Self>, length: Duration, exact: bool) -> Result<LockSession> {
-        let (this, limit) = (Arc::clone(self), self.settings.request_timeout);
-        let finding = async move {
-            let mut sessions = this.by_length.lock().await;
-            sessions.retain(|_, session| !session.is_gone());
-            if let Some(session) = sessions.get(&length).filter(|session| session.left(BootClock.now()) > JOINABLE) {
-                this.check(session, length, exact).await?;
-                return Ok(session.clone());
-            }
-            let session = LockSession::new(this.open(length, exact).await?);
-            sessions.insert(length, session.clone());
-            Ok(session)
-        };
-        let too_long = |_| Error::unavailable("ZooKeeper has not opened a session in time");
-        in_task(async move { tokio::time::timeout(limit, finding).await.map_err(too_long)? }).await
+    fn can_join(&self, session: &LockSession, length: Length) -> bool {
+        is_granted(session, length) && session.left(BootClock.now()) > JOINABLE
     }
 
-    /// A session to read by.
-    pub(super) async fn to_read(self: &Arc<Self>) -> Result<Arc<Session>> {
-        let this = Arc::clone(self);
-        in_task(async move {
-            let mut reading = this.reading.lock().await;
-            if let Some(session) = reading.as_ref().filter(|session| session.left(BootClock.now()) > JOINABLE) {
-                return Ok(Arc::clone(session));
-            }
-            let session = this.open(Duration::from_secs(10), false).await?;
-            *reading = Some(Arc::clone(&session));
-            Ok(session)
-        })
-        .await
-    }
-
-    /// Takes up the session of a claim that another client has left; `None` when it has ended.
-    pub(super) async fn take_up(&self, claim: &Claim, credentials: Credentials) -> Result<Option<LockSession>> {
-        let listener = Some(Weak::clone(&self.listener));
-        let session = Session::take_up(&self.settings, claim.lease, credentials, listener).await?;
-        let session = session.map(LockSession::new);
-        if let Some(session) = &session {
-            self.owned().insert(claim.id, session.clone());
+    async fn can_join_later(&self, session: &LockSession, length: Length) -> Result<bool> {
+        if session.left(BootClock.now()) > JOINABLE {
+            self.check(session, length).await?;
         }
-        Ok(session)
+        Ok(false)
     }
 
-    /// Forgets the session that belongs to a claim.
-    pub(super) fn disown(&self, claim: ClaimId) -> Option<LockSession> {
-        self.owned().remove(&claim)
+    async fn close(&self, session: LockSession) {
+        drop(session.session.close().await);
     }
 
-    /// A session has ended.
-    pub(super) fn ended(&self, session: &Arc<Session>) {
-        self.owned().retain(|_, owned| !Arc::ptr_eq(owned, session));
+    fn limit(&self) -> Duration {
+        self.settings.request_timeout
+    }
+}
+
+fn length_of(claim: &Claim) -> Length {
+    Length { of: claim.lease, is_exact: claim.exact_lease }
+}
+
+/// Whether the server has granted this length, or another will do.
+fn is_granted(session: &Session, asked: Length) -> bool {
+    !asked.is_exact || session.length().as_millis() == asked.of.as_millis()
+}
+
+impl Servers {
+    pub(super) fn new(settings: &Arc<Settings>, listener: Weak<dyn SessionListener>) -> Servers {
+        Servers { settings: Arc::clone(settings), listener }
     }
 
-    async fn open(&self, length: Duration, exact: bool) -> Result<Arc<Session>> {
-        let session = Session::open(&self.settings, length, Some(Weak::clone(&self.listener))).await?;
-        self.check(&session, length, exact).await?;
-        Ok(session)
+    /// Opens a session to read by.
+    async fn open_to_read(&self) -> Result<Arc<Session>> {
+        Session::open(&self.settings, Duration::from_secs(10), Some(Weak::clone(&self.listener))).await
     }
 
     /// Refuses a length that the server does not grant, if no other will do.
-    async fn check(&self, session: &Arc<Session>, asked: Duration, exact: bool) -> Result<()> {
-        if !exact || is_granted(session, asked) {
+    async fn check(&self, session: &Session, asked: Length) -> Result<()> {
+        if is_granted(session, asked) {
             return Ok(());
         }
         // The limits cannot be read, but a server grants the nearest length.
         let least = Session::open(&self.settings, Duration::from_millis(1), None).await?.length();
         let most = Session::open(&self.settings, Duration::from_millis(i32::MAX as u64), None).await?.length();
         Err(Error::config(format!(
-            "a lease of {asked:?} does not work on this ZooKeeper, whose sessions last {least:?} to {most:?}; give one of that \
-             length, or raise maxSessionTimeout of the servers"
+            "a lease of {:?} does not work on this ZooKeeper, whose sessions last {least:?} to {most:?}; give one of that \
+             length, or raise maxSessionTimeout of the servers",
+            asked.of
         )))
     }
 }
 
-fn is_granted(session: &Session, asked: Duration) -> bool {
-    session.length().as_millis() == asked.as_millis()
+impl Sessions {
+    /// The session that the nodes of a claim hang on, if it is open and can be joined as it is.
+    pub(super) fn at_hand(&self, claim: &Claim) -> Option<LockSession> {
+        if claim.detachable { None } else { self.ready(length_of(claim)) }
+    }
+
+    /// The same, opened if need be.
+    pub(super) async fn of_claim(self: &Arc<Self>, claim: &Claim) -> Result<LockSession> {
+        if !claim.detachable {
+            return self.of_length(length_of(claim)).await;
+        }
+        if let Some(session) = self.owned_by(claim.id).filter(|session| !session.is_gone()) {
+            return Ok(session);
+        }
+        let session = self.system.open(length_of(claim)).await?;
+        self.own(claim.id, &session);
+        Ok(session)
+    }
+
+    /// Takes up the session of a claim that another client has left; `None` when it has ended.
+    pub(super) async fn take_up(&self, claim: &Claim, credentials: Credentials) -> Result<Option<LockSession>> {
+        let Servers { settings, listener } = &self.system;
+        let session = Session::take_up(settings, claim.lease, credentials, Some(Weak::clone(listener))).await?;
+        Ok(session.map(LockSession::new).inspect(|session| self.own(claim.id, session)))
+    }
+}
+
+/// A session to read by, for a client without claims.
+#[derive(Clone, Default)]
+pub(super) struct ReadingSession(Arc<tokio::sync::Mutex<Option<Arc<Session>>>>);
+
+impl ReadingSession {
+    pub(super) async fn get(&self, sessions: &Arc<Sessions>) -> Result<Arc<Session>> {
+        let (this, sessions) = (self.clone(), Arc::clone(sessions));
+        in_task(async move {
+            let mut reading = this.0.lock().await;
+            if let Some(session) = reading.as_ref().filter(|session| session.left(BootClock.now()) > JOINABLE) {
+                return Ok(Arc::clone(session));
+            }
+            let session = sessions.system.open_to_read().await?;
+            *reading = Some(Arc::clone(&session));
+            Ok(session)
+        })
+        .await
+    }
 }

@@ -54,9 +54,7 @@ impl Locks {
                 return if failed.is(Code::NoNode) { Ok(Blocker::Left) } else { Err(failed.clone()) };
             }
         }
-        if let Some(waiting) = self.claims.lock().waiting_mut(claim.id) {
-            waiting.watches = Some(Watched { path, connection });
-        }
+        self.claims.is_told_of(claim.id, Watched { path, connection });
         // Read in any case: a node of a newer version is not waited for as if it were understood.
         Ok(Blocker::Watched(holder_of(watched, seat, by)?.filter(|_| is_holder)))
     }

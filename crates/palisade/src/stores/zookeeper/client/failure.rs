@@ -96,12 +96,3 @@ fn refusal(code: Code) -> Error {
 pub(crate) fn client_ended() -> Error {
     Error::unavailable("the client has ended while it asked ZooKeeper")
 }
-
-/// Runs `work` as a task of its own, so that a caller that is not polled cannot hold a lock that others wait for.
-pub(crate) async fn in_task<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
-where
-    T: Send + 'static,
-    E: From<Error> + Send + 'static,
-{
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(client_ended().into()))
-}

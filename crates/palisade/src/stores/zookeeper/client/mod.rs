@@ -29,6 +29,6 @@ mod settings;
 mod tls;
 mod wire;
 
-pub(super) use self::failure::{Failed, LONGEST, OrMissing, client_ended, in_task};
+pub(super) use self::failure::{Failed, LONGEST, OrMissing, client_ended};
 pub(super) use self::session::{Credentials, KeepOpen, Sent, Session, SessionListener};
 pub(super) use self::settings::Settings;

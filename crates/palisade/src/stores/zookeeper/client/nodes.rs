@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::failure::{Failed, OrMissing, in_task};
+use super::failure::{Failed, OrMissing, client_ended};
 use super::proto::{ANY, Code, Make, Request, Step, Undone};
 use super::session::Session;
 use super::settings::Settings;
@@ -68,7 +68,8 @@ impl Nodes {
 
     async fn session(&self) -> Result<Arc<Session>, Failed> {
         let (settings, kept) = (Arc::clone(&self.settings), Arc::clone(&self.session));
-        in_task(async move {
+        // As a task: a caller that is not polled must not hold the lock.
+        let opening = tokio::spawn(async move {
             let mut kept = kept.lock().await;
             if let Some(session) = kept.as_ref().filter(|session| !session.is_gone()) {
                 return Ok(Arc::clone(session));
@@ -77,8 +78,8 @@ impl Nodes {
             let session = Session::open(&settings, Duration::from_secs(10), None).await.map_err(Failed::Never)?;
             *kept = Some(Arc::clone(&session));
             Ok(session)
-        })
-        .await
+        });
+        opening.await.unwrap_or_else(|_| Err(client_ended().into()))
     }
 
     /// The data of a node and its version, as the leader knows it at this moment.
