@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane::Lane;
-use super::link::Link;
-use super::script::Call;
+use super::client::lane::Lane;
+use super::client::link::Link;
+use super::client::script::Call;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -27,7 +27,7 @@ pub(super) async fn safe(shared: &Arc<Shared>, lane: &Arc<Lane>, link: &Arc<Link
             )));
         }
     }
-    match shared.seen.take(&claim.name, claim.mode, grant.fence) {
+    match shared.rollback.take(&claim.name, claim.mode, grant.fence) {
         true => Ok(grant),
         false => Err(Error::unavailable(format!(
             "{} gave a fence lower than one that was given before: it has lost its data, and its clock is behind; set its clock",

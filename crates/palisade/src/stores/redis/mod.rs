@@ -29,38 +29,25 @@
 //!
 //! Where replicas must confirm, a grant waits for one `WAIT` more, shared by all who wait at the same time.
 
-mod address;
-mod commit;
-mod contact;
-mod dial;
-mod failure;
-mod flight;
+mod batch;
+mod client;
 mod grant;
-mod group;
-mod keyspace;
-mod lane;
+mod inspect;
 mod line;
-mod link;
-mod listing;
-mod pipe;
-mod recent;
-mod resp;
-mod script;
-mod seen;
+mod release_replay;
+mod rollback;
 mod settings;
 mod shared;
 mod simple;
-mod switch;
 #[cfg(test)]
 mod tests;
-mod topology;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::lane::Purpose;
+use self::client::lane::Purpose;
 use self::settings::{Format, NAME_LIMIT, Settings};
 use self::shared::Shared;
 use crate::error::{Error, Result};
@@ -152,7 +139,7 @@ impl RedisStore {
     /// them: the hand-off was written on somebody else's.
     async fn handed_over(&self, claim: &Claim, grant: Grant) -> Result<Standing> {
         let shared = &self.0;
-        if !shared.pushes_need_replicas() && shared.seen.take(&claim.name, claim.mode, grant.fence) {
+        if !shared.pushes_need_replicas() && shared.rollback.take(&claim.name, claim.mode, grant.fence) {
             return Ok(Standing::Held(grant));
         }
         Box::pin(self.confirmed(claim, grant)).await
@@ -284,7 +271,7 @@ impl Store for RedisStore {
         let settings = &self.0.settings;
         let call = Arc::new(line::release(&settings.key(&claim.claim.name), claim, ending, settings.next_first()));
         let (_, value, sent_again) = self.0.call_together(&lane, &call, false).await?;
-        self.0.recent.keep(call);
+        self.0.release_replay.keep(call);
         Ok(shared::unsure(line::released(&value)?, sent_again))
     }
 
@@ -315,7 +302,7 @@ impl Store for RedisStore {
                 let (_, value) = self.0.call(&lane, &line::show(&self.0.settings.key(name)), false).await?;
                 Ok(Page { lines: line::view(&value, name)?.into_iter().collect(), next: None })
             }
-            Query::List { prefix, after } => listing::page(&self.0, prefix, after.as_deref()).await,
+            Query::List { prefix, after } => inspect::page(&self.0, prefix, after.as_deref()).await,
         }
     }
 

@@ -7,8 +7,8 @@ use redis::io::tcp::TcpSettings;
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates};
 use tokio_rustls::TlsConnector;
 
-use super::address::Address;
-use super::dial::{self, Login};
+use super::client::address::Address;
+use super::client::connect::{self, Login};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::stores::tls::Pems;
@@ -200,7 +200,7 @@ impl Settings {
         };
         let info = |place: ConnectionAddr| -> Result<ConnectionInfo> {
             let info = place.into_connection_info().map_err(refused)?;
-            let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(dial::keepalive());
+            let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(connect::keepalive());
             Ok(info.set_tcp_settings(tcp).set_redis_settings(login.clone()))
         };
         match &self.tls {

@@ -10,17 +10,17 @@ use std::time::Duration;
 use redis::{RedisError, Value};
 use tokio::runtime::{Handle, Id};
 
-use super::address::Address;
-use super::failure::{self, Remedy};
-use super::keyspace::Keyspace;
-use super::lane::{Lane, Purpose};
+use super::client::address::Address;
+use super::client::failure::{self, Remedy};
+use super::client::lane::{Lane, Purpose};
+use super::client::link::{self, Link};
+use super::client::script::Call;
+use super::client::topology::Topology;
 use super::line::{self, Push};
-use super::link::{self, Link};
-use super::recent::Recent;
-use super::script::Call;
-use super::seen::Seen;
+use super::release_replay::ReleaseReplay;
+use super::rollback::Rollback;
 use super::settings::{Settings, Site};
-use super::topology::Topology;
+use super::simple::keyspace::Keyspace;
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::store::{ByClaim, ClaimId, Event, Released, Woken};
@@ -37,8 +37,8 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) topology: Topology,
     pub(super) events: Events,
-    pub(super) seen: Seen,
-    pub(super) recent: Recent,
+    pub(super) rollback: Rollback,
+    pub(super) release_replay: ReleaseReplay,
     pub(super) keyspace: Keyspace,
     waiting: Mutex<ByClaim<Waiting>>,
     pub(super) lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
@@ -78,8 +78,8 @@ impl Shared {
             topology: Topology::new(&settings),
             settings,
             events: Events::default(),
-            seen: Seen::default(),
-            recent: Recent::default(),
+            rollback: Rollback::default(),
+            release_replay: ReleaseReplay::default(),
             keyspace: Keyspace::default(),
             waiting: Mutex::default(),
             lanes: Mutex::default(),

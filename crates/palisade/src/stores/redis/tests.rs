@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use palisade_testkit::redis::Redis;
 
-use super::address::Address;
-use super::lane::Purpose;
+use super::client::address::Address;
+use super::client::lane::Purpose;
+use super::client::link::Link;
 use super::line;
-use super::link::Link;
 use super::settings::Settings;
 use super::shared::Shared;
 use crate::store::{Claim, ClaimId, Standing};

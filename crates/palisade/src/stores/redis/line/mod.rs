@@ -31,7 +31,7 @@ use std::time::Duration;
 
 pub(super) use reply::{Push, claim_answer, push, released, revoked, standing, view};
 
-use super::script::{Call, Script, digits, push_number};
+use super::client::script::{Call, Script, digits, push_number};
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
 use crate::store::{Claim, ClaimRef, Ending, Kind, Mode};

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::lease::Moment;
 use crate::name::Name;
 use crate::store::{Answer, ClaimId, Grant, LineView, Released, Revoked, Standing};
-use crate::stores::redis::script::{Calls, Together};
+use crate::stores::redis::client::script::{Calls, Together};
 
 const KEY: &str = "palisade:1:{orders}";
 const INBOX: &str = "palisade:inbox:1";

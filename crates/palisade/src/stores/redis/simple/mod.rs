@@ -4,6 +4,8 @@
 //! from the granting script: the larger of the server's clock in microseconds and one more than the last, which is kept for ten
 //! minutes beside the lock. Peers' locks have none.
 
+pub(super) mod keyspace;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +13,9 @@ use async_trait::async_trait;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use redis::Value;
 
+use super::client::lane::Purpose;
+use super::client::script::{Call, Script};
 use super::grant;
-use super::lane::Purpose;
-use super::script::{Call, Script};
 use super::settings::NAME_LIMIT;
 use super::shared::Shared;
 use crate::error::{Error, Result};
@@ -56,11 +58,11 @@ pub const CAPABILITY: Capability = Capability {
     runs: Runs::Caller,
 };
 
-static CLAIM: Script = Script::new(include_str!("simple/claim.lua"));
-static RENEW: Script = Script::new(include_str!("simple/renew.lua"));
-static RELEASE: Script = Script::new(include_str!("simple/release.lua"));
-static SHOW: Script = Script::new(include_str!("simple/show.lua"));
-static REVOKE: Script = Script::new(include_str!("simple/revoke.lua"));
+static CLAIM: Script = Script::new(include_str!("claim.lua"));
+static RENEW: Script = Script::new(include_str!("renew.lua"));
+static RELEASE: Script = Script::new(include_str!("release.lua"));
+static SHOW: Script = Script::new(include_str!("show.lua"));
+static REVOKE: Script = Script::new(include_str!("revoke.lua"));
 
 pub(super) struct SimpleStore(pub(super) Arc<Shared>);
 
@@ -190,7 +192,7 @@ impl Store for SimpleStore {
         let lane = self.0.lane()?;
         let call = self.release_call(&claim.claim, claim.fence);
         let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
-        self.0.recent.keep(Arc::new(call));
+        self.0.release_replay.keep(Arc::new(call));
         match value {
             Value::Int(1) => Ok(Released::Done),
             Value::Int(0) => Ok(super::shared::unsure(Released::AlreadyLost, sent_again)),

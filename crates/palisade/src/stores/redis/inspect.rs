@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::lane::Purpose;
+use super::client::lane::Purpose;
+use super::client::link::told;
 use super::line;
-use super::link::told;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::name::Name;

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 
 /// What to do about an error.
 #[derive(Debug)]
-pub(super) enum Remedy {
+pub(crate) enum Remedy {
     /// The server has not seen the script: send its text.
     SendWhole,
     /// The key lives elsewhere, from now on or for this request only.
@@ -23,7 +23,7 @@ pub(super) enum Remedy {
     Tell(Error),
 }
 
-pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
+pub(crate) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
     let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}"));
     match error.kind() {
         Kind::Server(ServerErrorKind::NoScript) => Remedy::SendWhole,

@@ -7,47 +7,47 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
+use super::super::settings::Settings;
 use super::address::Address;
-use super::pipe::{Listens, Pipe};
-use super::settings::Settings;
+use super::connection::{Connection, Listens};
 use crate::url::Secret;
 
 /// Who we are to a server that has locks, and which of its databases has them.
-pub(super) struct Login {
-    pub(super) user: Option<Secret>,
-    pub(super) password: Option<Secret>,
-    pub(super) db: i64,
+pub(crate) struct Login {
+    pub(crate) user: Option<Secret>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) db: i64,
 }
 
 /// Connects and logs in. The connection lives in the runtime that this runs in.
-pub(super) async fn dial(settings: &Settings, address: &Address, listens: impl Listens) -> RedisResult<Pipe> {
+pub(crate) async fn connect(settings: &Settings, address: &Address, listens: impl Listens) -> RedisResult<Connection> {
     let stream = TcpStream::connect((&*address.host, address.port)).await?;
     // Without it a request that waits for the answer to the one before it would cost 40 ms.
     stream.set_nodelay(true)?;
     SockRef::from(&stream).set_tcp_keepalive(&keepalive())?;
-    let pipe = match settings.tls() {
+    let connection = match settings.tls() {
         None => {
             let (reader, writer) = stream.into_split();
-            Pipe::open(Box::new(reader), Box::new(writer), listens)
+            Connection::open(Box::new(reader), Box::new(writer), listens)
         }
         Some(tls) => {
             let name = ServerName::try_from(address.host.to_string()).map_err(std::io::Error::other)?;
             let (reader, writer) = tokio::io::split(tls.connect(name, stream).await?);
-            Pipe::open(Box::new(reader), Box::new(writer), listens)
+            Connection::open(Box::new(reader), Box::new(writer), listens)
         }
     };
-    settings.login.log_in(&pipe).await?;
-    Ok(pipe)
+    settings.login.log_in(&connection).await?;
+    Ok(connection)
 }
 
 /// A peer that is gone without a word is found out even where nobody asks it anything.
-pub(super) fn keepalive() -> TcpKeepalive {
+pub(crate) fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)).with_retries(3)
 }
 
 impl Login {
     /// In one round trip.
-    async fn log_in(&self, pipe: &Pipe) -> RedisResult<()> {
+    async fn log_in(&self, connection: &Connection) -> RedisResult<()> {
         let mut hello = redis::cmd("HELLO");
         // Answers and pushes on one connection.
         hello.arg(3);
@@ -63,7 +63,7 @@ impl Login {
             commands.push(redis::cmd("SELECT").arg(self.db).to_owned());
         }
         let request: Vec<u8> = commands.iter().flat_map(Cmd::get_packed_command).collect();
-        let answers = pipe.answers(&request, commands.len()).await.map_err(|_| cut_off())?;
+        let answers = connection.answers(&request, commands.len()).await.map_err(|_| cut_off())?;
         let mut answers = answers.into_iter();
         answers.next().unwrap_or_default().extract_error().map_err(why_not)?;
         match answers.nth(2).map(Value::extract_error) {

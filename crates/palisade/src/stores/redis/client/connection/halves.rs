@@ -25,7 +25,7 @@ const TOO_MUCH_ROOM: usize = 256 << 10;
 
 /// The half that is written to. Where both are locked, the other one is first.
 pub(super) struct Outward {
-    /// `None` once the pipe is closed.
+    /// `None` once the connection is closed.
     pub(super) writer: Option<Writer>,
     /// What could not be written at once.
     pub(super) unwritten: Vec<u8>,
@@ -41,7 +41,7 @@ pub(super) enum Waiting {
 
 /// The half that is read from.
 pub(super) struct Inward {
-    /// `None` once the pipe is closed.
+    /// `None` once the connection is closed.
     pub(super) reader: Option<Reader>,
     read: Vec<u8>,
     /// How much of it was read and not understood yet.

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use super::link::Link;
-use super::pipe::unanswered;
-use super::script::{Call, Together};
+use super::client::connection::unanswered;
+use super::client::link::Link;
+use super::client::script::{Call, Together};
 use crate::stores::gather::{Carries, Gather};
 
 /// How many may be on their way before others wait to go together: while the server works on one, the next one is made.

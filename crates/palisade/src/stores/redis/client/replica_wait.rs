@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use super::link::{Link, told};
 use crate::error::{Error, Result};
 
-/// The group commit of one link.
+/// The group replica_wait of one link.
 #[derive(Default)]
-pub(super) struct Commit(Mutex<Group>);
+pub(crate) struct ReplicaWait(Mutex<Group>);
 
 #[derive(Default)]
 struct Group {
@@ -29,14 +29,14 @@ struct Member {
     reply: oneshot::Sender<Result<usize>>,
 }
 
-impl Commit {
+impl ReplicaWait {
     fn lock(&self) -> std::sync::MutexGuard<'_, Group> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many replicas have everything that was written on the link before this call. Never waits for more than so many, nor
     /// for longer than the patience and what stands before it.
-    pub(super) async fn join(&self, link: &Arc<Link>, runtime: &Handle, replicas: usize, patience: Duration) -> Result<usize> {
+    pub(crate) async fn join(&self, link: &Arc<Link>, runtime: &Handle, replicas: usize, patience: Duration) -> Result<usize> {
         let (reply, answer) = oneshot::channel();
         let begin = {
             let mut group = self.lock();
@@ -68,7 +68,7 @@ impl Running {
     async fn run(mut self) {
         loop {
             let members = {
-                let mut group = self.link.commit.lock();
+                let mut group = self.link.replica_wait.lock();
                 if group.next.is_empty() {
                     group.running = false;
                     self.done = true;
@@ -96,7 +96,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         // The runtime has ended: whoever waits hears that nobody answers.
         if !self.done {
-            let mut group = self.link.commit.lock();
+            let mut group = self.link.replica_wait.lock();
             group.running = false;
             group.next.clear();
         }

@@ -9,30 +9,30 @@ use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
+use super::super::batch::Carrier;
+use super::super::settings::Settings;
 use super::address::Address;
-use super::commit::Commit;
-use super::dial::dial;
+use super::connect::connect;
+use super::connection::{Connection, Listens, unanswered};
 use super::failure::{self, Remedy};
-use super::group::Carrier;
-use super::pipe::{Listens, Pipe, unanswered};
+use super::replica_wait::ReplicaWait;
 use super::script::{Call, Calls, Together};
-use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::stores::gather::Gather;
 
 /// Who hears what a connection says by itself. Called by the connection's own task: must not block.
-pub(super) trait Hears: Send + Sync + 'static {
+pub(crate) trait Hears: Send + Sync + 'static {
     /// A message came on a channel.
     fn message(&self, channel: &[u8], payload: &[u8]);
     /// The connection has ended: by the server or the network, or else with the runtime it lived in.
     fn ended(&self, by_server: bool);
 }
 
-pub(super) struct Link {
-    pub(super) address: Address,
+pub(crate) struct Link {
+    pub(crate) address: Address,
     /// Set once it is in use: the end of a link that never was is no news.
     in_use: Arc<AtomicBool>,
-    pipe: Pipe,
+    connection: Connection,
     /// Fires when the link must not be used any more.
     broken: CancellationToken,
     /// One bit for each script that the server has had from this link.
@@ -41,7 +41,7 @@ pub(super) struct Link {
     answered: AtomicU64,
     /// How many replicas the server had when it was last asked.
     replicas: AtomicUsize,
-    pub(super) commit: Commit,
+    pub(crate) replica_wait: ReplicaWait,
     /// What goes to the server together.
     gather: Arc<Gather<Carrier>>,
     /// Whether the server tells what becomes of its keys; asked for at first need.
@@ -50,21 +50,21 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects and logs in. The connection lives in the runtime that this runs in.
-    pub(super) async fn open(settings: &Settings, address: Address, hears: impl Hears) -> Result<Arc<Link>> {
+    pub(crate) async fn open(settings: &Settings, address: Address, hears: impl Hears) -> Result<Arc<Link>> {
         let (broken, in_use) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
         let ears = Ears { hears, broken: broken.clone(), in_use: Arc::clone(&in_use) };
         // Nothing here has a time limit: that is ours, since the runtime that we are called in may have no timers.
-        let pipe = dial(settings, &address, ears).await.map_err(|error| told(&error, &address))?;
+        let connection = connect(settings, &address, ears).await.map_err(|error| told(&error, &address))?;
         let link = |link: &Weak<Link>| Link {
             address,
             in_use,
-            pipe,
+            connection,
             broken,
             scripts: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             replicas: AtomicUsize::new(0),
-            commit: Commit::default(),
+            replica_wait: ReplicaWait::default(),
             gather: Carrier::gather(Weak::clone(link), Handle::current()),
             tells_of_keys: OnceCell::new(),
         };
@@ -72,7 +72,7 @@ impl Link {
     }
 
     /// Asks the server what it is. A replica is not asked for locks.
-    pub(super) async fn look_at_role(&self) -> Result<(), Remedy> {
+    pub(crate) async fn look_at_role(&self) -> Result<(), Remedy> {
         let role = self.ask(redis::cmd("ROLE")).await.map_err(|error| failure::remedy(&error, &self.address))?;
         match role {
             Value::Array(parts) => match (parts.first().and_then(text), parts.get(2)) {
@@ -94,12 +94,12 @@ impl Link {
     }
 
     /// How many replicas the server had when it was last asked.
-    pub(super) fn replicas(&self) -> usize {
+    pub(crate) fn replicas(&self) -> usize {
         self.replicas.load(Ordering::Relaxed)
     }
 
     /// Sends one command.
-    pub(super) async fn ask(&self, command: Cmd) -> RedisResult<Value> {
+    pub(crate) async fn ask(&self, command: Cmd) -> RedisResult<Value> {
         self.answer(&command.get_packed_command()).await?.extract_error()
     }
 
@@ -107,11 +107,11 @@ impl Link {
     async fn answer(&self, request: &[u8]) -> RedisResult<Value> {
         // Whoever asked a link that is broken may have asked elsewhere since: then it is not even sent.
         let _counted = self.expect();
-        self.pipe.answer(request).await
+        self.connection.answer(request).await
     }
 
     /// Calls a script: by its hash once the server has had it from here, else whole.
-    pub(super) async fn call(&self, call: &Call) -> RedisResult<Value> {
+    pub(crate) async fn call(&self, call: &Call) -> RedisResult<Value> {
         let answer = match self.answer(&self.request(call)).await? {
             Value::ServerError(error) if is_no_script(&error.clone().into()) => self.answer(&call.whole()).await?,
             answer => answer,
@@ -120,12 +120,12 @@ impl Link {
     }
 
     /// The same, together with what others call at the same time.
-    pub(super) async fn call_together(&self, call: Arc<Call>) -> RedisResult<Value> {
+    pub(crate) async fn call_together(&self, call: Arc<Call>) -> RedisResult<Value> {
         self.gather.ask(call).await.unwrap_or_else(|| Err(unanswered()))
     }
 
     /// Calls several as one: what is wrong with the script is the same for each, else each has its own answer.
-    pub(super) async fn call_group(&self, calls: &Together<'_>) -> RedisResult<Vec<RedisResult<Value>>> {
+    pub(crate) async fn call_group(&self, calls: &Together<'_>) -> RedisResult<Vec<RedisResult<Value>>> {
         let answer = match self.answer(&self.request(calls)).await? {
             Value::ServerError(error) if is_no_script(&error.clone().into()) => self.answer(&calls.whole()).await?,
             answer => answer,
@@ -140,14 +140,14 @@ impl Link {
     }
 
     /// The same for a key that is just moving here.
-    pub(super) async fn call_asking(&self, call: &Call) -> RedisResult<Value> {
+    pub(crate) async fn call_asking(&self, call: &Call) -> RedisResult<Value> {
         let requests = [redis::cmd("ASKING").get_packed_command(), call.whole()].concat();
         let mut answers = self.answers(&requests, 2).await?;
         answers.pop().map_or_else(|| Err(unanswered()), Value::extract_error)
     }
 
     /// Calls many in one pipeline; each has its own answer.
-    pub(super) async fn call_all(&self, calls: &[Call]) -> Result<Vec<RedisResult<Value>>, RedisError> {
+    pub(crate) async fn call_all(&self, calls: &[Call]) -> Result<Vec<RedisResult<Value>>, RedisError> {
         let requests: Vec<Cow<'_, [u8]>> = calls.iter().map(|call| self.request(call)).collect();
         let answers = self.answers(&requests.concat(), calls.len()).await?;
         Ok(answers.into_iter().map(Value::extract_error).collect())
@@ -161,19 +161,19 @@ impl Link {
 
     async fn answers(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         let _counted = self.expect();
-        self.pipe.answers(requests, count).await
+        self.connection.answers(requests, count).await
     }
 
-    pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+    pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
         self.ask(redis::cmd("SUBSCRIBE").arg(channel).to_owned()).await.map(drop)
     }
 
-    pub(super) async fn unsubscribe(&self, channel: &str) -> RedisResult<()> {
+    pub(crate) async fn unsubscribe(&self, channel: &str) -> RedisResult<()> {
         self.ask(redis::cmd("UNSUBSCRIBE").arg(channel).to_owned()).await.map(drop)
     }
 
     /// Whether the server tells of keys that are deleted or expire: it was told to, and we may know.
-    pub(super) async fn tells_of_keys(&self) -> bool {
+    pub(crate) async fn tells_of_keys(&self) -> bool {
         let ask = || async {
             let mut ask = redis::cmd("CONFIG");
             ask.arg("GET").arg("notify-keyspace-events");
@@ -190,52 +190,52 @@ impl Link {
     }
 
     /// Counts as a request without its answer for as long as it lives: if no answer at all comes meanwhile, the link is given up.
-    pub(super) fn expect(&self) -> Counted<'_> {
+    pub(crate) fn expect(&self) -> Counted<'_> {
         self.sent.fetch_add(1, Ordering::AcqRel);
         Counted(self)
     }
 
     /// From now on its end is told.
-    pub(super) fn take_into_use(&self) {
+    pub(crate) fn take_into_use(&self) {
         self.in_use.store(true, Ordering::Release);
     }
 
     /// Ends the link for everybody who waits for an answer on it.
-    pub(super) fn give_up(&self) {
-        self.pipe.close();
+    pub(crate) fn give_up(&self) {
+        self.connection.close();
         self.broken.cancel();
     }
 
-    pub(super) fn is_broken(&self) -> bool {
-        self.pipe.is_closed()
+    pub(crate) fn is_broken(&self) -> bool {
+        self.connection.is_closed()
     }
 
     /// Completes when the link is broken.
-    pub(super) async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         self.broken.cancelled().await;
     }
 
     /// How many requests were answered, and whether any waits for its answer. Asked from time to time, by whoever watches over it.
-    pub(super) fn progress(&self) -> (u64, bool) {
-        self.pipe.remind();
+    pub(crate) fn progress(&self) -> (u64, bool) {
+        self.connection.remind();
         let answered = self.answered.load(Ordering::Acquire);
         (answered, self.sent.load(Ordering::Acquire) != answered)
     }
 
     /// Whether enough replicas have everything that was written on this link until now.
-    pub(super) async fn confirmed(
+    pub(crate) async fn confirmed(
         self: &Arc<Self>,
         runtime: &Handle,
         replicas: usize,
         patience: std::time::Duration,
     ) -> Result<bool> {
-        let count = self.commit.join(self, runtime, replicas, patience).await;
+        let count = self.replica_wait.join(self, runtime, replicas, patience).await;
         count.map(|count| count >= replicas)
     }
 }
 
 /// Counts a request as answered however its wait ends.
-pub(super) struct Counted<'a>(&'a Link);
+pub(crate) struct Counted<'a>(&'a Link);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
@@ -243,12 +243,12 @@ impl Drop for Counted<'_> {
     }
 }
 
-pub(super) fn is_no_script(error: &RedisError) -> bool {
+pub(crate) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoScript)
 }
 
 /// What to tell of an error when there is nothing to be done about it.
-pub(super) fn told(error: &RedisError, address: &Address) -> Error {
+pub(crate) fn told(error: &RedisError, address: &Address) -> Error {
     match failure::remedy(error, address) {
         Remedy::Reconnect(error) | Remedy::FindPrimary(error) | Remedy::Tell(error) => error,
         Remedy::SendWhole | Remedy::AskAgain | Remedy::Redirect { .. } => {
@@ -265,7 +265,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The link's own ears, in the hands of the pipe.
+/// The link's own ears, in the hands of the connection.
 struct Ears<H: Hears> {
     hears: H,
     broken: CancellationToken,

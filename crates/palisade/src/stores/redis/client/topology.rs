@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::super::settings::{Settings, Site};
+use super::super::shared::Shared;
 use super::address::Address;
-use super::dial::dial;
-use super::flight::Flight;
+use super::connect::connect;
+use super::connection::Deaf;
 use super::link::told;
-use super::pipe::Deaf;
-use super::settings::{Settings, Site};
-use super::shared::Shared;
-use super::switch;
+use super::sentinel_events;
+use super::shared_task::SharedTask;
 use crate::error::{Error, Result};
 
 /// How long the first one asked has before another is asked beside it.
@@ -22,7 +22,7 @@ const OUTDATED: Duration = Duration::from_secs(10);
 /// How many slots a cluster has.
 const SLOTS: usize = 16384;
 
-pub(super) struct Topology(Mutex<Map>);
+pub(crate) struct Topology(Mutex<Map>);
 
 #[derive(Default)]
 struct Map {
@@ -33,7 +33,7 @@ struct Map {
     servers: Vec<Address>,
     /// Whether what is known is to be asked for anew.
     stale: bool,
-    finding: Option<Arc<Flight<()>>>,
+    finding: Option<Arc<SharedTask<()>>>,
     /// The primary that the sentinels said was replaced, and when we heard of it.
     left: Option<(Address, Instant)>,
     /// Which sentinel or server to ask first: the next one after each failure.
@@ -41,7 +41,7 @@ struct Map {
 }
 
 impl Topology {
-    pub(super) fn new(settings: &Settings) -> Topology {
+    pub(crate) fn new(settings: &Settings) -> Topology {
         let one = match &settings.site {
             Site::Single(address) => Some(address.clone()),
             Site::Sentinel { .. } | Site::Cluster(_) => None,
@@ -54,18 +54,18 @@ impl Topology {
     }
 
     /// Where a key is, as far as is known.
-    pub(super) fn known(&self, key: &str) -> Option<Address> {
+    pub(crate) fn known(&self, key: &str) -> Option<Address> {
         let map = self.lock();
         if map.stale { None } else { map.place(key) }
     }
 
     /// Where a key was when we last looked: tells parts of the keys apart, and may be wrong.
-    pub(super) fn last_known(&self, key: &str) -> Option<Address> {
+    pub(crate) fn last_known(&self, key: &str) -> Option<Address> {
         self.lock().place(key)
     }
 
     /// Every primary that is known.
-    pub(super) fn primaries(&self) -> Vec<Address> {
+    pub(crate) fn primaries(&self) -> Vec<Address> {
         let map = self.lock();
         let mut primaries: Vec<Address> = match &map.one {
             Some(one) => vec![one.clone()],
@@ -77,12 +77,12 @@ impl Topology {
     }
 
     /// What is known is doubtful: the next request looks anew.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.lock().stale = true;
     }
 
     /// A server said where a slot is.
-    pub(super) fn learn(&self, slot: u16, address: Address) {
+    pub(crate) fn learn(&self, slot: u16, address: Address) {
         let mut map = self.lock();
         if map.slots.is_empty() {
             return;
@@ -94,7 +94,7 @@ impl Topology {
     }
 
     /// Where a key is; asks sentinels or the cluster where that is not known.
-    pub(super) async fn find(&self, shared: &Arc<Shared>, key: &str) -> Result<Address> {
+    pub(crate) async fn find(&self, shared: &Arc<Shared>, key: &str) -> Result<Address> {
         for _ in 0..2 {
             if let Some(address) = self.known(key) {
                 return Ok(address);
@@ -105,24 +105,24 @@ impl Topology {
     }
 
     /// Looks anew, once for all who ask at the same time.
-    pub(super) async fn look(&self, shared: &Arc<Shared>) -> Result<()> {
+    pub(crate) async fn look(&self, shared: &Arc<Shared>) -> Result<()> {
         if let Site::Single(_) = shared.settings.site {
             self.lock().stale = false;
             return Ok(());
         }
-        let flight = {
+        let task = {
             let mut map = self.lock();
             match &map.finding {
-                Some(flight) if !flight.has_landed() => Arc::clone(flight),
+                Some(task) if !task.is_done() => Arc::clone(task),
                 _ => {
                     let work = look(Arc::clone(shared));
-                    let flight = Flight::start(&shared.runtime()?, work);
-                    map.finding = Some(Arc::clone(&flight));
-                    flight
+                    let task = SharedTask::start(&shared.runtime()?, work);
+                    map.finding = Some(Arc::clone(&task));
+                    task
                 }
             }
         };
-        flight.result().await
+        task.result().await
     }
 
     /// The servers to ask, beginning with another one after each failure.
@@ -148,7 +148,7 @@ impl Topology {
     }
 
     /// The sentinels have agreed on another primary; `true` when that is new to us.
-    pub(super) fn switched(&self, from: Address, to: &Address) -> bool {
+    pub(crate) fn switched(&self, from: Address, to: &Address) -> bool {
         let mut map = self.lock();
         map.stale = false;
         map.left = Some((from, Instant::now()));
@@ -190,7 +190,7 @@ async fn look(shared: Arc<Shared>) -> Result<()> {
             };
             let address = ask_in_turn(&shared, sentinels, ask).await?;
             shared.topology.named(address);
-            switch::listen(&shared);
+            sentinel_events::listen(&shared);
             Ok(())
         }
         Site::Cluster(seeds) => {
@@ -278,8 +278,8 @@ async fn ask_cluster(shared: &Shared, server: &Address) -> Result<Vec<(usize, us
         }
         told => told,
     };
-    let pipe = dial(&shared.settings, server, Deaf).await.map_err(failed)?;
-    let answer = pipe.answer(&redis::cmd("CLUSTER").arg("SLOTS").get_packed_command()).await;
+    let connection = connect(&shared.settings, server, Deaf).await.map_err(failed)?;
+    let answer = connection.answer(&redis::cmd("CLUSTER").arg("SLOTS").get_packed_command()).await;
     let slots = answer.and_then(Value::extract_error).map_err(failed)?;
     let ranges =
         read_slots(&slots, server).ok_or_else(|| Error::protocol(format!("{server} answers slots that cannot be read")))?;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::super::settings::Site;
+use super::super::shared::Shared;
 use super::address::Address;
 use super::failure::Remedy;
 use super::lane::{Lane, Purpose};
 use super::link::Link;
-use super::settings::Site;
-use super::shared::Shared;
 use crate::error::Result;
 use crate::store::Event;
 
@@ -24,25 +24,25 @@ const LOOK_AROUND: Duration = Duration::from_secs(10);
 
 impl Shared {
     /// A link does not answer, or its server is the wrong one: whoever waits on it fails, and it is restored.
-    pub(super) fn give_up(self: &Arc<Self>, link: &Link) {
+    pub(crate) fn give_up(self: &Arc<Self>, link: &Link) {
         link.give_up();
         self.cut_off();
     }
 
     /// Whether whoever asks is the first to listen to the sentinels.
-    pub(super) fn listens(&self) -> bool {
+    pub(crate) fn listens(&self) -> bool {
         self.client.get().is_some() && !self.listening.swap(true, Ordering::AcqRel)
     }
 
     /// The sentinels have agreed on another primary: nobody writes to any other from now on.
-    pub(super) fn switched(self: &Arc<Self>, from: Address, to: &Address) {
+    pub(crate) fn switched(self: &Arc<Self>, from: Address, to: &Address) {
         if self.topology.switched(from, to) {
             self.leave_all_but(to);
         }
     }
 
     /// Asks the sentinels, and leaves what is not the primary any more.
-    pub(super) async fn look_for_switch(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn look_for_switch(self: &Arc<Self>) -> Result<()> {
         self.topology.look(self).await?;
         if let [primary] = self.topology.primaries().as_slice() {
             self.leave_all_but(primary);
@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// A connection has ended.
-    pub(super) fn link_ended(self: &Arc<Self>, lane: Option<&Arc<Lane>>, by_server: bool) {
+    pub(crate) fn link_ended(self: &Arc<Self>, lane: Option<&Arc<Lane>>, by_server: bool) {
         if by_server {
             self.cut_off();
         } else if lane.is_some_and(|lane| lane.has_lost_home()) {
@@ -102,7 +102,7 @@ impl Shared {
     }
 
     /// Watches over a link: ends it when its server has not answered for too long, and sooner when another is to be asked.
-    pub(super) fn watch(self: &Arc<Self>, link: &Arc<Link>) {
+    pub(crate) fn watch(self: &Arc<Self>, link: &Arc<Link>) {
         if let Ok(runtime) = self.runtime() {
             runtime.spawn(watch(Arc::downgrade(self), Arc::clone(link)));
         }
@@ -161,7 +161,7 @@ async fn restore(shared: Weak<Shared>) {
         if some_anew || all {
             strong.events.push(Event::Restored);
             let again = Arc::clone(&strong);
-            tokio::spawn(async move { again.call_all(again.recent.to_repeat(), Purpose::Requests, false).await });
+            tokio::spawn(async move { again.call_all(again.release_replay.to_repeat(), Purpose::Requests, false).await });
         }
         if all {
             strong.restoring.store(false, Ordering::Release);

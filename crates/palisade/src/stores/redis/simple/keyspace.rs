@@ -8,12 +8,12 @@ use std::task::{Context, Waker};
 
 use tokio::sync::Notify;
 
-use super::link::Link;
+use super::super::client::link::Link;
 use crate::store::ClaimId;
 
 /// The keys that somebody here waits for, by their channels.
 #[derive(Default)]
-pub(super) struct Keyspace(Mutex<HashMap<String, Watched>>);
+pub(in crate::stores::redis) struct Keyspace(Mutex<HashMap<String, Watched>>);
 
 struct Watched {
     link: Arc<Link>,
@@ -33,12 +33,12 @@ impl Keyspace {
     }
 
     /// How often the key was told to be free, if it is watched: to be taken before a claim is sent.
-    pub(super) fn changes(&self, channel: &str) -> Option<u64> {
+    pub(in crate::stores::redis) fn changes(&self, channel: &str) -> Option<u64> {
         self.lock().get(channel).filter(|watched| !watched.link.is_broken()).map(|watched| watched.changes)
     }
 
     /// A claim was sent when the count was this, and found the key taken.
-    pub(super) fn busy(&self, channel: &str, claim: ClaimId, changes: u64) {
+    pub(in crate::stores::redis) fn busy(&self, channel: &str, claim: ClaimId, changes: u64) {
         if let Some(watched) = self.lock().get_mut(channel) {
             watched.asked.insert(claim, changes);
         }
@@ -46,7 +46,7 @@ impl Keyspace {
 
     /// Waits until the key may be free. Returns at once when it had to be subscribed, since it may have changed before; `None`
     /// when it cannot be watched.
-    pub(super) async fn freed(&self, channel: &str, link: &Arc<Link>, claim: ClaimId) -> Option<()> {
+    pub(in crate::stores::redis) async fn freed(&self, channel: &str, link: &Arc<Link>, claim: ClaimId) -> Option<()> {
         let known = self.lock().get(channel).is_some_and(|watched| !watched.link.is_broken());
         if !known {
             link.subscribe(channel).await.ok()?;
@@ -84,7 +84,7 @@ impl Keyspace {
     }
 
     /// A message came: what ends a lock wakes everybody who waits for it.
-    pub(super) fn heard(&self, channel: &[u8], event: &[u8]) {
+    pub(in crate::stores::redis) fn heard(&self, channel: &[u8], event: &[u8]) {
         let Ok(channel) = std::str::from_utf8(channel) else { return };
         if !matches!(event, b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from") {
             return;
@@ -97,12 +97,12 @@ impl Keyspace {
 
     /// Of how many claims something is kept for a channel; `None` when it is not watched.
     #[cfg(test)]
-    pub(super) fn kept(&self, channel: &str) -> Option<usize> {
+    pub(in crate::stores::redis) fn kept(&self, channel: &str) -> Option<usize> {
         self.lock().get(channel).map(|watched| watched.asked.len())
     }
 
     /// Ends the subscriptions on this link that nobody has used for a while.
-    pub(super) async fn sweep(&self, link: &Arc<Link>) {
+    pub(in crate::stores::redis) async fn sweep(&self, link: &Arc<Link>) {
         let mut leaving = Vec::new();
         {
             let mut keys = self.lock();

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A Lua script of ours. One step of the server, whatever it does.
-pub(super) struct Script {
+pub(crate) struct Script {
     text: &'static str,
     known: OnceLock<Known>,
     together: Option<(u8, &'static Script)>,
@@ -22,18 +22,18 @@ struct Known {
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Script {
-    pub(super) const fn new(text: &'static str) -> Script {
+    pub(crate) const fn new(text: &'static str) -> Script {
         Script { text, known: OnceLock::new(), together: None }
     }
 
     /// That a call of it may be one of several in a call of another script, which knows it by this letter.
-    pub(super) const fn together(mut self, letter: u8, script: &'static Script) -> Script {
+    pub(crate) const fn together(mut self, letter: u8, script: &'static Script) -> Script {
         self.together = Some((letter, script));
         self
     }
 
     /// One bit, for a set of scripts.
-    pub(super) fn bit(&self) -> u64 {
+    pub(crate) fn bit(&self) -> u64 {
         self.known().bit
     }
 
@@ -52,7 +52,7 @@ impl Script {
 /// It is written down as it is sent, by the script's hash: a call is made twice in every cycle of a lock, and what is sent need not
 /// be put together once more.
 #[derive(Clone)]
-pub(super) struct Call {
+pub(crate) struct Call {
     script: &'static Script,
     keys: u8,
     request: Vec<u8>,
@@ -73,7 +73,7 @@ const _: () = assert!(HEAD + MOST_WORDS < 10);
 const USUAL: usize = 384;
 
 impl Call {
-    pub(super) fn new(script: &'static Script, key: &str) -> Call {
+    pub(crate) fn new(script: &'static Script, key: &str) -> Call {
         let mut request = Vec::with_capacity(USUAL);
         push_line(&mut request, b'*', HEAD);
         request.extend_from_slice(&script.known().by_hash);
@@ -82,13 +82,13 @@ impl Call {
     }
 
     /// Its key.
-    pub(super) fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         self.words().next().and_then(|key| str::from_utf8(key).ok()).unwrap_or_default()
     }
 
     /// Another key, in the same slot. Before all arguments.
     #[must_use]
-    pub(super) fn beside(mut self, key: &str) -> Call {
+    pub(crate) fn beside(mut self, key: &str) -> Call {
         self.keys += 1;
         let at = self.words[0].0 as usize;
         // One digit, and then what ends it and begins the first key.
@@ -99,18 +99,18 @@ impl Call {
     }
 
     #[must_use]
-    pub(super) fn text(self, text: &str) -> Call {
+    pub(crate) fn text(self, text: &str) -> Call {
         self.written(text.len(), |request| request.extend_from_slice(text.as_bytes()))
     }
 
     #[must_use]
-    pub(super) fn number(self, number: u64) -> Call {
+    pub(crate) fn number(self, number: u64) -> Call {
         with_digits(number, |digits| self.written(digits.len(), |request| request.extend_from_slice(digits)))
     }
 
     /// An argument of so many bytes, as it is written.
     #[must_use]
-    pub(super) fn written(mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Call {
+    pub(crate) fn written(mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Call {
         push_line(&mut self.request, b'$', length);
         let begin = self.request.len();
         write(&mut self.request);
@@ -125,14 +125,14 @@ impl Call {
 
     /// An argument whose first letter is another when the call is sent again.
     #[must_use]
-    pub(super) fn text_but_again(self, text: &str, letter: u8) -> Call {
+    pub(crate) fn text_but_again(self, text: &str, letter: u8) -> Call {
         let call = self.text(text);
         let (at, _) = call.words[usize::from(call.count) - 1];
         Call { again: Some((at, letter)), ..call }
     }
 
     /// The call as it is when it may have been done before.
-    pub(super) fn again(&self) -> Call {
+    pub(crate) fn again(&self) -> Call {
         let mut call = self.clone();
         if let Some((at, letter)) = call.again
             && let Some(first) = call.request.get_mut(at as usize)
@@ -153,7 +153,7 @@ impl Call {
     }
 
     /// Whether this may go together with another call, in one script.
-    pub(super) fn goes_with(&self, other: &Call) -> bool {
+    pub(crate) fn goes_with(&self, other: &Call) -> bool {
         match (self.together(), other.together()) {
             (Some((_, script)), Some((_, other))) => std::ptr::eq(script, other),
             _ => false,
@@ -162,7 +162,7 @@ impl Call {
 }
 
 /// What is sent as one call of a script.
-pub(super) trait Calls {
+pub(crate) trait Calls {
     fn script(&self) -> &'static Script;
 
     /// How many parts its keys, how many there are, and its arguments are; and how many bytes they have, about.
@@ -237,21 +237,21 @@ fn push_count(request: &mut Vec<u8>, count: u64) {
 }
 
 /// Several calls as one, each with its own answer.
-pub(super) struct Together<'a> {
+pub(crate) struct Together<'a> {
     script: &'static Script,
     calls: Vec<&'a Call>,
 }
 
 impl<'a> Together<'a> {
     /// `None` when one of them does not go with the others.
-    pub(super) fn of(calls: impl IntoIterator<Item = &'a Call>) -> Option<Together<'a>> {
+    pub(crate) fn of(calls: impl IntoIterator<Item = &'a Call>) -> Option<Together<'a>> {
         let calls: Vec<&Call> = calls.into_iter().collect();
         let first = calls.first()?;
         let (_, script) = first.together()?;
         calls.iter().all(|call| first.goes_with(call)).then_some(Together { script, calls })
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.calls.len()
     }
 }
@@ -283,12 +283,12 @@ impl Calls for Together<'_> {
 }
 
 /// Writes a number in decimal digits.
-pub(super) fn push_number(text: &mut Vec<u8>, number: u64) {
+pub(crate) fn push_number(text: &mut Vec<u8>, number: u64) {
     with_digits(number, |digits| text.extend_from_slice(digits));
 }
 
 /// How many digits it has.
-pub(super) fn digits(number: u64) -> usize {
+pub(crate) fn digits(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |more| more as usize + 1)
 }
 

@@ -1,4 +1,4 @@
-//! One connection as a pipe: whoever asks writes the request himself, and if he is the only one who waits for an answer, he reads it
+//! One connection as a connection: whoever asks writes the request himself, and if he is the only one who waits for an answer, he reads it
 //! himself. For all others one task, the porter, reads what the server says.
 //!
 //! The client library's own connection hands every request to its task, which writes it, reads the answer and hands that back. Here
@@ -13,12 +13,12 @@
 //! Nobody depends on whether another looks for his answer: whoever asks second calls the porter, and whoever watches over the
 //! connection reminds him, so that what is pushed to others is not kept for long by one who was woken and does not look.
 
-mod asker;
-mod bell;
+mod caller;
 mod halves;
-mod porter;
+mod reader;
 #[cfg(test)]
 mod tests;
+mod wakeups;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -30,13 +30,13 @@ use std::task::{Context, Poll, Waker};
 use redis::{RedisError, RedisResult, Value};
 use tokio::sync::oneshot;
 
-use self::asker::Asker;
-use self::bell::{Bell, Turn};
+use self::caller::Asker;
 use self::halves::{Inward, Outward, Reader, Waiting, Writer, write_now};
-use self::porter::Porter;
+use self::reader::Porter;
+use self::wakeups::{Bell, Turn};
 
 /// Who hears what a server says by itself. Called by whoever reads: must not block.
-pub(super) trait Listens: Send + Sync + 'static {
+pub(crate) trait Listens: Send + Sync + 'static {
     /// A message came on a channel.
     fn message(&self, channel: &[u8], payload: &[u8]);
     /// The connection has ended: by the server or the network, or else with the runtime it lived in. Not when it was closed here.
@@ -46,7 +46,7 @@ pub(super) trait Listens: Send + Sync + 'static {
 }
 
 /// Of a connection that nothing but answers comes on.
-pub(super) struct Deaf;
+pub(crate) struct Deaf;
 
 impl Listens for Deaf {
     fn message(&self, _: &[u8], _: &[u8]) {}
@@ -57,7 +57,7 @@ impl Listens for Deaf {
 /// How many may be on their way before the porter writes: more of them cost less in one go.
 const BY_HAND: usize = 4;
 
-pub(super) struct Pipe(Arc<Shared>);
+pub(crate) struct Connection(Arc<Shared>);
 
 struct Shared {
     outward: Mutex<Outward>,
@@ -126,9 +126,9 @@ impl Shared {
     }
 }
 
-impl Pipe {
-    /// A pipe over a connection. Its porter is a task of the runtime that this runs in.
-    pub(super) fn open(reader: Reader, writer: Writer, listens: impl Listens) -> Pipe {
+impl Connection {
+    /// A connection over a connection. Its porter is a task of the runtime that this runs in.
+    pub(crate) fn open(reader: Reader, writer: Writer, listens: impl Listens) -> Connection {
         let bell = Arc::new(Bell::default());
         let shared = Arc::new(Shared {
             outward: Mutex::new(Outward { writer: Some(writer), unwritten: Vec::new(), waiting: VecDeque::new() }),
@@ -141,12 +141,12 @@ impl Pipe {
         });
         let mut porter = Porter::of(&shared);
         tokio::spawn(async move { poll_fn(|context| porter.work(context)).await });
-        Pipe(shared)
+        Connection(shared)
     }
 
     /// Sends a request when this is first polled, and waits for its answer: it may be an error, or have errors in it. Nothing is sent
-    /// on a pipe that is closed.
-    pub(super) async fn answer(&self, request: &[u8]) -> RedisResult<Value> {
+    /// on a connection that is closed.
+    pub(crate) async fn answer(&self, request: &[u8]) -> RedisResult<Value> {
         let (reply, answer) = oneshot::channel();
         let turn = self.send(request, Waiting::One(reply))?;
         let mut asker = Asker::of(&self.0, turn, answer);
@@ -154,7 +154,7 @@ impl Pipe {
     }
 
     /// The same for several requests, as one text.
-    pub(super) async fn answers(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
+    pub(crate) async fn answers(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         let (reply, answers) = oneshot::channel();
         self.send(requests, Waiting::Many(count, Vec::with_capacity(count), reply))?;
         answers.await.map_err(|_| unanswered())
@@ -180,26 +180,26 @@ impl Pipe {
     }
 
     /// Whoever waits for an answer has none, and nothing is sent any more.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.0.close();
     }
 
     /// Has the porter look at what somebody was woken for and has not looked at. To be called from time to time.
-    pub(super) fn remind(&self) {
+    pub(crate) fn remind(&self) {
         self.0.bell.remind();
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.0.is_closed.load(Ordering::Acquire)
     }
 }
 
 /// What there is to say when no answer comes.
-pub(super) fn unanswered() -> RedisError {
+pub(crate) fn unanswered() -> RedisError {
     io::Error::new(io::ErrorKind::ConnectionAborted, "no answer in time").into()
 }
 
-impl Drop for Pipe {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.0.close();
     }

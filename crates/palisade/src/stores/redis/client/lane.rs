@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 
+use super::super::shared::Shared;
 use super::address::Address;
 use super::failure::Remedy;
-use super::flight::Flight;
 use super::link::{Hears, Link, told};
-use super::shared::Shared;
+use super::shared_task::SharedTask;
 use crate::error::{Error, Result};
 use crate::store::ClaimId;
 
-pub(super) struct Lane {
-    pub(super) runtime: Handle,
+pub(crate) struct Lane {
+    pub(crate) runtime: Handle,
     /// The channel of its inbox.
-    pub(super) inbox: Arc<str>,
+    pub(crate) inbox: Arc<str>,
     shared: Weak<Shared>,
     state: Mutex<State>,
 }
@@ -32,13 +32,13 @@ struct State {
 
 /// What a link is for. Waiting for replicas holds up everything behind it, and nothing may hold up a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     Requests,
     Renewals,
 }
 
 enum Opened {
-    Opening(Arc<Flight<Arc<Link>>>),
+    Opening(Arc<SharedTask<Arc<Link>>>),
     Open(Arc<Link>),
 }
 
@@ -47,7 +47,7 @@ enum Opened {
 enum Home {
     #[default]
     Nowhere,
-    Opening(Arc<Flight<()>>, Arc<Link>),
+    Opening(Arc<SharedTask<()>>, Arc<Link>),
     At(Arc<Link>),
 }
 
@@ -64,7 +64,7 @@ impl State {
 }
 
 impl Lane {
-    pub(super) fn new(runtime: Handle, shared: &Arc<Shared>) -> Result<Arc<Lane>> {
+    pub(crate) fn new(runtime: Handle, shared: &Arc<Shared>) -> Result<Arc<Lane>> {
         // Nobody else must be able to guess it.
         let inbox = shared.settings.channel(&ClaimId::random()?.reveal()).into();
         Ok(Arc::new(Lane { runtime, inbox, shared: Arc::downgrade(shared), state: Mutex::default() }))
@@ -75,7 +75,7 @@ impl Lane {
     }
 
     /// The link to a server, if it is open.
-    pub(super) fn open_link(&self, address: &Address, purpose: Purpose) -> Option<Arc<Link>> {
+    pub(crate) fn open_link(&self, address: &Address, purpose: Purpose) -> Option<Arc<Link>> {
         match self.lock().link(address, purpose) {
             Some(Opened::Open(link)) if !link.is_broken() => Some(Arc::clone(link)),
             _ => None,
@@ -83,16 +83,16 @@ impl Lane {
     }
 
     /// The link to a server; opened if there is none.
-    pub(super) async fn link(self: &Arc<Self>, address: &Address, purpose: Purpose) -> Result<Arc<Link>> {
-        let flight = {
+    pub(crate) async fn link(self: &Arc<Self>, address: &Address, purpose: Purpose) -> Result<Arc<Link>> {
+        let task = {
             let mut state = self.lock();
             match state.link(address, purpose) {
                 Some(Opened::Open(link)) if !link.is_broken() => return Ok(Arc::clone(link)),
-                Some(Opened::Opening(flight)) if !flight.has_landed() => Arc::clone(flight),
+                Some(Opened::Opening(task)) if !task.is_done() => Arc::clone(task),
                 _ => {
-                    let flight = Flight::start(&self.runtime, Arc::clone(self).open(address.clone(), purpose));
-                    state.put(address, purpose, Opened::Opening(Arc::clone(&flight)));
-                    flight
+                    let task = SharedTask::start(&self.runtime, Arc::clone(self).open(address.clone(), purpose));
+                    state.put(address, purpose, Opened::Opening(Arc::clone(&task)));
+                    task
                 }
             }
         };
@@ -100,7 +100,7 @@ impl Lane {
         // Here too: the runtime that opens it may stand still, and then its own limit is never looked at.
         tokio::select! {
             biased;
-            link = flight.result() => link,
+            link = task.result() => link,
             () = shared.sleep(shared.settings.connect_timeout) => {
                 Err(Error::unavailable(format!("{address} does not answer within the connect_timeout")))
             }
@@ -138,44 +138,44 @@ impl Lane {
     }
 
     /// Makes sure that the inbox is subscribed somewhere, by this link if it is not: servers pass on what is published.
-    pub(super) async fn at_home(self: &Arc<Self>, link: &Arc<Link>) -> Result<()> {
-        let Some((flight, by)) = self.begin_home(link) else { return Ok(()) };
-        // The runtime of the flight may stand still, and then nothing is even sent.
+    pub(crate) async fn at_home(self: &Arc<Self>, link: &Arc<Link>) -> Result<()> {
+        let Some((task, by)) = self.begin_home(link) else { return Ok(()) };
+        // The runtime of the task may stand still, and then nothing is even sent.
         let _expected = by.expect();
         tokio::select! {
             biased;
-            home = flight.result() => home,
+            home = task.result() => home,
             () = by.ended() => Err(Error::unavailable(format!("{} cannot be reached", by.address))),
         }
     }
 
     /// Begins to subscribe the inbox, and says by which link; `None` when it is.
-    pub(super) fn begin_home(self: &Arc<Self>, link: &Arc<Link>) -> Option<(Arc<Flight<()>>, Arc<Link>)> {
+    pub(crate) fn begin_home(self: &Arc<Self>, link: &Arc<Link>) -> Option<(Arc<SharedTask<()>>, Arc<Link>)> {
         let mut state = self.lock();
         match &state.home {
             Home::At(home) if !home.is_broken() => return None,
-            Home::Opening(flight, by) if !flight.has_landed() && !by.is_broken() => {
-                return Some((Arc::clone(flight), Arc::clone(by)));
+            Home::Opening(task, by) if !task.is_done() && !by.is_broken() => {
+                return Some((Arc::clone(task), Arc::clone(by)));
             }
             _ => {}
         }
         let (lane, by) = (Arc::clone(self), Arc::clone(link));
-        let flight = Flight::start(&self.runtime, async move {
+        let task = SharedTask::start(&self.runtime, async move {
             by.subscribe(&lane.inbox).await.map_err(|error| told(&error, &by.address))?;
             lane.lock().home = Home::At(by);
             Ok(())
         });
-        state.home = Home::Opening(Arc::clone(&flight), Arc::clone(link));
-        Some((flight, Arc::clone(link)))
+        state.home = Home::Opening(Arc::clone(&task), Arc::clone(link));
+        Some((task, Arc::clone(link)))
     }
 
     /// Whether the inbox is subscribed.
-    pub(super) fn is_at_home(&self) -> bool {
+    pub(crate) fn is_at_home(&self) -> bool {
         matches!(&self.lock().home, Home::At(link) if !link.is_broken())
     }
 
     /// The link that the inbox is subscribed on; `None` when it is nowhere.
-    pub(super) fn home(&self) -> Option<Arc<Link>> {
+    pub(crate) fn home(&self) -> Option<Arc<Link>> {
         match &self.lock().home {
             Home::At(link) if !link.is_broken() => Some(Arc::clone(link)),
             _ => None,
@@ -183,7 +183,7 @@ impl Lane {
     }
 
     /// Whether the inbox was subscribed, and is not any more.
-    pub(super) fn has_lost_home(&self) -> bool {
+    pub(crate) fn has_lost_home(&self) -> bool {
         match &self.lock().home {
             Home::At(link) | Home::Opening(_, link) => link.is_broken(),
             Home::Nowhere => false,
@@ -191,22 +191,22 @@ impl Lane {
     }
 
     /// Whether nothing of it is left: its runtime has ended, or all its servers are gone.
-    pub(super) fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         let state = self.lock();
         state.links.iter().all(|(_, _, opened)| match opened {
             Opened::Open(link) => link.is_broken(),
-            Opened::Opening(flight) => flight.has_landed(),
+            Opened::Opening(task) => task.is_done(),
         })
     }
 
     /// Whether a server of an open link has replicas, as far as is known.
-    pub(super) fn has_replicas(&self) -> bool {
+    pub(crate) fn has_replicas(&self) -> bool {
         let state = self.lock();
         state.links.iter().any(|(_, _, opened)| matches!(opened, Opened::Open(link) if link.replicas() > 0 && !link.is_broken()))
     }
 
     /// Every open link.
-    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
         let state = self.lock();
         let open = state.links.iter().filter_map(|(_, _, opened)| match opened {
             Opened::Open(link) if !link.is_broken() => Some(Arc::clone(link)),

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures_core::Stream;
 
+use super::super::settings::Site;
+use super::super::shared::Shared;
 use super::address::Address;
 use super::link::told;
-use super::settings::Site;
-use super::shared::Shared;
 use crate::error::{Error, Result};
 
 /// A client that lives no longer than this hears nothing, and costs the sentinels nothing.
@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const CHANNEL: &str = "+switch-master";
 
 /// Listens to every sentinel from now on, on the client's runtime. Does nothing when it does already.
-pub(super) fn listen(shared: &Arc<Shared>) {
+pub(crate) fn listen(shared: &Arc<Shared>) {
     let Site::Sentinel { sentinels, master } = &shared.settings.site else { return };
     if !shared.listens() {
         return;

@@ -7,7 +7,7 @@ use redis::{ErrorKind, RedisError, RedisResult, Value};
 
 /// One thing that a server says.
 #[derive(Debug, PartialEq)]
-pub(super) enum Said {
+pub(crate) enum Said {
     /// The answer to a request.
     Answer(Value),
     /// What nobody asked for, or the answer to a subscription: its kind, and what belongs to it.
@@ -20,7 +20,7 @@ const LONGEST: usize = 512 << 20;
 const DEEPEST: usize = 16;
 
 /// The first thing that was said, and how many bytes it takes. `None`: not all of it has come yet.
-pub(super) fn read(bytes: &[u8]) -> RedisResult<Option<(Said, usize)>> {
+pub(crate) fn read(bytes: &[u8]) -> RedisResult<Option<(Said, usize)>> {
     let mut reader = Reader { bytes, at: 0 };
     let said = match bytes.first() {
         None => return Ok(None),

@@ -11,9 +11,9 @@ use crate::store::Mode;
 const NAMES: usize = 8192;
 
 #[derive(Default)]
-pub(super) struct Seen(Mutex<HashMap<Name, Fence>>);
+pub(super) struct Rollback(Mutex<HashMap<Name, Fence>>);
 
-impl Seen {
+impl Rollback {
     /// Takes up the fence of a grant; `false` when it is below one that was seen before. The same one again is the same grant.
     ///
     /// Only of those who hold alone: a reader that finds its grant again may be older than another that still holds.
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_lower_fence_is_found_out_and_names_are_forgotten_in_time() {
-        let seen = Seen::default();
+        let seen = Rollback::default();
         let name = |number: usize| Name::new(format!("n{number}")).expect("a name");
         let fence = |number| Fence::new(number).expect("a fence");
         assert!(seen.take(&name(0), Mode::Exclusive, fence(7)));

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::Shared;
-use super::bell::Turn;
+use super::wakeups::Turn;
 
 /// One who waits for an answer, and reads it himself as long as nobody else waits.
 pub(super) struct Asker<'a> {

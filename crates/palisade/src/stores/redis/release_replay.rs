@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::script::Call;
+use super::client::script::Call;
 
 /// How old a write is that a server may still lose, at most: replicas lag, and files are synced, within seconds.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -14,28 +14,28 @@ const LONGEST: Duration = Duration::from_secs(60);
 const MOST: usize = 1024;
 
 #[derive(Default)]
-pub(super) struct Recent(Mutex<VecDeque<(Instant, Arc<Call>)>>);
+pub(super) struct ReleaseReplay(Mutex<VecDeque<(Instant, Arc<Call>)>>);
 
-impl Recent {
+impl ReleaseReplay {
     fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<Call>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a release that was done.
     pub(super) fn keep(&self, release: Arc<Call>) {
-        let mut recent = self.lock();
-        if recent.len() == MOST {
-            recent.pop_front();
+        let mut release_replay = self.lock();
+        if release_replay.len() == MOST {
+            release_replay.pop_front();
         }
-        recent.push_back((Instant::now(), release));
+        release_replay.push_back((Instant::now(), release));
     }
 
     /// The releases to send again. They stay: what came back once may come back a second time.
     pub(super) fn to_repeat(&self) -> Vec<Call> {
-        let mut recent = self.lock();
-        while recent.front().is_some_and(|(at, _)| at.elapsed() > LONGEST) {
-            recent.pop_front();
+        let mut release_replay = self.lock();
+        while release_replay.front().is_some_and(|(at, _)| at.elapsed() > LONGEST) {
+            release_replay.pop_front();
         }
-        recent.iter().map(|(_, release)| release.as_ref().clone()).collect()
+        release_replay.iter().map(|(_, release)| release.as_ref().clone()).collect()
     }
 }
