@@ -11,7 +11,7 @@ mod mailboxes;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "redis", feature = "etcd"))]
+#[cfg(feature = "etcd")]
 mod runtimes;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

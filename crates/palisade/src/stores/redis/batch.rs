@@ -11,7 +11,7 @@ use super::client::script::{Call, Together};
 use crate::stores::gather::{Carries, Gather};
 
 /// How many may be on their way before others wait to go together: while the server works on one, the next one is made.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 2;
 /// How many go together at most. Nobody else is served meanwhile, which is a tenth of a millisecond; more of them cost no less each.
 const MOST: usize = 16;
 

@@ -7,14 +7,12 @@
 //! # How a request flows
 //!
 //! ```text
-//! RedisStore / SimpleStore ─► shared ─► topology (which server?) ─► lane (whose runtime?) ─► link ─► pipe (one connection) ─► server
-//!        ▲                                                                                              │
-//!     mailbox ◄──────────────────────── a push to the lane's inbox ◄──────────────────────────────────┘
+//! RedisStore / SimpleStore ─► shared ─► topology (which server?) ─► link ─► connection ─► server
+//!        ▲                                                                       │
+//!     mailbox ◄───────────────────── a push to the client's inbox ◄────────────┘
 //! ```
 //!
-//! A lane belongs to the runtime of whoever asks: a claim costs no thread switch, and a grant that is pushed arrives in the very
-//! thread that waits for it. The client's own thread has a lane too; renewals go by it, so neither a blocked nor an ended
-//! runtime of the user stops them.
+//! All connections live in the client's own runtime, so neither a blocked nor an ended runtime of the user stops a renewal.
 //!
 //! # What a verb costs
 //!
@@ -112,7 +110,7 @@ impl RedisStore {
     fn renewed(&self, claim: &ClaimRef, standing: Standing) -> Renewed {
         match standing {
             Standing::Held(grant) if claim.fence.is_none() => {
-                self.0.missed_push(claim.claim.id);
+                self.0.missed_push();
                 let (store, claim) = (RedisStore(Arc::clone(&self.0)), Arc::clone(&claim.claim));
                 Renewed::Later(tokio::spawn(async move {
                     let standing = store.handed_over(&claim, grant).await?;
@@ -192,7 +190,7 @@ impl Store for RedisStore {
         let lane = shared.lane()?;
         if claim.queue {
             // Before it is sent, so that no push can come before it.
-            shared.wait_for(claim.id, &lane);
+            shared.wait_for(claim.id);
         }
         let key = shared.settings.key(&claim.name);
         let call = Arc::new(line::claim(&key, claim, &lane.inbox, claim.fresh.take()));
@@ -241,14 +239,11 @@ impl Store for RedisStore {
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        let own = match self.0.own_lane() {
-            Ok(own) => own,
+        let lane = match self.0.lane() {
+            Ok(lane) => lane,
             Err(error) => return claims.iter().map(|_| Err(error.clone())).collect(),
         };
-        let call = |claim: &ClaimRef| {
-            let lane = self.0.waits_in(claim.claim.id).unwrap_or_else(|| Arc::clone(&own));
-            line::renew(&self.0.settings.key(&claim.claim.name), claim, &lane.inbox)
-        };
+        let call = |claim: &ClaimRef| line::renew(&self.0.settings.key(&claim.claim.name), claim, &lane.inbox);
         let answers = self.0.call_all(claims.iter().map(call).collect(), Purpose::Renewals, true).await;
         let begun: Vec<Renewed> = claims
             .iter()

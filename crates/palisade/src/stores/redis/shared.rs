@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::{RedisError, Value};
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 
 use super::client::address::Address;
 use super::client::failure::{self, Remedy};
@@ -26,7 +26,6 @@ use crate::name::Name;
 use crate::store::{ByClaim, ClaimId, Event, Released, Woken};
 use crate::stores::events::Events;
 use crate::stores::mailbox::Mailbox;
-use crate::stores::runtimes;
 
 /// How long to look for a key that moves between servers, between two attempts.
 const MOVING: Duration = Duration::from_millis(20);
@@ -41,7 +40,7 @@ pub(super) struct Shared {
     pub(super) release_replay: ReleaseReplay,
     pub(super) keyspace: Keyspace,
     waiting: Mutex<ByClaim<Waiting>>,
-    pub(super) lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
+    pub(super) lane: OnceLock<Arc<Lane>>,
     /// The client's own runtime.
     pub(super) client: OnceLock<Handle>,
     pub(super) restoring: AtomicBool,
@@ -55,8 +54,6 @@ pub(super) struct Shared {
 struct Waiting {
     /// Made when something is pushed or somebody looks: nearly every claim is granted at once.
     mailbox: Option<Arc<Mailbox>>,
-    /// The lane whose inbox it is told by.
-    lane: Arc<Lane>,
 }
 
 /// Ends a sleep that nobody waits for any more.
@@ -82,7 +79,7 @@ impl Shared {
             release_replay: ReleaseReplay::default(),
             keyspace: Keyspace::default(),
             waiting: Mutex::default(),
-            lanes: Mutex::default(),
+            lane: OnceLock::new(),
             client: OnceLock::new(),
             restoring: AtomicBool::new(false),
             cuts: AtomicU64::new(0),
@@ -116,40 +113,13 @@ impl Shared {
         }
     }
 
-    /// The lane of whoever calls: of the runtime it runs in, or else of the client's own.
+    /// The connections of this client, in its own runtime.
     pub(super) fn lane(self: &Arc<Self>) -> Result<Arc<Lane>> {
-        match runtimes::of_caller() {
-            Some(runtime) => self.lane_of(runtime),
-            None => self.own_lane(),
-        }
-    }
-
-    /// The lane of the client's own runtime, where there is a client.
-    pub(super) fn own_lane(self: &Arc<Self>) -> Result<Arc<Lane>> {
-        self.lane_of(self.runtime()?)
-    }
-
-    fn lane_of(self: &Arc<Self>, runtime: Handle) -> Result<Arc<Lane>> {
-        let id = runtime.id();
-        if let Some((_, lane)) = locked(&self.lanes).iter().find(|(known, _)| *known == id) {
+        if let Some(lane) = self.lane.get() {
             return Ok(Arc::clone(lane));
         }
-        let lane = match self.client.get() {
-            Some(client) if client.id() != id && !runtimes::has_io(&runtime) => self.lane_of(client.clone())?,
-            _ => Lane::new(runtime, self)?,
-        };
-        let mut lanes = locked(&self.lanes);
-        lanes.retain(|(_, lane)| !(lane.is_dead() && Arc::strong_count(lane) == 1));
-        // Somebody else of this runtime may have been faster.
-        if let Some((_, known)) = lanes.iter().find(|(known, _)| *known == id) {
-            return Ok(Arc::clone(known));
-        }
-        lanes.push((id, Arc::clone(&lane)));
-        Ok(lane)
-    }
-
-    pub(super) fn all_lanes(&self) -> Vec<Arc<Lane>> {
-        locked(&self.lanes).iter().map(|(_, lane)| Arc::clone(lane)).collect()
+        let lane = Lane::new(self.runtime()?, self)?;
+        Ok(Arc::clone(self.lane.get_or_init(|| lane)))
     }
 
     /// Calls a script where its key is, and says by which link.
@@ -351,7 +321,7 @@ impl Shared {
     pub(super) fn pushes_need_replicas(&self) -> bool {
         match self.settings.replicas {
             Some(count) => count > 0,
-            None => locked(&self.lanes).iter().any(|(_, lane)| lane.has_replicas()),
+            None => self.lane.get().is_some_and(|lane| lane.has_replicas()),
         }
     }
 
@@ -371,8 +341,8 @@ impl Shared {
     // Who waits.
 
     /// From now on a claim that may queue is heard of.
-    pub(super) fn wait_for(&self, claim: ClaimId, lane: &Arc<Lane>) {
-        locked(&self.waiting).insert(claim, Waiting { mailbox: None, lane: Arc::clone(lane) });
+    pub(super) fn wait_for(&self, claim: ClaimId) {
+        locked(&self.waiting).insert(claim, Waiting { mailbox: None });
     }
 
     /// A claim is known not to wait, or not any more.
@@ -384,16 +354,10 @@ impl Shared {
         locked(&self.waiting).get_mut(&claim).map(|waiting| Arc::clone(waiting.mailbox.get_or_insert_default()))
     }
 
-    /// The inbox by which a claim is told, if it waits and its lane still hears; and its lane.
-    pub(super) fn waits_in(&self, claim: ClaimId) -> Option<Arc<Lane>> {
-        let lane = locked(&self.waiting).get(&claim).map(|waiting| Arc::clone(&waiting.lane))?;
-        lane.home().is_some().then_some(lane)
-    }
-
     /// A renewal found that a waiting claim was handed the name, and the push did not come, or not yet. If nobody is at the other
     /// end of the inbox any more, this question stays unanswered, and the link is given up for it.
-    pub(super) fn missed_push(&self, claim: ClaimId) {
-        if let Some(lane) = self.waits_in(claim)
+    pub(super) fn missed_push(&self) {
+        if let Some(lane) = self.lane.get()
             && let Some(home) = lane.home()
         {
             lane.runtime.spawn(async move { home.ask(redis::cmd("PING")).await });

@@ -190,15 +190,6 @@ impl Lane {
         }
     }
 
-    /// Whether nothing of it is left: its runtime has ended, or all its servers are gone.
-    pub(crate) fn is_dead(&self) -> bool {
-        let state = self.lock();
-        state.links.iter().all(|(_, _, opened)| match opened {
-            Opened::Open(link) => link.is_broken(),
-            Opened::Opening(task) => task.is_done(),
-        })
-    }
-
     /// Whether a server of an open link has replicas, as far as is known.
     pub(crate) fn has_replicas(&self) -> bool {
         let state = self.lock();
@@ -237,7 +228,9 @@ impl Hears for LaneEars {
 
     fn ended(&self, by_server: bool) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.link_ended(self.lane.upgrade().as_ref(), by_server);
+            if by_server {
+                shared.link_ended();
+            }
         }
     }
 }

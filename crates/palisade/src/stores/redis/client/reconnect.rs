@@ -10,7 +10,7 @@ use super::super::settings::Site;
 use super::super::shared::Shared;
 use super::address::Address;
 use super::failure::Remedy;
-use super::lane::{Lane, Purpose};
+use super::lane::Purpose;
 use super::link::Link;
 use crate::error::Result;
 use crate::store::Event;
@@ -51,21 +51,16 @@ impl Shared {
     }
 
     fn leave_all_but(self: &Arc<Self>, primary: &Address) {
-        for link in self.all_lanes().iter().flat_map(|lane| lane.links()) {
+        for link in self.lane.get().into_iter().flat_map(|lane| lane.links()) {
             if link.address != *primary {
                 self.give_up(&link);
             }
         }
     }
 
-    /// A connection has ended.
-    pub(crate) fn link_ended(self: &Arc<Self>, lane: Option<&Arc<Lane>>, by_server: bool) {
-        if by_server {
-            self.cut_off();
-        } else if lane.is_some_and(|lane| lane.has_lost_home()) {
-            // A caller's runtime has ended, and with it the inbox: what was pushed there is asked for.
-            self.events.push(Event::Restored);
-        }
+    /// A connection has ended, by the server or the network.
+    pub(crate) fn link_ended(self: &Arc<Self>) {
+        self.cut_off();
     }
 
     /// Contact is lost: tells the core, and restores it without waiting to be asked.
@@ -189,23 +184,22 @@ async fn reach(shared: &Arc<Shared>) -> Reached {
     if shared.topology.look(shared).await.is_err() {
         return nobody;
     }
-    let Ok(own) = shared.own_lane() else { return nobody };
+    let Ok(lane) = shared.lane() else { return nobody };
     let primaries = shared.topology.primaries();
-    // In the lanes' own time: the runtime of one may stand still. Until then its claims are told by the client's inbox.
-    for lane in shared.all_lanes() {
-        if let (true, Some(address)) = (lane.has_lost_home(), primaries.first().cloned()) {
-            tokio::spawn(async move {
-                let link = lane.link(&address, Purpose::Requests).await?;
-                lane.at_home(&link).await
-            });
-        }
+    // Beside the rest: the server that had the inbox may hang. Until then renewals find what was pushed.
+    if let (true, Some(address)) = (lane.has_lost_home(), primaries.first().cloned()) {
+        let lane = Arc::clone(&lane);
+        tokio::spawn(async move {
+            let link = lane.link(&address, Purpose::Requests).await?;
+            lane.at_home(&link).await
+        });
     }
     // All at once. Of those that hang the first one to answer does not wait.
     let mut reaching = tokio::task::JoinSet::new();
     for address in &primaries {
-        let (own, address) = (Arc::clone(&own), address.clone());
-        let was_open = own.open_link(&address, Purpose::Renewals).is_some();
-        reaching.spawn(async move { (own.link(&address, Purpose::Renewals).await.is_ok(), was_open) });
+        let (lane, address) = (Arc::clone(&lane), address.clone());
+        let was_open = lane.open_link(&address, Purpose::Renewals).is_some();
+        reaching.spawn(async move { (lane.link(&address, Purpose::Renewals).await.is_ok(), was_open) });
     }
     let (mut reached, mut some_anew) = (0, false);
     while let Some(Ok((is_there, was_open))) = reaching.join_next().await {
