@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use palisade::store::{
     Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Holder, Leader, Observation, Page, Query, Released, Revoked,
-    Runs, Standing, Store, Woken,
+    Standing, Store, Woken,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
@@ -131,7 +131,7 @@ impl Faulty {
     /// Puts faults before a store. It never answers in the caller's thread then.
     pub fn over(store: Arc<dyn Store>) -> (Arc<Faulty>, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        let capability = Capability { runs: Runs::Client, ..*store.capability() };
+        let capability = *store.capability();
         (Arc::new(Faulty { store, capability, faults: Arc::clone(&faults) }), faults)
     }
 }

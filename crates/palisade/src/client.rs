@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Core;
-use crate::engine::grip::Grip;
+use crate::engine::held::HeldClaim;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Guard, GuardMode};
@@ -158,8 +158,8 @@ impl Client {
         match answers.into_iter().next().unwrap_or_else(|| Err(unclear()))? {
             Standing::Held(held) if held.fence == grant.fence => {
                 let kept = Kept::granted(claim, terms, sent, held, self.core.now());
-                let grip = Grip::adopted(Arc::clone(&self.core), kept);
-                grip.map(|grip| Guard::new(Arc::new(grip)))
+                let held = HeldClaim::adopted(Arc::clone(&self.core), kept);
+                held.map(|held| Guard::new(Arc::new(held)))
                     .ok_or_else(|| Error::config("this client has adopted the grant already"))
             }
             Standing::Gone(why) => Err(Error::lost(why.as_loss())),

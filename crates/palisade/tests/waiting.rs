@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::bent::{Bends, Bent};
 use common::{Bench, bench, bench_on, ms};
 use palisade::lease::{BootClock, Clock, ManualClock};
-use palisade::store::{Capability, Runs};
+use palisade::store::Capability;
 use palisade::stores::memory::MemoryStore;
 use palisade::{Client, ErrorKind, Guard, Mutex, Result};
 use palisade_conformance::faults::Faulty;
@@ -55,7 +55,7 @@ async fn a_push_brings_the_turn() {
 /// A push that only says that something has changed makes the waiter ask at once.
 #[tokio::test]
 async fn a_push_without_a_grant_makes_it_ask() {
-    let (client, outside, bends) = bent(Arc::new(ManualClock::new()), |can| Capability { runs: Runs::Client, ..can });
+    let (client, outside, bends) = bent(Arc::new(ManualClock::new()), |can| can);
     bends.pushes_only_ask.store(true, Ordering::SeqCst);
     let holder = outside.mutex("ask").acquire().await.expect("acquired");
     let waiting = stands_in_line(&client, client.mutex("ask")).await;
@@ -189,7 +189,7 @@ async fn a_time_out_on_the_way_withdraws() {
 /// Where the claim itself waits in the store, only a release beside it ends it.
 #[tokio::test]
 async fn leaving_ends_a_claim_that_waits_in_the_store() {
-    let capability = |can| Capability { claim_blocks: true, runs: Runs::Client, ..can };
+    let capability = |can| Capability { claim_blocks: true, ..can };
     let (client, _, bends) = bent(Arc::new(BootClock), capability);
     bends.claim_waits.store(true, Ordering::SeqCst);
     let lock = client.mutex("engine");
@@ -200,18 +200,13 @@ async fn leaving_ends_a_claim_that_waits_in_the_store() {
     tokio::time::timeout(PATIENCE, client.shutdown()).await.expect("the claim is ended");
 }
 
-/// A store that answers at once is asked in the caller's thread; every other one in the client's own, and nowhere else.
+/// The caller's task polls the store's futures: a store that answers at once costs no switch of threads, also in a drop.
 #[tokio::test]
-async fn a_store_is_called_where_its_capability_says() {
+async fn a_store_that_answers_at_once_is_asked_in_the_callers_thread() {
     let here = std::thread::current().name().map(str::to_owned);
-    let (client, _, bends) = bent(Arc::new(BootClock), |can| Capability { runs: Runs::AtOnce, ..can });
+    let (client, _, bends) = bent(Arc::new(BootClock), |can| can);
     drop(client.mutex("here").acquire().await.expect("acquired"));
     assert_eq!(bends.take_threads(), [here.clone(), here]);
-    let (client, _, bends) = bent(Arc::new(BootClock), |can| Capability { runs: Runs::Client, ..can });
-    drop(client.mutex("there").acquire().await.expect("acquired"));
-    client.shutdown().await;
-    let there = Some("palisade".to_owned());
-    assert_eq!(bends.take_threads(), [there.clone(), there]);
 }
 
 /// A grant that comes with little left is renewed before its holder begins: the first thing the holder sees is not a loss.

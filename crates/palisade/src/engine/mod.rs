@@ -1,17 +1,17 @@
 //! The core, between locks and stores: the client's own thread, the loop that waits in line, and the way back.
 //!
 //! ```text
-//! lock ──plan──► acquire ──claim──► store          guard ──► give_back ──release──► store
-//!                   │ queued: wake, ask, claim again
+//! lock ──plan──► acquire ──claim──► store          guard ──► release ──► store
+//!                   │ queued: wait, ask, claim again
 //!                   ▼
-//!                 grip (a grant with its keeper's care; dropping it gives it back)
+//!                 held (a claim that the keeper renews; dropping it releases it)
 //! ```
 
 pub(crate) mod acquire;
-mod begun;
-pub(crate) mod give_back;
-pub(crate) mod grip;
+pub(crate) mod held;
+pub(crate) mod inside;
 pub(crate) mod plan;
+pub(crate) mod release;
 mod thread;
 
 use std::future::Future;
@@ -19,20 +19,18 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use self::begun::{Going, Lender};
+use self::inside::{ToTheEnd, inside};
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
 use crate::lease::ledger::Ledger;
 use crate::lease::{Clock, Drift, Moment};
-use crate::store::{Capability, Runs, Store};
+use crate::store::{Capability, Store};
 
 /// A future of the store, on its way to its end.
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -46,7 +44,6 @@ pub(crate) struct Core {
     background: TaskTracker,
     /// Set when the thread has started, at first use.
     handle: OnceLock<Handle>,
-    lender: OnceLock<Arc<Lender>>,
     /// Hears when the thread has ended. Locked while it is started.
     ended: Mutex<Option<Receiver<()>>>,
     /// Wakes sleepers whose clock was moved by hand.
@@ -68,7 +65,6 @@ impl Core {
             drift,
             background,
             handle: OnceLock::new(),
-            lender: OnceLock::new(),
             ended: Mutex::new(None),
             jumped,
             unsent_releases: AtomicU64::new(0),
@@ -100,53 +96,24 @@ impl Core {
         Ok(self.handle.get_or_init(|| handle))
     }
 
-    /// Runs a task on the client's thread that somebody waits for.
-    pub(crate) fn spawn_errand(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<Going> {
-        let handle = self.handle()?;
-        Ok(match self.capability().runs {
-            Runs::FromCaller => self.lender.get_or_init(|| Lender::of(handle)).begin(task),
-            Runs::Client | Runs::AtOnce | Runs::Caller => {
-                drop(handle.spawn(task));
-                Going::elsewhere()
-            }
-        })
-    }
-
-    /// Keeps [`drain`](Core::drain) waiting for as long as it lives.
-    pub(crate) fn background_token(&self) -> TaskTrackerToken {
-        self.background.token()
-    }
-
     /// Runs a task on the client's thread; [`drain`](Core::drain) waits for it.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<Going> {
-        // Counted from here on, wherever it runs.
-        self.spawn_errand(self.background.track_future(task))
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        // A client whose thread cannot be started has nothing in flight.
+        if let Ok(handle) = self.handle() {
+            drop(handle.spawn(self.background.track_future(task)));
+        }
     }
 
-    /// Runs a store future to its end, whether or not the caller stays.
+    /// Calls the store, and runs its future to the end, whether or not the caller stays.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it does not stop the store's future.
-    pub(crate) async fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        let mut call: Boxed<Result<T>> = Box::pin(call);
-        if let Poll::Ready(answer) = self.poll_here(&mut call)? {
-            return answer;
-        }
-        let (reply, answer) = oneshot::channel();
-        let going = self.spawn(async move { drop(reply.send(call.await)) })?;
-        going.brings(answer).await.unwrap_or_else(|_| Err(broken_off()))
-    }
-
-    /// Tries a future in the caller's thread, where the store says that its futures are ready at once.
-    pub(crate) fn poll_here<T>(&self, future: &mut Boxed<T>) -> Result<Poll<T>> {
-        let handle = self.handle()?;
-        if self.capability().runs != Runs::AtOnce {
-            return Ok(Poll::Pending);
-        }
-        // If it is not ready after all, it goes on in the client's runtime: so it must begin there.
-        let _inside = handle.enter();
-        Ok(future.as_mut().poll(&mut Context::from_waker(Waker::noop())))
+    /// Dropped half-way, the client's thread runs the store's future to its end.
+    pub(crate) async fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        inside(self.handle()?, ToTheEnd::new(self, call)).await
     }
 
     /// Sleeps on the client's clock, by a timer of the client's runtime: whoever sleeps may have none.
@@ -180,13 +147,9 @@ impl Core {
     /// # Cancel safety
     ///
     /// May be dropped at any point.
-    pub(crate) async fn pause(self: &Arc<Self>, span: Duration) -> Result<()> {
-        let (core, at) = (Arc::clone(self), self.now() + span);
-        self.call(async move {
-            core.sleep_until(at).await;
-            Ok(())
-        })
-        .await
+    pub(crate) async fn pause(&self, span: Duration) -> Result<()> {
+        inside(self.handle()?, self.sleep_until(self.now() + span)).await;
+        Ok(())
     }
 
     /// What hears when the client's thread has ended; `None` when it was never started, or somebody listens already.
@@ -212,9 +175,4 @@ impl Drop for Core {
     fn drop(&mut self) {
         self.ledger.close();
     }
-}
-
-/// A task on the client's thread ended without an answer: the store panicked.
-pub(crate) fn broken_off() -> Error {
-    Error::protocol("the store broke off in the middle of a request; this is a bug in the store")
 }

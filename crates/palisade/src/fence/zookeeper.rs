@@ -49,11 +49,11 @@ impl Held {
     /// [`Config`](crate::ErrorKind::Config) when the lock is not in ZooKeeper, or in the format `plain`, whose node may be
     /// another's by now; [`Lost`](crate::ErrorKind::Lost) when the grant is known to be gone.
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
-        let capability = guard.grip().core.capability();
+        let capability = guard.held().core.capability();
         if capability.store != "zookeeper" || !capability.revoke {
             return Err(Error::config(format!("the lock is in {capability}, which cannot check it; write with the fence")));
         }
-        let node = guard.grip().core.store.lock_key(guard.grip().kept.claim.id);
+        let node = guard.held().core.store.lock_key(guard.held().kept.claim.id);
         let node = node.ok_or_else(|| Error::lost(crate::lease::LossReason::Expired))?;
         Ok(Held { node, fence: guard.fence() })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::grip::Grip;
+use crate::engine::held::HeldClaim;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
@@ -29,15 +29,15 @@ pub struct DetachedGrant {
 }
 
 impl DetachedGrant {
-    pub(super) fn of(grip: &Grip) -> DetachedGrant {
-        let claim = &grip.kept.claim;
+    pub(super) fn of(held: &HeldClaim) -> DetachedGrant {
+        let claim = &held.kept.claim;
         DetachedGrant {
             name: claim.name.clone(),
-            store: grip.core.capability().store.to_owned(),
+            store: held.core.capability().store.to_owned(),
             claim: claim.id.reveal(),
             kind: claim.kind,
-            mode: grip.kept.mode(),
-            fence: grip.fence(),
+            mode: held.kept.mode(),
+            fence: held.fence(),
             lease_ms: u64::try_from(claim.lease.as_millis()).unwrap_or(u64::MAX),
             owner: claim.owner.to_string(),
             reason: claim.reason.as_deref().map(str::to_owned),

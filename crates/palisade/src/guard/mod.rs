@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Core;
-use crate::engine::give_back::GivingBack;
-use crate::engine::grip::Grip;
+use crate::engine::held::HeldClaim;
+use crate::engine::release::PendingRelease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::kept::Kept;
 use crate::lease::{LossReason, Status};
@@ -35,39 +35,39 @@ pub use refused::Refused;
 /// the release is tried until the lease has ended. [`Client::shutdown`](crate::Client::shutdown) waits for it.
 #[must_use = "a guard that is dropped at once protects nothing"]
 pub struct Guard<M: GuardMode = Exclusive> {
-    grip: Arc<Grip>,
+    held: Arc<HeldClaim>,
     mode: PhantomData<fn() -> M>,
 }
 
 impl<M: GuardMode> Guard<M> {
-    pub(crate) fn new(grip: Arc<Grip>) -> Guard<M> {
-        Guard { grip, mode: PhantomData }
+    pub(crate) fn new(held: Arc<HeldClaim>) -> Guard<M> {
+        Guard { held, mode: PhantomData }
     }
 
-    pub(crate) fn grip(&self) -> &Arc<Grip> {
-        &self.grip
+    pub(crate) fn held(&self) -> &Arc<HeldClaim> {
+        &self.held
     }
 
     /// The name that is held.
     pub fn name(&self) -> &str {
-        self.grip.kept.claim.name.as_str()
+        self.held.kept.claim.name.as_str()
     }
 
     /// How it is held.
     pub fn mode(&self) -> Mode {
-        self.grip.kept.mode()
+        self.held.kept.mode()
     }
 
     /// The number of this grant: higher than that of every earlier grant of this name.
     ///
     /// Hand an exclusive guard's fence to the resource with every write: a resource that has seen a higher one refuses it.
     pub fn fence(&self) -> M::Fence {
-        self.grip.fence().into()
+        self.held.fence().into()
     }
 
     /// How it stands now: held, at risk, or lost and why.
     pub fn status(&self) -> Status {
-        self.grip.kept.status(self.grip.core.now())
+        self.held.kept.status(self.held.core.now())
     }
 
     /// Whether it is held now. Reads the clock; asks nobody.
@@ -77,12 +77,12 @@ impl<M: GuardMode> Guard<M> {
 
     /// How long it is certainly held without another renewal.
     pub fn remaining(&self) -> Duration {
-        self.grip.kept.remaining(self.grip.core.now())
+        self.held.kept.remaining(self.held.core.now())
     }
 
     /// The length of the lease, as the store granted it.
     pub fn lease(&self) -> Duration {
-        self.grip.kept.lease()
+        self.held.kept.lease()
     }
 
     /// Completes when the lock is lost, with the reason. It fires by the clock, before the store may admit somebody else, even
@@ -93,7 +93,7 @@ impl<M: GuardMode> Guard<M> {
     /// May be dropped and called again; a loss is never missed.
     pub async fn lost(&self) -> LossReason {
         loop {
-            let mut changed = pin!(self.grip.kept.changed());
+            let mut changed = pin!(self.held.kept.changed());
             changed.as_mut().enable();
             if let Status::Lost(reason) = self.status() {
                 return reason;
@@ -105,9 +105,9 @@ impl<M: GuardMode> Guard<M> {
     /// A token that is cancelled `stop_margin` before the lock would be lost, so that there is time to stop, or at once when
     /// the store says that it is gone.
     pub fn on_lost(&self) -> CancellationToken {
-        let token = self.grip.kept.stop_token();
+        let token = self.held.kept.stop_token();
         // After the token is there: what was due before has been fired without it.
-        if self.grip.kept.watch(self.grip.core.now()).is_none() {
+        if self.held.kept.watch(self.held.core.now()).is_none() {
             token.cancel();
         }
         token
@@ -115,7 +115,7 @@ impl<M: GuardMode> Guard<M> {
 
     /// The unique value of this claim, as it stands in the store, except in etcd, where keys are used again. A secret: who knows it can release the lock.
     pub fn value(&self) -> String {
-        self.grip.kept.claim.id.reveal()
+        self.held.kept.claim.id.reveal()
     }
 
     /// Gives the lock back, and says whether it was held until now.
@@ -149,8 +149,8 @@ impl<M: GuardMode> Guard<M> {
 
     async fn end(self, ending: Ending) -> Result<Released> {
         // Only one of several holds of a re-entered lock is the last.
-        let Some(grip) = Arc::into_inner(self.grip) else { return Ok(Released::Done) };
-        grip.give_back(ending).outcome().await
+        let Some(held) = Arc::into_inner(self.held) else { return Ok(Released::Done) };
+        held.release(ending).outcome().await
     }
 
     /// Lets the grant live on without this client: nobody renews it until somebody [adopts](crate::Client::adopt) it, and it
@@ -168,21 +168,21 @@ impl<M: GuardMode> Guard<M> {
         if let Err(error) = self.detached().await {
             return Err(Refused { guard: self, error });
         }
-        let detached = DetachedGrant::of(&self.grip);
-        match Arc::try_unwrap(self.grip) {
-            Ok(grip) => {
-                grip.let_be();
+        let detached = DetachedGrant::of(&self.held);
+        match Arc::try_unwrap(self.held) {
+            Ok(held) => {
+                held.forget();
                 Ok(detached)
             }
             // Nobody can enter a grant that leaves.
-            Err(grip) => {
-                Err(Refused { guard: Guard::new(grip), error: Error::protocol("somebody entered a detached lock; a bug") })
+            Err(held) => {
+                Err(Refused { guard: Guard::new(held), error: Error::protocol("somebody entered a detached lock; a bug") })
             }
         }
     }
 
     async fn detached(&self) -> Result<()> {
-        let (core, kept) = (&self.grip.core, &self.grip.kept);
+        let (core, kept) = (&self.held.core, &self.held.kept);
         let Capability { store, detach, lease_unit, .. } = *core.capability();
         if detach == Detach::Never {
             return Err(Error::unsupported(format!("on {store} a grant cannot outlive the client that holds it")));
@@ -200,10 +200,10 @@ impl<M: GuardMode> Guard<M> {
         F: Fn(Arc<dyn Store>, ClaimRef) -> Fut,
         Fut: Future<Output = Result<Standing>> + Send + 'static,
     {
-        let (core, kept) = (&self.grip.core, &self.grip.kept);
+        let (core, kept) = (&self.held.core, &self.held.kept);
         // First closed, then counted: nobody enters between.
         kept.leave(true);
-        if Arc::strong_count(&self.grip) > 1 {
+        if Arc::strong_count(&self.held) > 1 {
             kept.leave(false);
             return Err(Error::unsupported("the lock is held more than once by its owner; release the inner holds first"));
         }
@@ -222,12 +222,12 @@ impl<M: GuardMode> Guard<M> {
 
     /// The same guard, with its mode known only at run time.
     pub fn into_any_mode(self) -> Guard<AnyMode> {
-        Guard::new(self.grip)
+        Guard::new(self.held)
     }
 
     /// Ends this hold for good, whoever has the guard by then.
     pub(crate) fn ends(&self) -> Ends {
-        Ends { core: Arc::clone(&self.grip.core), kept: Arc::clone(&self.grip.kept), armed: true }
+        Ends { core: Arc::clone(&self.held.core), kept: Arc::clone(&self.held.kept), armed: true }
     }
 
     /// Runs a body while the lock is held, then gives the lock back. The body is dropped at the stop margin before a loss.
@@ -276,16 +276,16 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Begins to give the claim back.
-    pub(crate) fn now(mut self) -> GivingBack {
+    pub(crate) fn now(mut self) -> PendingRelease {
         self.armed = false;
-        self.core.give_back(&self.kept, Ending::Release)
+        self.core.release_tracked(&self.kept, Ending::Release)
     }
 }
 
 impl Drop for Ends {
     fn drop(&mut self) {
         if self.armed {
-            self.core.give_back(&self.kept, Ending::Release).in_background();
+            self.core.release_tracked(&self.kept, Ending::Release);
         }
     }
 }
@@ -304,16 +304,16 @@ impl Guard<Exclusive> {
     pub async fn downgrade(self) -> Result<Guard<Shared>, Refused<Guard>> {
         match self.downgraded().await {
             Ok(()) => {
-                self.grip.kept.downgraded();
-                Ok(Guard::new(self.grip))
+                self.held.kept.downgraded();
+                Ok(Guard::new(self.held))
             }
             Err(error) => Err(Refused { guard: self, error }),
         }
     }
 
     async fn downgraded(&self) -> Result<()> {
-        let capability = self.grip.core.capability();
-        if self.grip.kept.claim.kind != Kind::RwLock {
+        let capability = self.held.core.capability();
+        if self.held.kept.claim.kind != Kind::RwLock {
             return Err(Error::unsupported("a mutex has no read side; take the write side of an rwlock instead"));
         }
         if !capability.downgrade {
@@ -331,7 +331,7 @@ impl<M: GuardMode> fmt::Debug for Guard<M> {
         f.debug_struct("Guard")
             .field("name", &self.name())
             .field("mode", &self.mode())
-            .field("fence", &self.grip.fence().get())
+            .field("fence", &self.held.fence().get())
             .field("status", &self.status())
             .finish_non_exhaustive()
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::options::{Options, option_methods};
+use crate::engine::Core;
 use crate::engine::acquire::Wait;
-use crate::engine::{Core, broken_off};
+use crate::engine::inside::broken_off;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::Guard;
@@ -77,8 +78,8 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn.
     pub async fn try_campaign(&self, value: impl AsRef<str>) -> Result<Option<Leadership>> {
-        let grip = self.with(value.as_ref()).try_acquire(Mode::Exclusive).await?;
-        Ok(grip.map(|grip| Leadership::new(Guard::new(Arc::new(grip)))))
+        let held = self.with(value.as_ref()).try_acquire(Mode::Exclusive).await?;
+        Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
     }
 
     /// Waits in line to lead for at most so long; zero is one attempt.
@@ -95,8 +96,8 @@ impl Election {
     }
 
     async fn campaign_within(&self, value: &str, wait: Wait) -> Result<Leadership> {
-        let grip = self.with(value).acquire_or_fail(Mode::Exclusive, wait).await?;
-        Ok(Leadership::new(Guard::new(Arc::new(grip))))
+        let held = self.with(value).acquire_or_fail(Mode::Exclusive, wait).await?;
+        Ok(Leadership::new(Guard::new(Arc::new(held))))
     }
 
     fn with(&self, value: &str) -> Options {
@@ -200,7 +201,7 @@ impl Leadership {
     /// Dropped half-way, the value may have been changed or not.
     pub async fn proclaim(&self, value: impl AsRef<str>) -> Result<()> {
         let _one_at_a_time = self.proclaiming.lock().await;
-        let (core, kept) = (&self.guard.grip().core, &self.guard.grip().kept);
+        let (core, kept) = (&self.guard.held().core, &self.guard.held().kept);
         let value: Arc<str> = value.as_ref().into();
         loop {
             if let Status::Lost(reason) = self.guard.status() {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::options::Options;
 use super::{Mutex, RwLock, Semaphore};
 use crate::engine::acquire::{Outcome, Wait};
-use crate::engine::give_back::GivingBack;
+use crate::engine::release::PendingRelease;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::{AnyMode, Ends, Guard, about_to_be_lost, until_stopped};
@@ -159,7 +159,7 @@ impl Multi {
         let done = until_stopped(&guard.on_lost(), body(Arc::clone(&guard))).await;
         let loss = guard.loss();
         // All are sent before the first answer is waited for.
-        let sent: Vec<GivingBack> = ends.into_iter().map(Ends::now).collect();
+        let sent: Vec<PendingRelease> = ends.into_iter().map(Ends::now).collect();
         let mut released = Ok(());
         for release in sent {
             released = released.and(release.outcome().await.map(drop));
@@ -180,7 +180,7 @@ impl Multi {
                 Wait::Try | Wait::Forever => wait,
             };
             match member.options.acquire(member.mode, left).await? {
-                Outcome::Granted(grip) => guards.push(Guard::new(Arc::new(grip))),
+                Outcome::Granted(held) => guards.push(Guard::new(Arc::new(held))),
                 Outcome::Busy(_) if wait == Wait::Try => return Ok(None),
                 Outcome::Busy(busy) => return Err(member.options.busy(busy)),
                 Outcome::Sealed => return Err(member.options.sealed()),
@@ -210,7 +210,7 @@ pub struct MultiGuard {
 
 impl MultiGuard {
     fn bind(members: Vec<Guard<AnyMode>>, now: Moment) -> MultiGuard {
-        let kept: Vec<&Arc<Kept>> = members.iter().map(|member| &member.grip().kept).collect();
+        let kept: Vec<&Arc<Kept>> = members.iter().map(|member| &member.held().kept).collect();
         let group = Group::bind(&kept, now);
         MultiGuard { members, group }
     }
@@ -223,7 +223,7 @@ impl MultiGuard {
     /// The fence of an exclusive member; `None` for another name, or for one that is not held exclusively.
     pub fn fence(&self, name: &str) -> Option<Fence> {
         let member = self.members.iter().find(|member| member.name() == name)?;
-        (member.mode() == Mode::Exclusive).then(|| member.grip().fence())
+        (member.mode() == Mode::Exclusive).then(|| member.held().fence())
     }
 
     /// Whether all are held now. Reads the clock; asks nobody.
@@ -271,10 +271,10 @@ impl MultiGuard {
     pub async fn release(self) -> MultiReleased {
         // All are sent before the first answer is waited for. The last acquired goes first.
         let send = |member: &Guard<AnyMode>| {
-            let grip = member.grip();
-            (member.name().to_owned(), grip.core.give_back(&grip.kept, Ending::Release))
+            let held = member.held();
+            (member.name().to_owned(), held.core.release_tracked(&held.kept, Ending::Release))
         };
-        let sent: Vec<(String, GivingBack)> = self.members.iter().rev().map(send).collect();
+        let sent: Vec<(String, PendingRelease)> = self.members.iter().rev().map(send).collect();
         let mut members = Vec::with_capacity(sent.len());
         for (name, release) in sent {
             members.push((name, release.outcome().await));

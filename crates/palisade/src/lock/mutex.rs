@@ -59,7 +59,7 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        Ok(self.options.try_acquire(Mode::Exclusive).await?.map(|grip| Guard::new(Arc::new(grip))))
+        Ok(self.options.try_acquire(Mode::Exclusive).await?.map(|held| Guard::new(Arc::new(held))))
     }
 
     /// Waits in line for at most so long; zero is one attempt.

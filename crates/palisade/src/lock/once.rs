@@ -76,7 +76,7 @@ impl OncePer {
 
     async fn within(&self, wait: Wait) -> Result<Option<Guard>> {
         match self.options.acquire(Mode::Exclusive, wait).await? {
-            Outcome::Granted(grip) => Ok(Some(Guard::new(Arc::new(grip)))),
+            Outcome::Granted(held) => Ok(Some(Guard::new(Arc::new(held)))),
             Outcome::Busy(_) | Outcome::Sealed => Ok(None),
         }
     }
@@ -149,7 +149,7 @@ impl Once {
             return Err(Error::config("keep of 0 remembers nothing; give a longer time"));
         }
         match self.options.acquire(Mode::Exclusive, Wait::Forever).await? {
-            Outcome::Granted(grip) => Ok(Some(OnceGuard { guard: Guard::new(Arc::new(grip)), keep: self.keep })),
+            Outcome::Granted(held) => Ok(Some(OnceGuard { guard: Guard::new(Arc::new(held)), keep: self.keep })),
             Outcome::Busy(_) | Outcome::Sealed => Ok(None),
         }
     }
@@ -178,7 +178,7 @@ impl OnceGuard {
     ///
     /// Dropped half-way, the work may or may not be recorded; the key is given back.
     pub async fn finish(self) -> Result<()> {
-        let (core, kept) = (&self.guard.grip().core, &self.guard.grip().kept);
+        let (core, kept) = (&self.guard.held().core, &self.guard.held().kept);
         let mut may_be_sealed = false;
         loop {
             let lost = match kept.status(core.now()) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::engine::Core;
 use crate::engine::acquire::{self, Outcome, Wait};
-use crate::engine::grip::Grip;
+use crate::engine::held::HeldClaim;
 use crate::engine::plan::{Plan, Spin};
 use crate::error::{Error, Result};
 use crate::lease::deadline::default_stop_margin;
@@ -183,9 +183,9 @@ impl Options {
     /// # Cancel safety
     ///
     /// Dropping it at any point withdraws the claim.
-    pub(crate) async fn acquire_or_fail(&self, mode: Mode, wait: Wait) -> Result<Grip> {
+    pub(crate) async fn acquire_or_fail(&self, mode: Mode, wait: Wait) -> Result<HeldClaim> {
         match self.acquire(mode, wait).await? {
-            Outcome::Granted(grip) => Ok(grip),
+            Outcome::Granted(held) => Ok(held),
             Outcome::Busy(busy) => Err(self.busy(busy)),
             Outcome::Sealed => Err(self.sealed()),
         }
@@ -196,9 +196,9 @@ impl Options {
     /// # Cancel safety
     ///
     /// Dropping it at any point withdraws the claim.
-    pub(crate) async fn try_acquire(&self, mode: Mode) -> Result<Option<Grip>> {
+    pub(crate) async fn try_acquire(&self, mode: Mode) -> Result<Option<HeldClaim>> {
         match self.acquire(mode, Wait::Try).await? {
-            Outcome::Granted(grip) => Ok(Some(grip)),
+            Outcome::Granted(held) => Ok(Some(held)),
             Outcome::Busy(_) => Ok(None),
             Outcome::Sealed => Err(self.sealed()),
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use super::options::Options;
 use crate::engine::acquire::Wait;
-use crate::engine::grip::Grip;
+use crate::engine::held::HeldClaim;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, GuardMode};
 use crate::store::{Busy, Mode};
@@ -25,7 +25,7 @@ type Key = (usize, Arc<str>);
 
 /// What an owner has of one name. Whoever enters holds the lock while it asks the store, so that two tasks of one owner do not
 /// contend with each other.
-type Hold = Arc<tokio::sync::Mutex<Weak<Grip>>>;
+type Hold = Arc<tokio::sync::Mutex<Weak<HeldClaim>>>;
 
 impl Owner {
     pub(crate) fn new(label: &str) -> Owner {
@@ -57,8 +57,8 @@ impl Owner {
             },
             Wait::Try | Wait::Forever => hold.lock().await,
         };
-        if let Some(grip) = current.upgrade() {
-            let guard = Guard::<M>::new(grip);
+        if let Some(held) = current.upgrade() {
+            let guard = Guard::<M>::new(held);
             if guard.is_held() {
                 check_same(options, mode, &guard)?;
                 return Ok(guard);
@@ -70,9 +70,9 @@ impl Owner {
             Wait::Try | Wait::Forever => wait,
         };
         let options = Options { owner: Arc::clone(&self.label), ..options.clone() };
-        let grip = Arc::new(options.acquire_or_fail(mode, left).await?);
-        *current = Arc::downgrade(&grip);
-        Ok(Guard::new(grip))
+        let held = Arc::new(options.acquire_or_fail(mode, left).await?);
+        *current = Arc::downgrade(&held);
+        Ok(Guard::new(held))
     }
 
     fn hold(&self, options: &Options) -> Hold {
@@ -80,7 +80,7 @@ impl Owner {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         // What nobody holds and nobody is about to enter is forgotten, so that an owner of many names does not grow.
         if holds.len() >= 32 && !holds.contains_key(&name) {
-            holds.retain(|_, hold| Arc::strong_count(hold) > 1 || hold.try_lock().is_ok_and(|grip| grip.strong_count() > 0));
+            holds.retain(|_, hold| Arc::strong_count(hold) > 1 || hold.try_lock().is_ok_and(|held| held.strong_count() > 0));
         }
         Arc::clone(holds.entry(name).or_default())
     }
@@ -88,7 +88,7 @@ impl Owner {
 
 /// Refuses what would wait for itself.
 fn check_same<M: GuardMode>(options: &Options, mode: Mode, held: &Guard<M>) -> Result<()> {
-    let kept = &held.grip().kept;
+    let kept = &held.held().kept;
     let kind = kept.claim.kind;
     if kept.is_leaving() {
         let message = format!("{} is just being downgraded or detached by its owner", options.name);

@@ -180,6 +180,6 @@ impl RwLock {
     }
 
     async fn attempt<M: GuardMode>(&self, mode: Mode) -> Result<Option<Guard<M>>> {
-        Ok(self.options.try_acquire(mode).await?.map(|grip| Guard::new(Arc::new(grip))))
+        Ok(self.options.try_acquire(mode).await?.map(|held| Guard::new(Arc::new(held))))
     }
 }

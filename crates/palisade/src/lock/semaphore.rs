@@ -84,7 +84,7 @@ impl Semaphore {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard<Permits>>> {
-        Ok(self.options.try_acquire(Mode::Permits(permits)).await?.map(|grip| Guard::new(Arc::new(grip))))
+        Ok(self.options.try_acquire(Mode::Permits(permits)).await?.map(|held| Guard::new(Arc::new(held))))
     }
 
     /// Waits in line for one permit for at most so long; zero is one attempt.

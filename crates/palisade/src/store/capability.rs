@@ -64,8 +64,6 @@ pub struct Capability {
     pub renew_batch: usize,
     /// Whether `claim` may wait inside the engine; a concurrent `release` of its id ends it, also one that is still on its way.
     pub claim_blocks: bool,
-    /// Where claims and releases run.
-    pub runs: Runs,
 }
 
 /// The store and its format, for messages: what one format lacks another may have.
@@ -73,25 +71,6 @@ impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in the format {}", self.store, self.format)
     }
-}
-
-/// Where the store's claims and releases run. Everything else runs in the client's thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runs {
-    /// In the client's thread.
-    Client,
-    /// In the caller's thread, since they are ready at once, which saves two thread switches. One that is not ready after all
-    /// goes on in the client's thread.
-    AtOnce,
-    /// In the client's thread, but from the caller's on: they are polled for the first time there, so that what they ask first is
-    /// on its way before another thread has woken; and once more when they are woken, if the caller waits, so that the first answer
-    /// wakes nobody else. If he does not look in time, the client's thread goes on with them. These polls must not block; everything in
-    /// them is in the client's runtime. For stores with a connection that any thread may write to: ZooKeeper.
-    FromCaller,
-    /// In the caller's own task, for as long as it stays, and in the client's thread once it has left. So does the waiting in
-    /// line: a push that reaches the caller's thread wakes nobody else. Such a future may be polled from any thread, and what
-    /// others wait for must not depend on its being polled again. For stores with a connection in the caller's runtime: Redis, etcd.
-    Caller,
 }
 
 /// What it takes to lose a confirmed grant.

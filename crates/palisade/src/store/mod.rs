@@ -12,8 +12,9 @@
 //! - Expiry is the store's, by the store's clock. Deadlines are the core's, by ours. Neither compares with the other. Where the core says
 //!   until when it is [sure](ClaimRef::sure_until) to hold, a release that finds the very grant need not look whether it has expired.
 //! - A store value serves one client: pushes and events go to whoever opened it.
-//! - A store knows nothing of guards and keepers. It is called on the client's own thread, inside the client's own tokio
-//!   runtime; claims and releases also in the caller's, where [`Capability::runs`] says so.
+//! - A store knows nothing of guards and keepers. Its futures are polled inside the client's own tokio runtime: by the caller's task,
+//!   on the caller's thread, or by the client's thread once the caller has dropped them. A caller may not be polled for a long time:
+//!   no request may depend on another request's future being polled. The polls must not block.
 
 mod answer;
 mod capability;
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 pub use answer::{Answer, Busy, Ending, Event, Gone, Grant, Leader, Place, Released, Revoked, Standing, Woken};
 use async_trait::async_trait;
-pub use capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Runs, Wakes};
+pub use capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Wakes};
 pub use claim::{Claim, ClaimRef, Fresh, Kind, Lease, Mode};
 pub(crate) use id::ByClaim;
 pub use id::ClaimId;

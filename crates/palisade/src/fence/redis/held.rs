@@ -28,8 +28,8 @@ impl Held {
     ///
     /// [`Config`](crate::ErrorKind::Config) when the lock is not in Redis, or not in the format `palisade`.
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
-        let claim = &guard.grip().kept.claim;
-        let capability = guard.grip().core.capability();
+        let claim = &guard.held().kept.claim;
+        let capability = guard.held().core.capability();
         in_redis(capability.store)?;
         if capability.format != "palisade" {
             return Err(Error::config(format!(

@@ -80,7 +80,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation,
-    Order, Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 use crate::stores::mailbox::PutsBack;
 use crate::url::StoreUrl;
@@ -116,7 +116,6 @@ pub const CAPABILITY: Capability = Capability {
     name_limit: NAME_LIMIT,
     renew_batch: 1024,
     claim_blocks: false,
-    runs: Runs::Caller,
 };
 
 pub(crate) use self::link::{Kept, Link, Writing, may_be_done};

@@ -20,7 +20,7 @@ use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation, Order,
-    Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 use crate::stores::events::Events;
 use crate::url::StoreUrl;
@@ -54,7 +54,6 @@ pub const CAPABILITY: Capability = Capability {
     name_limit: Name::LONGEST,
     renew_batch: 1024,
     claim_blocks: false,
-    runs: Runs::AtOnce,
 };
 
 /// The lines that clients of one name share.

@@ -53,7 +53,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Grant, Holder, Lease, LeaseUnit, Order,
-    Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
 
@@ -86,7 +86,6 @@ pub const CAPABILITY: Capability = Capability {
     name_limit: NAME_LIMIT,
     renew_batch: 1024,
     claim_blocks: false,
-    runs: Runs::Caller,
 };
 
 pub(crate) use self::settings::line_key;

@@ -46,7 +46,7 @@ use crate::line::{Line, StoreTime, Told};
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Gone, Grant, Lease, LeaseUnit,
-    LineView, Order, Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    LineView, Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
 
@@ -79,7 +79,6 @@ pub const CAPABILITY: Capability = Capability {
     name_limit: Name::LONGEST,
     renew_batch: 1024,
     claim_blocks: false,
-    runs: Runs::AtOnce,
 };
 
 /// How many lines a page of a list has.

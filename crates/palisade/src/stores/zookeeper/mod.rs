@@ -84,7 +84,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Holder, LeaseUnit, Order, Page,
-    Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
 
@@ -122,7 +122,6 @@ pub const CURATOR: Capability = Capability {
     // However many they are, one request renews them.
     renew_batch: 1 << 20,
     claim_blocks: false,
-    runs: Runs::FromCaller,
 };
 
 /// What the format `kazoo` can do.

@@ -23,7 +23,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
     Answer, Busy, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Gone, Grant, Holder, Kind, Lease,
-    LeaseUnit, LineView, Mode, Order, Page, Query, Released, Revoked, Runs, Standing, Store, Wakes, Woken,
+    LeaseUnit, LineView, Mode, Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 
 /// What the format `simple` can do.
@@ -55,7 +55,6 @@ pub const CAPABILITY: Capability = Capability {
     name_limit: NAME_LIMIT,
     renew_batch: 1024,
     claim_blocks: false,
-    runs: Runs::Caller,
 };
 
 static CLAIM: Script = Script::new(include_str!("claim.lua"));

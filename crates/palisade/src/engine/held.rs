@@ -1,0 +1,62 @@
+//! A claim that this client has in the store, waiting or holding. Dropping it releases it.
+
+use std::sync::Arc;
+
+use super::Core;
+use super::release::PendingRelease;
+use crate::fence::Fence;
+use crate::lease::kept::Kept;
+use crate::store::Ending;
+
+pub(crate) struct HeldClaim {
+    pub(crate) core: Arc<Core>,
+    pub(crate) kept: Arc<Kept>,
+    /// How it ends when it is dropped; `None` once its end has begun. Until a user has it, its once-per mark and its min-hold
+    /// do not count.
+    ending: Option<Ending>,
+}
+
+impl HeldClaim {
+    /// Tracks a claim; it is released however this ends.
+    pub(crate) fn new(core: Arc<Core>, kept: Arc<Kept>) -> HeldClaim {
+        core.ledger.keep(&kept);
+        HeldClaim { core, kept, ending: Some(Ending::Undo) }
+    }
+
+    /// Tracks a grant that this client does not have yet; `None` when it has.
+    pub(crate) fn adopted(core: Arc<Core>, kept: Arc<Kept>) -> Option<HeldClaim> {
+        let new = core.ledger.keep_new(&kept);
+        new.then(|| HeldClaim { core, kept, ending: Some(Ending::Release) })
+    }
+
+    /// The user has it: from now on its marks count.
+    #[must_use]
+    pub(crate) fn delivered(mut self) -> HeldClaim {
+        self.ending = Some(Ending::Release);
+        self
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        self.kept.fence()
+    }
+
+    /// Stops renewing the grant without releasing it.
+    pub(crate) fn forget(mut self) {
+        self.ending = None;
+        self.core.ledger.forget(&self.kept);
+    }
+
+    /// Begins to release the grant.
+    pub(crate) fn release(mut self, ending: Ending) -> PendingRelease {
+        self.ending = None;
+        self.core.release_tracked(&self.kept, ending)
+    }
+}
+
+impl Drop for HeldClaim {
+    fn drop(&mut self) {
+        if let Some(ending) = self.ending {
+            drop(self.core.release_tracked(&self.kept, ending));
+        }
+    }
+}
