@@ -1,89 +1,199 @@
-//! What the tasks of one runtime ask a server at the same time goes there together, as one script.
+//! Claims and releases of many tasks at the same time go to the server together, as one script.
 
-use std::sync::{Arc, Weak};
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use super::client::connection::unanswered;
-use super::client::link::Link;
-use super::client::script::{Call, Together};
+use super::client::{Call, Called, Client, EncodeCall, Failed, Script, Server, push_count, push_text};
+use crate::error::Result;
 use crate::stores::gather::{Carries, Gather};
 
-/// How many may be on their way before others wait to go together: while the server works on one, the next one is made.
-const AT_ONCE: usize = 2;
-/// How many go together at most. Nobody else is served meanwhile, which is a tenth of a millisecond; more of them cost no less each.
-const MOST: usize = 16;
+/// How many requests may be in flight before others wait to go together: while the server works on one, the next is made.
+const IN_FLIGHT: usize = 2;
+/// How many go together at most. The server serves no other request meanwhile, which is a tenth of a millisecond; a larger batch
+/// costs no less per call.
+const LARGEST: usize = 16;
 
-/// Takes what was gathered to the server of one link.
-pub(super) struct Carrier(Weak<Link>);
+/// The batches of one store.
+#[derive(Default)]
+pub(super) struct Batch(OnceLock<Arc<Gather<Executor>>>);
 
-impl Carrier {
-    pub(super) fn gather(link: Weak<Link>, runtime: Handle) -> Arc<Gather<Carrier>> {
-        Gather::new(Carrier(link), runtime, AT_ONCE, MOST)
-    }
-
-    /// The link, unless it is broken. Those who ask were told so then: they may have asked elsewhere since, and must not arrive here
-    /// later.
-    fn unbroken(&self) -> Option<Arc<Link>> {
-        self.0.upgrade().filter(|link| !link.is_broken())
+impl Batch {
+    /// Calls a script where its key is, with other calls at the same time. In a cluster each goes alone: their keys are in
+    /// different slots, and no script may touch two of them.
+    pub(super) async fn call(&self, client: &Arc<Client>, call: Arc<Call>, needs_inbox: bool) -> Result<Called> {
+        if client.settings().is_cluster() {
+            return client.call(&call, needs_inbox).await;
+        }
+        let batcher = self.0.get_or_init(|| Gather::new(Executor(Arc::clone(client)), Handle::current(), IN_FLIGHT, LARGEST));
+        let failed = match batcher.ask(Request { call: Arc::clone(&call), needs_inbox }).await.flatten() {
+            Some(Ok(called)) => return Ok(called),
+            Some(Err(failed)) => Some(failed),
+            None => None,
+        };
+        Box::pin(client.call_with_recovery(&call, needs_inbox, failed)).await
     }
 }
 
-impl Carries for Carrier {
-    type Request = Arc<Call>;
-    type Answer = RedisResult<Value>;
+struct Request {
+    call: Arc<Call>,
+    needs_inbox: bool,
+}
+
+/// `None`: nothing was sent, because no server was ready.
+type Reply = Option<Result<Called, Failed>>;
+
+struct Executor(Arc<Client>);
+
+impl Carries for Executor {
+    type Request = Request;
+    type Answer = Reply;
 
     const ANSWER_WAKES: bool = true;
 
-    fn fits(&self, group: &[Arc<Call>], request: &Arc<Call>) -> bool {
-        // On one key they are done one after the other, in this order.
-        group.first().is_none_or(|first| first.goes_with(request))
+    /// Several calls on one key are done in their order.
+    fn fits(&self, batch: &[Request], request: &Request) -> bool {
+        batch.first().is_none_or(|first| can_join(&first.call, &request.call))
     }
 
-    async fn carry(&self, group: Vec<Arc<Call>>) -> Vec<RedisResult<Value>> {
-        let Some(link) = self.unbroken() else { return failed(&group, &unanswered()) };
-        if let [call] = group.as_slice() {
-            return vec![link.call(call).await];
-        }
-        let Some(together) = Together::of(group.iter().map(Arc::as_ref)) else { return one_by_one(&link, &group).await };
-        match link.call_group(&together).await {
-            Ok(answers) => answers,
-            Err(error) if is_refused_together(&error) => one_by_one(&link, &group).await,
-            Err(error) => failed(&group, &error),
-        }
+    async fn carry(&self, batch: Vec<Request>) -> Vec<Reply> {
+        let needs_inbox = batch.iter().any(|request| request.needs_inbox);
+        let Some(server) = batch.first().and_then(|first| self.0.ready(first.call.key(), needs_inbox)) else {
+            return batch.iter().map(|_| None).collect();
+        };
+        let calls = CallBatch::of(batch.iter().map(|request| request.call.as_ref()));
+        let replies = match calls {
+            Some(calls) if batch.len() > 1 => match server.call(&calls).await.and_then(|value| calls.replies(value)) {
+                Err(error) if is_refused_together(&error) => one_by_one(&server, &batch).await,
+                Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+                Ok(replies) => replies,
+            },
+            _ => one_by_one(&server, &batch).await,
+        };
+        replies.into_iter().map(|reply| Some(called(&server, reply))).collect()
     }
 
-    async fn carry_alone(&self, call: Arc<Call>) -> Option<RedisResult<Value>> {
-        match self.unbroken() {
-            Some(link) => Some(link.call(&call).await),
-            None => Some(Err(unanswered())),
-        }
-    }
-
-    /// Where the runtime of the link stands still, nothing is even sent.
-    async fn given_up(&self) {
-        if let Some(link) = self.0.upgrade() {
-            let _expected = link.expect();
-            link.ended().await;
-        }
+    async fn carry_alone(&self, request: Request) -> Option<Reply> {
+        let server = self.0.ready(request.call.key(), request.needs_inbox)?;
+        let reply = server.call(request.call.as_ref()).await;
+        Some(Some(called(&server, reply)))
     }
 }
 
-fn failed(group: &[Arc<Call>], error: &RedisError) -> Vec<RedisResult<Value>> {
-    group.iter().map(|_| Err(error.clone())).collect()
+fn called(server: &Arc<Server>, reply: RedisResult<Value>) -> Result<Called, Failed> {
+    let server = Arc::clone(server);
+    match reply {
+        Ok(value) => Ok(Called { value, server, sent_again: false }),
+        Err(error) => Err(Failed { server, error }),
+    }
 }
 
-/// Whether all were refused before anything was done: perhaps for the key of one of them, or because this server wants those of
+/// Whether a server refused a whole batch before it did anything: perhaps for the key of one call, or because it wants keys of
 /// different slots apart, though it has them all.
 fn is_refused_together(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot))
 }
 
-async fn one_by_one(link: &Link, group: &[Arc<Call>]) -> Vec<RedisResult<Value>> {
-    let mut answers = Vec::with_capacity(group.len());
-    for call in group {
-        answers.push(link.call(call).await);
+async fn one_by_one(server: &Server, batch: &[Request]) -> Vec<RedisResult<Value>> {
+    let mut replies = Vec::with_capacity(batch.len());
+    for request in batch {
+        replies.push(server.call(request.call.as_ref()).await);
     }
-    answers
+    replies
+}
+
+/// Whether two calls may be parts of one script.
+fn can_join(one: &Call, other: &Call) -> bool {
+    match (one.batched_as(), other.batched_as()) {
+        (Some((_, script)), Some((_, other))) => std::ptr::eq(script, other),
+        _ => false,
+    }
+}
+
+/// Several calls as one, each with its own reply.
+pub(super) struct CallBatch {
+    script: &'static Script,
+    calls: usize,
+    /// How many parts the request has after the script.
+    parts: usize,
+    /// These parts: the number of keys, the keys, the verbs, all arguments.
+    tail: Vec<u8>,
+}
+
+impl CallBatch {
+    /// `None` when one of the calls cannot be joined with the others.
+    pub(super) fn of<'a>(calls: impl IntoIterator<Item = &'a Call>) -> Option<CallBatch> {
+        let calls: Vec<&Call> = calls.into_iter().collect();
+        let first = calls.first()?;
+        let (_, script) = first.batched_as()?;
+        if !calls.iter().all(|call| can_join(first, call)) {
+            return None;
+        }
+        let mut tail = Vec::new();
+        push_count(&mut tail, calls.len() as u64);
+        let mut verbs = Vec::with_capacity(2 * calls.len());
+        let mut parts = 2 + calls.len();
+        for call in &calls {
+            push_text(&mut tail, call.key().as_bytes());
+            let (letter, _) = call.batched_as()?;
+            let (_, count) = call.arguments();
+            verbs.extend([letter, count]);
+            parts += usize::from(count);
+        }
+        push_text(&mut tail, &verbs);
+        for call in &calls {
+            tail.extend_from_slice(call.arguments().0);
+        }
+        Some(CallBatch { script, calls: calls.len(), parts, tail })
+    }
+
+    /// The reply to each call.
+    fn replies(&self, value: Value) -> RedisResult<Vec<RedisResult<Value>>> {
+        match value {
+            Value::Array(replies) if replies.len() == self.calls => Ok(replies.into_iter().map(Value::extract_error).collect()),
+            _ => Err((ErrorKind::UnexpectedReturnType, "the server does not answer each call of a batch").into()),
+        }
+    }
+}
+
+impl EncodeCall for CallBatch {
+    fn script(&self) -> &'static Script {
+        self.script
+    }
+
+    fn by_hash(&self) -> Cow<'_, [u8]> {
+        self.script.call_by_hash(self.parts, &self.tail).into()
+    }
+
+    fn whole(&self) -> Vec<u8> {
+        self.script.call_whole(self.parts, &self.tail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_joined_only_as_parts_of_one_script() {
+        static BOTH: Script = Script::new("return { 1, 2 }");
+        static OTHER: Script = Script::new("return { 3 }");
+        static A: Script = Script::new("return 1").batched_as(b'a', &BOTH);
+        static B: Script = Script::new("return 2").batched_as(b'b', &BOTH);
+        static C: Script = Script::new("return 3").batched_as(b'c', &OTHER);
+        static ALONE: Script = Script::new("return 4");
+        let [a, b, c, alone] = [&A, &B, &C, &ALONE].map(|script| Call::new(script, "k").text("x").number(7));
+        let b = b.text("ü");
+        let mut sent = redis::cmd("EVAL");
+        sent.arg("return { 1, 2 }").arg(2).arg("k").arg("k").arg(b"a\x02b\x03");
+        sent.arg("x").arg(7).arg("x").arg(7).arg("ü");
+        assert_eq!(CallBatch::of([&a, &b]).unwrap().whole(), sent.get_packed_command());
+        for other in [&c, &alone, &Call::new(&A, "k").beside("l")] {
+            assert!(!can_join(&a, other) && !can_join(other, &a));
+            assert!(CallBatch::of([&a, other]).is_none());
+        }
+        assert!(!can_join(&alone, &alone) && CallBatch::of([&alone]).is_none() && CallBatch::of([]).is_none());
+    }
 }

@@ -1,45 +1,45 @@
-//! Lists lines bit by bit: `SCAN` on each primary in turn, then one pipeline for what was found.
+//! Shows one line, or lists lines page by page: `SCAN` on each primary in turn, then one pipeline for what was found.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::Value;
 
-use super::client::lane::Purpose;
-use super::client::link::told;
-use super::line;
-use super::shared::Shared;
+use super::client::{Purpose, final_error};
+use super::{Locks, line};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::store::Page;
 
-/// About how many keys a step looks at: so long the server is busy with it.
+/// About how many keys one step looks at: the server serves no other request meanwhile.
 const STEP: u32 = 512;
 
-/// One page: what one step of `SCAN` finds on one server. `after` is `<place of the server>:<cursor>`.
-pub(super) async fn page(shared: &Arc<Shared>, prefix: &str, after: Option<&str>) -> Result<Page> {
-    let bad = || Error::config("this page of the list is none that was given before");
-    let (place, cursor): (usize, u64) = match after {
+pub(super) async fn show(locks: &Locks, name: &Name) -> Result<Page> {
+    let called = locks.call(&line::show(&locks.settings.key(name))).await?;
+    Ok(Page { lines: line::view(&called.value, name)?.into_iter().collect(), next: None })
+}
+
+/// One page: the result of one step of `SCAN` on one server. `after` is `<place of the server>:<cursor>`.
+pub(super) async fn list(locks: &Arc<Locks>, prefix: &str, after: Option<&str>) -> Result<Page> {
+    let (client, settings) = (&locks.client, &locks.settings);
+    let (place, cursor) = match after {
         None => (0, 0),
         Some(after) => {
-            let (place, cursor) = after.split_once(':').ok_or_else(bad)?;
-            (place.parse().map_err(|_| bad())?, cursor.parse().map_err(|_| bad())?)
+            read_token(after).ok_or_else(|| Error::config("unknown page token; pass the `next` of the previous page"))?
         }
     };
-    // So that the servers are known.
-    shared.topology.find(shared, &shared.settings.key(&Name::new("x")?)).await?;
-    let primaries = shared.topology.primaries();
+    let primaries = client.primaries().await?;
     let Some(address) = primaries.get(place) else { return Ok(Page::default()) };
-    let lane = shared.lane()?;
-    let link = lane.link(address, Purpose::Requests).await.inspect_err(|_| shared.topology.forget())?;
+    let server = client.server(address, Purpose::Requests).await?;
     let mut scan = redis::cmd("SCAN");
-    scan.arg(cursor).arg("MATCH").arg(shared.settings.pattern(prefix)).arg("COUNT").arg(STEP);
-    let value = link.ask(scan).await.map_err(|error| told(&error, address))?;
-    let (next, keys) = read(&value).ok_or_else(|| Error::protocol(format!("{address} answers a list that cannot be read")))?;
-    // A key may be told twice.
-    let named: BTreeSet<(Name, String)> = keys.into_iter().filter_map(|key| Some((shared.settings.name(&key)?, key))).collect();
+    scan.arg(cursor).arg("MATCH").arg(settings.pattern(prefix)).arg("COUNT").arg(STEP);
+    let value = server.ask(scan).await.map_err(|error| final_error(&error, address))?;
+    let (next, keys) =
+        read_scan(&value).ok_or_else(|| Error::protocol(format!("{address} answers a list that cannot be read")))?;
+    // A set: SCAN may return a key twice.
+    let named: BTreeSet<(Name, String)> = keys.into_iter().filter_map(|key| Some((settings.name(&key)?, key))).collect();
     let named: Vec<(Name, String)> = named.into_iter().filter(|(name, _)| name.as_str().starts_with(prefix)).collect();
-    let shown = shared.call_all(named.iter().map(|(_, key)| line::show(key)).collect(), Purpose::Requests, false).await;
+    let shown = client.call_all(named.iter().map(|(_, key)| line::show(key)).collect(), Purpose::Requests, false).await;
     let mut lines = Vec::with_capacity(named.len());
     for ((name, _), value) in named.iter().zip(shown) {
         lines.extend(line::view(&value?, name)?);
@@ -52,7 +52,12 @@ pub(super) async fn page(shared: &Arc<Shared>, prefix: &str, after: Option<&str>
     Ok(Page { lines, next })
 }
 
-fn read(value: &Value) -> Option<(u64, Vec<String>)> {
+fn read_token(after: &str) -> Option<(usize, u64)> {
+    let (place, cursor) = after.split_once(':')?;
+    Some((place.parse().ok()?, cursor.parse().ok()?))
+}
+
+fn read_scan(value: &Value) -> Option<(u64, Vec<String>)> {
     let Value::Array(parts) = value else { return None };
     let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else { return None };
     let cursor = std::str::from_utf8(cursor).ok()?.parse().ok()?;

@@ -1,59 +1,68 @@
 //! `redis:` — the line in Redis: one server, a primary under sentinels, or a cluster.
 //!
-//! Every verb is one Lua script on one key, so one step of the server: see `line` for what the key holds. A release hands the
-//! name to the next in line in the same step and tells just that waiter, by `PUBLISH` to its inbox. Claims and releases that many
-//! tasks ask for at the same time go as one script on their keys, but for a cluster: see `group`.
+//! Every verb is one Lua script on one key, so one atomic step of the server: `line` says what the key holds. A release hands the
+//! name to the next in line in the same step and tells just that waiter, by `PUBLISH` to its inbox. Claims and releases of many
+//! tasks at the same time go as one script on their keys, except in a cluster: see `batch`.
 //!
 //! # How a request flows
 //!
 //! ```text
-//! RedisStore / SimpleStore ─► shared ─► topology (which server?) ─► link ─► connection ─► server
-//!        ▲                                                                       │
-//!     mailbox ◄───────────────────── a push to the client's inbox ◄────────────┘
+//! claim, renew, release, inspect ─► line (the call) ─► batch ─► client ─► server
+//!                                                                 │
+//!        core ◄── wait (the inbox) ◄── a push to the inbox ◄──────┘
 //! ```
 //!
-//! All connections live in the client's own runtime, so neither a blocked nor an ended runtime of the user stops a renewal.
+//! `client` gets a script to the server that has its key, and knows nothing of locks.
 //!
 //! # What a verb costs
 //!
 //! | verb | requests at most | commands inside |
 //! |---|---|---|
 //! | acquire, free | 1 | 3 |
-//! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3 |
+//! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3, behind other waiters 4 |
 //! | time-out | 2: who holds the name, and to leave the line | 2 and 7 |
-//! | release | 1 | 2 |
-//! | hand-off | the release | 4 more, one of them `PUBLISH`; to another client one `PUBLISH` more |
+//! | release | 1 | 3 |
+//! | hand-off | the release | 3 more, one of them `PUBLISH` |
 //! | renewal | 1 pipeline for all claims on one server | 3 each |
 //!
-//! Where replicas must confirm, a grant waits for one `WAIT` more, shared by all who wait at the same time.
+//! Where replicas must confirm, a grant waits for one `WAIT` more, shared by all grants at the same time.
 
 mod batch;
+mod claim;
 mod client;
+mod failure;
 mod grant;
 mod inspect;
 mod line;
+mod release;
 mod release_replay;
+mod renew;
 mod rollback;
 mod settings;
-mod shared;
 mod simple;
 #[cfg(test)]
 mod tests;
+mod wait;
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::client::lane::Purpose;
+use self::batch::Batch;
+use self::client::{Call, Called, Client};
+use self::rollback::Rollback;
+pub(crate) use self::settings::line_key;
 use self::settings::{Format, NAME_LIMIT, Settings};
-use self::shared::Shared;
-use crate::error::{Error, Result};
+pub use self::simple::CAPABILITY as SIMPLE;
+use self::wait::Inbox;
+use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Grant, Holder, Lease, LeaseUnit, Order,
-    Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
+    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Holder, LeaseUnit, Order, Page,
+    Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 use crate::url::StoreUrl;
 
@@ -88,86 +97,51 @@ pub const CAPABILITY: Capability = Capability {
     claim_blocks: false,
 };
 
-pub(crate) use self::settings::line_key;
-pub use self::simple::CAPABILITY as SIMPLE;
-
 /// Opens a URL of Redis. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
-    let settings = Settings::read(url)?;
-    Ok(match settings.format {
-        Format::Palisade => Arc::new(RedisStore(Shared::new(settings))),
-        Format::Simple => Arc::new(simple::SimpleStore(Shared::new(settings))),
+    let locks = Locks::open(url)?;
+    Ok(match locks.settings.format {
+        Format::Palisade => Arc::new(RedisStore { locks, batch: Arc::default() }),
+        Format::Simple => Arc::new(simple::SimpleStore(locks)),
     })
 }
 
-/// One client's door to the lines in Redis.
-struct RedisStore(Arc<Shared>);
+/// What both formats need.
+struct Locks {
+    settings: Settings,
+    client: Arc<Client>,
+    inbox: Arc<Inbox>,
+    rollback: Rollback,
+}
 
-impl RedisStore {
-    /// Takes a renewal's answer. A claim that holds and did not know it was handed the name while it waited: then others must not
-    /// wait for what becomes of it.
-    fn renewed(&self, claim: &ClaimRef, standing: Standing) -> Renewed {
-        match standing {
-            Standing::Held(grant) if claim.fence.is_none() => {
-                self.0.missed_push();
-                let (store, claim) = (RedisStore(Arc::clone(&self.0)), Arc::clone(&claim.claim));
-                Renewed::Later(tokio::spawn(async move {
-                    let standing = store.handed_over(&claim, grant).await?;
-                    store.0.stop_waiting(claim.id);
-                    Ok(standing)
-                }))
-            }
-            Standing::Gone(why) => {
-                self.no_waiter(claim);
-                Renewed::Now(Ok(Standing::Gone(why)))
-            }
-            other => Renewed::Now(Ok(other)),
-        }
+impl Locks {
+    fn open(url: StoreUrl) -> Result<Arc<Locks>> {
+        let (settings, client) = Settings::read(url)?;
+        let inbox = Arc::new(Inbox::default());
+        // A random channel: no other client can guess it.
+        let channel = settings.inbox(&ClaimId::random()?.reveal());
+        let client = Client::new(client, channel, Arc::clone(&inbox) as _);
+        Ok(Arc::new(Locks { settings, client, inbox, rollback: Rollback::default() }))
     }
 
-    /// A claim has ended. Whoever names it by a fence speaks of a grant: it may have ended long ago, and the claim wait for another.
-    fn no_waiter(&self, ended: &ClaimRef) {
-        if ended.fence.is_none() {
-            self.0.stop_waiting(ended.claim.id);
-        }
+    /// Calls a script after which nothing is pushed to us.
+    async fn call(&self, call: &Call) -> Result<Called> {
+        self.client.call(call, false).await
     }
 
-    /// Passes a grant on that was handed over. Where replicas must have it, it is renewed on the connection that then waits for
-    /// them: the hand-off was written on somebody else's.
-    async fn handed_over(&self, claim: &Claim, grant: Grant) -> Result<Standing> {
-        let shared = &self.0;
-        if !shared.pushes_need_replicas() && shared.rollback.take(&claim.name, claim.mode, grant.fence) {
-            return Ok(Standing::Held(grant));
-        }
-        Box::pin(self.confirmed(claim, grant)).await
-    }
-
-    async fn confirmed(&self, claim: &Claim, grant: Grant) -> Result<Standing> {
-        let (shared, lane) = (&self.0, self.0.lane()?);
-        let key = shared.settings.key(&claim.name);
-        let call = line::renew(&key, &Arc::new(claim.clone()).to_ref(Some(grant.fence)), &lane.inbox);
-        let (link, value) = shared.call(&lane, &call, true).await?;
-        match line::standing(&value, claim)? {
-            Standing::Held(renewed) => grant::safe(shared, &lane, &link, claim, renewed).await.map(Standing::Held),
-            // Given back meanwhile, or lost.
-            other => Ok(other),
-        }
+    /// Which server has a name, as far as is known: claims of different servers are renewed apart.
+    fn part(&self, name: &Name) -> u64 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        self.client.last_known_server(&self.settings.key(name)).hash(&mut hasher);
+        hasher.finish()
     }
 }
 
-/// What became of a renewal, now or later.
-enum Renewed {
-    Now(Result<Standing>),
-    Later(tokio::task::JoinHandle<Result<Standing>>),
-}
-
-impl Renewed {
-    async fn settled(self) -> Result<Standing> {
-        match self {
-            Renewed::Now(standing) => standing,
-            Renewed::Later(standing) => standing.await.unwrap_or_else(|_| Err(Error::unavailable("the client is ending"))),
-        }
-    }
+/// The lines in Redis, for one client.
+#[derive(Clone)]
+struct RedisStore {
+    locks: Arc<Locks>,
+    batch: Arc<Batch>,
 }
 
 #[async_trait]
@@ -176,131 +150,54 @@ impl Store for RedisStore {
         &CAPABILITY
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.0.attach(runtime);
-    }
-
     fn part(&self, name: &Name) -> u64 {
-        self.0.part(name)
+        self.locks.part(name)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
-        let shared = &self.0;
-        let lane = shared.lane()?;
-        if claim.queue {
-            // Before it is sent, so that no push can come before it.
-            shared.wait_for(claim.id);
-        }
-        let key = shared.settings.key(&claim.name);
-        let call = Arc::new(line::claim(&key, claim, &lane.inbox, claim.fresh.take()));
-        let called = shared.call_together(&lane, &call, claim.queue).await;
-        let answer = match called {
-            Ok((link, value, _)) => match line::claim_answer(&value, claim) {
-                Ok(Answer::Granted(grant)) => {
-                    if !claim.queue {
-                        // Nobody waits for it, but a revocation is to be heard of.
-                        drop(lane.begin_home(&link));
-                    }
-                    let undo = |fence| line::release(&key, &Arc::new(claim.clone()).to_ref(Some(fence)), Ending::Undo, false);
-                    grant::answer(shared, &lane, &link, claim, grant, undo).await
-                }
-                other => other,
-            },
-            Err(error) => Err(error),
-        };
-        if !matches!(answer, Ok(Answer::Queued(_))) {
-            shared.stop_waiting(claim.id);
-        }
-        answer
+        claim::claim(self, claim).await
     }
 
     async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        let page = self.inspect(&Query::Show(claim.name.clone())).await?;
+        let page = inspect::show(&self.locks, &claim.name).await?;
         Ok(page.lines.into_iter().flat_map(|line| line.holders).next())
     }
 
     async fn wake(&self, claim: &Claim) -> Woken {
-        let Some(mailbox) = self.0.mailbox(claim.id) else { return Woken::Ask };
-        let Woken::Granted(fence) = mailbox.next().await else { return Woken::Ask };
-        // Whoever drops this half-way finds out by a renewal.
-        let grant = Grant { fence, lease: Lease::of(claim.wait_lease()) };
-        match self.handed_over(claim, grant).await {
-            Ok(Standing::Held(_)) => {
-                self.0.stop_waiting(claim.id);
-                Woken::Granted(fence)
-            }
-            Ok(_) => Woken::Ask,
-            Err(error) => {
-                tracing::debug!(%error, name = %claim.name, "a grant that was handed over is not safe");
-                Woken::Ask
-            }
-        }
+        wait::wake(&self.locks, claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        let lane = match self.0.lane() {
-            Ok(lane) => lane,
-            Err(error) => return claims.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let call = |claim: &ClaimRef| line::renew(&self.0.settings.key(&claim.claim.name), claim, &lane.inbox);
-        let answers = self.0.call_all(claims.iter().map(call).collect(), Purpose::Renewals, true).await;
-        let begun: Vec<Renewed> = claims
-            .iter()
-            .zip(answers)
-            .map(|(claim, answer)| match answer.and_then(|value| line::standing(&value, &claim.claim)) {
-                Ok(standing) => self.renewed(claim, standing),
-                Err(error) => Renewed::Now(Err(error)),
-            })
-            .collect();
-        let mut standings = Vec::with_capacity(claims.len());
-        for renewed in begun {
-            standings.push(renewed.settled().await);
-        }
-        standings
+        renew::renew(&self.locks, claims).await
     }
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        self.no_waiter(claim);
-        let lane = self.0.lane()?;
-        let settings = &self.0.settings;
-        let call = Arc::new(line::release(&settings.key(&claim.claim.name), claim, ending, settings.next_first()));
-        let (_, value, sent_again) = self.0.call_together(&lane, &call, false).await?;
-        self.0.release_replay.keep(call);
-        Ok(shared::unsure(line::released(&value)?, sent_again))
+        release::release(self, claim, ending).await
     }
 
     async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        let lane = self.0.lane()?;
-        let call = line::downgrade(&self.0.settings.key(&claim.claim.name), claim);
-        let (_, value) = self.0.call(&lane, &call, false).await?;
-        line::standing(&value, &claim.claim)
+        let called = self.locks.call(&line::downgrade(&self.locks.settings.key(&claim.claim.name), claim)).await?;
+        line::standing(&called.value, &claim.claim)
     }
 
     async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        let lane = self.0.lane()?;
-        let call = line::proclaim(&self.0.settings.key(&claim.claim.name), claim, value);
-        let (_, answer) = self.0.call(&lane, &call, false).await?;
-        line::standing(&answer, &claim.claim)
+        let called = self.locks.call(&line::proclaim(&self.locks.settings.key(&claim.claim.name), claim, value)).await?;
+        line::standing(&called.value, &claim.claim)
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        let lane = self.0.lane()?;
-        let (_, value) = self.0.call(&lane, &line::revoke(&self.0.settings.key(name), fence), false).await?;
-        line::revoked(&value)
+        let called = self.locks.call(&line::revoke(&self.locks.settings.key(name), fence)).await?;
+        line::revoked(&called.value)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
-            Query::Show(name) => {
-                let lane = self.0.lane()?;
-                let (_, value) = self.0.call(&lane, &line::show(&self.0.settings.key(name)), false).await?;
-                Ok(Page { lines: line::view(&value, name)?.into_iter().collect(), next: None })
-            }
-            Query::List { prefix, after } => inspect::page(&self.0, prefix, after.as_deref()).await,
+            Query::Show(name) => inspect::show(&self.locks, name).await,
+            Query::List { prefix, after } => inspect::list(&self.locks, prefix, after.as_deref()).await,
         }
     }
 
     async fn event(&self) -> Event {
-        self.0.events.next().await
+        self.locks.inbox.next_event().await
     }
 }

@@ -1,4 +1,4 @@
-//! The last fence that this client has seen of each name: a server that has lost its memory and its clock is found out by it.
+//! Finds out that a server has lost its data and its clock: by the last fence that this client has seen of each name.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +14,10 @@ const NAMES: usize = 8192;
 pub(super) struct Rollback(Mutex<HashMap<Name, Fence>>);
 
 impl Rollback {
-    /// Takes up the fence of a grant; `false` when it is below one that was seen before. The same one again is the same grant.
+    /// Notes the fence of a grant; `false` when it is below one that was seen before. The same one again is the same grant.
     ///
-    /// Only of those who hold alone: a reader that finds its grant again may be older than another that still holds.
-    pub(super) fn take(&self, name: &Name, mode: Mode, fence: Fence) -> bool {
+    /// Only an exclusive grant is refused: a reader that finds its grant again may be older than another that still holds.
+    pub(super) fn accept(&self, name: &Name, mode: Mode, fence: Fence) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match seen.get_mut(name) {
             Some(last) if fence < *last => mode != Mode::Exclusive,
@@ -27,7 +27,7 @@ impl Rollback {
             }
             None => {
                 if seen.len() >= NAMES {
-                    // The older half by fence, which is by time: who comes back after so many names is new to us.
+                    // The older half by fence, which is by time.
                     let mut fences: Vec<Fence> = seen.values().copied().collect();
                     let middle = fences.len() / 2;
                     let (_, median, _) = fences.select_nth_unstable(middle);
@@ -50,15 +50,15 @@ mod tests {
         let seen = Rollback::default();
         let name = |number: usize| Name::new(format!("n{number}")).expect("a name");
         let fence = |number| Fence::new(number).expect("a fence");
-        assert!(seen.take(&name(0), Mode::Exclusive, fence(7)));
-        assert!(seen.take(&name(0), Mode::Exclusive, fence(7)), "the same grant");
-        assert!(!seen.take(&name(0), Mode::Exclusive, fence(6)));
-        assert!(seen.take(&name(0), Mode::Shared, fence(6)), "readers are many");
-        assert!(seen.take(&name(0), Mode::Exclusive, fence(8)));
+        assert!(seen.accept(&name(0), Mode::Exclusive, fence(7)));
+        assert!(seen.accept(&name(0), Mode::Exclusive, fence(7)), "the same grant");
+        assert!(!seen.accept(&name(0), Mode::Exclusive, fence(6)));
+        assert!(seen.accept(&name(0), Mode::Shared, fence(6)), "readers are many");
+        assert!(seen.accept(&name(0), Mode::Exclusive, fence(8)));
         for number in 1..3 * NAMES {
-            assert!(seen.take(&name(number), Mode::Exclusive, fence(number as u64 + 10)));
+            assert!(seen.accept(&name(number), Mode::Exclusive, fence(number as u64 + 10)));
         }
         assert!(seen.0.lock().expect("whole").len() <= NAMES);
-        assert!(!seen.take(&name(3 * NAMES - 1), Mode::Exclusive, fence(1)), "the latest are remembered");
+        assert!(!seen.accept(&name(3 * NAMES - 1), Mode::Exclusive, fence(1)), "the latest are remembered");
     }
 }

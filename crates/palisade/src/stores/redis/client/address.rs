@@ -8,8 +8,8 @@ use crate::url::Host;
 /// A host and a port. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Address {
-    pub(crate) host: Arc<str>,
-    pub(crate) port: u16,
+    pub(super) host: Arc<str>,
+    pub(super) port: u16,
 }
 
 impl Address {
@@ -18,13 +18,13 @@ impl Address {
     }
 
     /// Of a host with a port.
-    pub(crate) fn of(host: &Host) -> Address {
+    pub(super) fn of(host: &Host) -> Address {
         Address::new(&host.name, host.port.unwrap_or_default())
     }
 
     /// Reads `host:port` as a server writes it: IPv6 without brackets, and perhaps nothing before the colon, which means the
     /// server that was asked.
-    pub(crate) fn parse(text: &str, asked: &Address) -> Option<Address> {
+    pub(super) fn parse(text: &str, asked: &Address) -> Option<Address> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = port.parse().ok().filter(|port| *port > 0)?;

@@ -1,19 +1,21 @@
-//! What the server's errors mean to us. Messages hold no secret: of what the server says only its first word is shown, and the
-//! rest where it cannot be a secret.
+//! What the servers' errors mean. Messages hold no secret: only the first word of an error is shown, and the rest where it cannot
+//! be a secret.
 
 use redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
 
 use super::address::Address;
 use crate::error::{Error, ErrorKind};
 
+const OTHER_DATA: &str = "the key holds data of another kind; take another name or prefix, or delete that key";
+
 /// What to do about an error.
 #[derive(Debug)]
-pub(crate) enum Remedy {
+pub(super) enum Remedy {
     /// The server has not seen the script: send its text.
     SendWhole,
-    /// The key lives elsewhere, from now on or for this request only.
+    /// Another server has the key, from now on or for this request only.
     Redirect { to: Address, slot: Option<u16> },
-    /// The key is on its way between two servers: ask again in a moment.
+    /// The key is moving between two servers: ask again in a moment.
     AskAgain,
     /// The connection is gone.
     Reconnect(Error),
@@ -23,7 +25,7 @@ pub(crate) enum Remedy {
     Tell(Error),
 }
 
-pub(crate) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
+pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
     let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}"));
     match error.kind() {
         Kind::Server(ServerErrorKind::NoScript) => Remedy::SendWhole,
@@ -40,7 +42,7 @@ pub(crate) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
         Kind::Server(ServerErrorKind::BusyLoading) => Remedy::Tell(unavailable("is still loading its data")),
         Kind::Server(ServerErrorKind::NoPerm) => Remedy::Tell(denied(asked, error)),
         Kind::Server(ServerErrorKind::CrossSlot) => {
-            Remedy::Tell(Error::config("the keys of this lock are in different slots of the cluster; take a name without braces"))
+            Remedy::Tell(Error::config("the keys are in different slots of the cluster; take a name without braces"))
         }
         Kind::AuthenticationFailed => Remedy::Tell(denied(asked, error)),
         Kind::RESP3NotSupported => {
@@ -54,18 +56,26 @@ pub(crate) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
     }
 }
 
+/// The error to report when nothing more can be done about it.
+pub(crate) fn final_error(error: &RedisError, asked: &Address) -> Error {
+    match remedy(error, asked) {
+        Remedy::Reconnect(error) | Remedy::FindPrimary(error) | Remedy::Tell(error) => error,
+        Remedy::SendWhole | Remedy::AskAgain | Remedy::Redirect { .. } => {
+            Error::unavailable(format!("{asked}: too many redirections"))
+        }
+    }
+}
+
 fn by_code(error: &RedisError, asked: &Address) -> Remedy {
     let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}"));
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => Remedy::Tell(denied(asked, error)),
         Some("NOREPLICAS") => Remedy::Tell(unavailable("has too few replicas to take writes")),
-        Some("BUSY") => Remedy::Tell(unavailable("is busy with somebody's endless script; end it with SCRIPT KILL")),
+        Some("BUSY") => Remedy::Tell(unavailable("is busy with an endless script; end it with SCRIPT KILL")),
         Some("OOM") => Remedy::Tell(unavailable("is out of memory and takes no writes")),
         Some("MISCONF") => Remedy::Tell(unavailable("cannot save its data and takes no writes; see its log")),
         Some("UNBLOCKED") => Remedy::FindPrimary(unavailable("has just become a replica")),
-        Some("WRONGTYPE") => Remedy::Tell(Error::protocol(
-            "the key of this lock holds data of another kind; take another name or prefix, or delete that key",
-        )),
+        Some("WRONGTYPE") => Remedy::Tell(Error::protocol(OTHER_DATA)),
         Some(code) => Remedy::Tell(refusal(code, error, asked)),
         None if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() => {
             Remedy::Reconnect(unreached(error, asked))
@@ -74,20 +84,20 @@ fn by_code(error: &RedisError, asked: &Address) -> Remedy {
     }
 }
 
-/// What the operating system or TLS says of it is no secret, and tells a wrong port from a wrong certificate.
+/// The message of the operating system or of TLS is no secret, and tells a wrong port from a wrong certificate.
 fn unreached(error: &RedisError, asked: &Address) -> Error {
     Error::unavailable(format!("{asked} cannot be reached: {error}")).with_source(error.clone())
 }
 
-/// An answer that is none of the known refusals.
+/// An error that is none of the known refusals.
 fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
-    // What a server does not know it repeats with its arguments, and a password may be among them.
+    // A server repeats an unknown command with its arguments, and a password may be among them.
     let detail = error.detail().unwrap_or_default().split(", with args").next().unwrap_or_default();
     // A limit of connections is told in words only.
     if detail.contains("max number of clients") {
         return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));
     }
-    // A script that may not do all it does: which command it was is said by later servers only.
+    // A script without a right that it needs: only later servers say which command it was.
     if detail.contains("The user executing the script can't") || detail.contains("ACL failure in script") {
         return denied_right(asked, detail.split(" script: ").next().unwrap_or_default());
     }
@@ -95,9 +105,7 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
         return Error::bad_url(format!("{asked} has no database of this number; see databases in its configuration"));
     }
     if detail.contains("WRONGTYPE") {
-        return Error::protocol(
-            "the key of this lock holds data of another kind; take another name or prefix, or delete that key",
-        );
+        return Error::protocol(OTHER_DATA);
     }
     Error::protocol(format!("{asked} refused a request: {code} {detail}"))
 }
@@ -120,7 +128,7 @@ fn denied_right(asked: &Address, what: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// What a server answers, as it comes over the wire.
+    /// The message for an error as it comes over the wire.
     fn told(answer: &str) -> String {
         let error = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap().extract_error().unwrap_err();
         match remedy(&error, &Address::new("h", 1)) {

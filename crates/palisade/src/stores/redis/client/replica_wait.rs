@@ -1,104 +1,78 @@
-//! Waiting for replicas, together: `WAIT` holds up everything behind it on its connection, and counts only what was written on
-//! that connection. So all who wait at the same time share one.
+//! Waiting for replicas. `WAIT` holds up all requests behind it on its connection, and counts only what was written on that
+//! connection: so all callers that wait at the same time share one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::link::{Link, told};
+use super::failure::final_error;
+use super::server::Server;
 use crate::error::{Error, Result};
 
-/// The group replica_wait of one link.
+/// Of one connection.
 #[derive(Default)]
-pub(crate) struct ReplicaWait(Mutex<Group>);
+pub(super) struct ReplicaWait(Mutex<State>);
 
 #[derive(Default)]
-struct Group {
-    /// Whether a task is waiting for replicas now.
+struct State {
+    /// Whether a task waits for replicas now.
     running: bool,
-    /// Who came since: their writes may not be covered by the `WAIT` that is on its way.
-    next: Vec<Member>,
+    /// Callers that came since: the `WAIT` in flight may not cover their writes.
+    next: Vec<Waiter>,
 }
 
-struct Member {
+struct Waiter {
     replicas: usize,
     patience: Duration,
     reply: oneshot::Sender<Result<usize>>,
 }
 
 impl ReplicaWait {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Group> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many replicas have everything that was written on the link before this call. Never waits for more than so many, nor
-    /// for longer than the patience and what stands before it.
-    pub(crate) async fn join(&self, link: &Arc<Link>, runtime: &Handle, replicas: usize, patience: Duration) -> Result<usize> {
+    /// How many replicas have everything that was written before this call. Never waits for more than `replicas`, nor for longer
+    /// than `patience` and the `WAIT` in flight.
+    pub(super) async fn join(&self, server: &Arc<Server>, replicas: usize, patience: Duration) -> Result<usize> {
         let (reply, answer) = oneshot::channel();
         let begin = {
-            let mut group = self.lock();
-            group.next.push(Member { replicas, patience, reply });
-            !std::mem::replace(&mut group.running, true)
+            let mut state = self.lock();
+            state.next.push(Waiter { replicas, patience, reply });
+            !std::mem::replace(&mut state.running, true)
         };
         if begin {
-            // A task of its own: whoever began must not hold up the others by leaving, or by not being polled.
-            runtime.spawn(Running { link: Arc::clone(link), done: false }.run());
+            // A task of its own: a caller that leaves, or is not polled, must not hold up the others.
+            tokio::spawn(run(Arc::clone(server)));
         }
-        let ended = || Error::unavailable("the runtime of the connection has ended");
-        // That runtime may stand still, and then nothing is even sent.
-        let _expected = link.expect();
-        tokio::select! {
-            biased;
-            answer = answer => answer.unwrap_or_else(|_| Err(ended())),
-            () = link.ended() => Err(Error::unavailable(format!("{} cannot be reached", link.address))),
-        }
+        answer.await.unwrap_or_else(|_| Err(Error::unavailable("the client has ended")))
     }
 }
 
-/// The one task that waits for replicas on a link.
-struct Running {
-    link: Arc<Link>,
-    done: bool,
-}
-
-impl Running {
-    async fn run(mut self) {
-        loop {
-            let members = {
-                let mut group = self.link.replica_wait.lock();
-                if group.next.is_empty() {
-                    group.running = false;
-                    self.done = true;
-                    return;
-                }
-                std::mem::take(&mut group.next)
-            };
-            let replicas = members.iter().map(|member| member.replicas).max().unwrap_or(0);
-            let patience = members.iter().map(|member| member.patience).min().unwrap_or_default();
-            let mut wait = redis::cmd("WAIT");
-            wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
-            let count = match self.link.ask(wait).await {
-                Ok(Value::Int(count)) => usize::try_from(count).map_err(|_| Error::protocol("WAIT counts below zero")),
-                Ok(_) => Err(Error::protocol("WAIT does not answer a number")),
-                Err(error) => Err(told(&error, &self.link.address)),
-            };
-            for member in members {
-                let _ = member.reply.send(count.clone());
-            }
+/// Waits for replicas until no caller waits.
+async fn run(server: Arc<Server>) {
+    loop {
+        let waiters = {
+            let mut state = server.replica_wait().lock();
+            state.running = !state.next.is_empty();
+            std::mem::take(&mut state.next)
+        };
+        if waiters.is_empty() {
+            return;
         }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The runtime has ended: whoever waits hears that nobody answers.
-        if !self.done {
-            let mut group = self.link.replica_wait.lock();
-            group.running = false;
-            group.next.clear();
+        let replicas = waiters.iter().map(|waiter| waiter.replicas).max().unwrap_or(0);
+        let patience = waiters.iter().map(|waiter| waiter.patience).min().unwrap_or_default();
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
+        let count = match server.ask(wait).await {
+            Ok(Value::Int(count)) => usize::try_from(count).map_err(|_| Error::protocol("WAIT counts below zero")),
+            Ok(_) => Err(Error::protocol("WAIT does not answer a number")),
+            Err(error) => Err(final_error(&error, &server.address)),
+        };
+        for waiter in waiters {
+            let _ = waiter.reply.send(count.clone());
         }
     }
 }

@@ -1,60 +1,31 @@
-//! Work that several wait for and nobody owns: it is done once, by a task, however many ask for it and whoever leaves.
+//! Work that is done once, by a task of its own, for all callers that ask for it meanwhile.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::{Arc, OnceLock};
-
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 
-pub(crate) struct SharedTask<T> {
-    done: OnceLock<Result<T>>,
-    changed: Notify,
-}
+/// No caller owns it: a caller that leaves, or is not polled, does not stop it for the others.
+#[derive(Clone)]
+pub(super) struct SharedTask<T>(watch::Receiver<Option<Result<T>>>);
 
 impl<T: Clone + Send + Sync + 'static> SharedTask<T> {
-    /// Begins the work in this runtime. If that ends before the work does, the work has failed.
-    pub(crate) fn start(runtime: &Handle, work: impl Future<Output = Result<T>> + Send + 'static) -> Arc<SharedTask<T>> {
-        let task = Arc::new(SharedTask { done: OnceLock::new(), changed: Notify::new() });
-        let finishes = Finishes(Arc::clone(&task));
-        runtime.spawn(async move {
+    pub(super) fn spawn(work: impl Future<Output = Result<T>> + Send + 'static) -> SharedTask<T> {
+        let (tell, told) = watch::channel(None);
+        tokio::spawn(async move {
             let result = work.await;
-            finishes.0.finish(result);
+            let _ = tell.send(Some(result));
         });
-        task
+        SharedTask(told)
     }
 
-    fn finish(&self, result: Result<T>) {
-        let _ = self.done.set(result);
-        self.changed.notify_waiters();
+    /// Also when the task was dropped with its runtime, or panicked.
+    pub(super) fn is_done(&self) -> bool {
+        self.0.borrow().is_some() || self.0.has_changed().is_err()
     }
 
-    pub(crate) fn is_done(&self) -> bool {
-        self.done.get().is_some()
-    }
-
-    /// Waits for the result.
-    pub(crate) async fn result(&self) -> Result<T> {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if let Some(result) = self.done.get() {
-                return result.clone();
-            }
-            changed.await;
-        }
-    }
-}
-
-/// Ends the task also when its task is dropped with its runtime, or panics.
-struct Finishes<T: Clone + Send + Sync + 'static>(Arc<SharedTask<T>>);
-
-impl<T: Clone + Send + Sync + 'static> Drop for Finishes<T> {
-    fn drop(&mut self) {
-        if !self.0.is_done() {
-            self.0.finish(Err(Error::unavailable("the runtime in which the connection was made has ended")));
-        }
+    pub(super) async fn result(&self) -> Result<T> {
+        let mut told = self.0.clone();
+        let result = told.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
+        result.unwrap_or_else(|| Err(Error::unavailable("the client has ended")))
     }
 }

@@ -1,40 +1,49 @@
-//! Keyspace events: what a server tells of the end of a peer's lock, where it was told to.
+//! Keyspace events: a server that is configured so tells of the end of a peer's lock.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::super::client::link::Link;
+use super::super::client::Server;
 use crate::store::ClaimId;
 
-/// The keys that somebody here waits for, by their channels.
+/// How often subscriptions without waiters are ended: after one to two such periods.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// The keys that claims of this client wait for, by their channels.
 #[derive(Default)]
-pub(in crate::stores::redis) struct Keyspace(Mutex<HashMap<String, Watched>>);
+pub(in crate::stores::redis) struct Keyspace {
+    keys: Mutex<HashMap<String, Watched>>,
+    /// Whether a task ends subscriptions without waiters.
+    sweeping: AtomicBool,
+}
 
 struct Watched {
-    link: Arc<Link>,
+    server: Arc<Server>,
     changed: Arc<Notify>,
-    /// How often the key was told to be free.
+    /// How often the server told that the key is free.
     changes: u64,
-    /// What `changes` was when each busy claim was last sent: what came since is not to be waited for.
+    /// The value of `changes` when each busy claim was last sent: a change since then is not to be waited for.
     asked: HashMap<ClaimId, u64>,
     watchers: usize,
-    /// Whether nobody has watched since the last sweep.
+    /// Whether no claim has waited since the last sweep.
     idle: bool,
 }
 
 impl Keyspace {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Watched>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often the key was told to be free, if it is watched: to be taken before a claim is sent.
+    /// How often the server told that the key is free, if it is watched: to be read before a claim is sent.
     pub(in crate::stores::redis) fn changes(&self, channel: &str) -> Option<u64> {
-        self.lock().get(channel).filter(|watched| !watched.link.is_broken()).map(|watched| watched.changes)
+        self.lock().get(channel).filter(|watched| !watched.server.is_closed()).map(|watched| watched.changes)
     }
 
     /// A claim was sent when the count was this, and found the key taken.
@@ -46,13 +55,18 @@ impl Keyspace {
 
     /// Waits until the key may be free. Returns at once when it had to be subscribed, since it may have changed before; `None`
     /// when it cannot be watched.
-    pub(in crate::stores::redis) async fn freed(&self, channel: &str, link: &Arc<Link>, claim: ClaimId) -> Option<()> {
-        let known = self.lock().get(channel).is_some_and(|watched| !watched.link.is_broken());
+    pub(in crate::stores::redis) async fn freed(
+        self: &Arc<Self>,
+        channel: &str,
+        server: &Arc<Server>,
+        claim: ClaimId,
+    ) -> Option<()> {
+        let known = self.lock().get(channel).is_some_and(|watched| !watched.server.is_closed());
         if !known {
-            link.subscribe(channel).await.ok()?;
+            server.subscribe(channel).await.ok()?;
             let mut keys = self.lock();
             let fresh = Watched {
-                link: Arc::clone(link),
+                server: Arc::clone(server),
                 changed: Arc::default(),
                 changes: 0,
                 asked: HashMap::new(),
@@ -60,8 +74,10 @@ impl Keyspace {
                 idle: false,
             };
             let watched = keys.entry(channel.to_owned()).or_insert(fresh);
-            watched.link = Arc::clone(link);
+            watched.server = Arc::clone(server);
             watched.idle = false;
+            drop(keys);
+            self.sweep_from_now_on();
             return Some(());
         }
         let _watching = Watching::begin(self, channel, claim)?;
@@ -78,13 +94,13 @@ impl Keyspace {
             }
             tokio::select! {
                 () = changed => {}
-                () = link.ended() => return None,
+                _ = server.ended() => return None,
             }
         }
     }
 
-    /// A message came: what ends a lock wakes everybody who waits for it.
-    pub(in crate::stores::redis) fn heard(&self, channel: &[u8], event: &[u8]) {
+    /// A message came: one that ends a lock wakes all that wait for it.
+    pub(in crate::stores::redis) fn changed(&self, channel: &[u8], event: &[u8]) {
         let Ok(channel) = std::str::from_utf8(channel) else { return };
         if !matches!(event, b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from") {
             return;
@@ -101,26 +117,44 @@ impl Keyspace {
         self.lock().get(channel).map(|watched| watched.asked.len())
     }
 
-    /// Ends the subscriptions on this link that nobody has used for a while.
-    pub(in crate::stores::redis) async fn sweep(&self, link: &Arc<Link>) {
-        let mut leaving = Vec::new();
-        {
-            let mut keys = self.lock();
-            keys.retain(|channel, watched| {
-                if !Arc::ptr_eq(&watched.link, link) || watched.watchers > 0 {
-                    return !watched.link.is_broken();
-                }
-                if !std::mem::replace(&mut watched.idle, true) {
-                    return true;
-                }
-                let (link, channel) = (Arc::clone(link), channel.clone());
-                let mut leave = Box::pin(async move { link.unsubscribe(&channel).await });
-                // Under the lock: whoever subscribes again does so behind it.
-                let _ = leave.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                leaving.push(leave);
-                false
-            });
+    /// Starts the task that sweeps, unless it runs. It ends when no key is watched.
+    fn sweep_from_now_on(self: &Arc<Self>) {
+        if self.sweeping.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let keyspace = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SWEEP).await;
+                let Some(keyspace) = keyspace.upgrade() else { return };
+                keyspace.sweep().await;
+                let keys = keyspace.lock();
+                if keys.is_empty() {
+                    // Under the lock: a subscription made later starts another task.
+                    keyspace.sweeping.store(false, Ordering::Release);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Ends the subscriptions that no claim has waited for since the last sweep.
+    pub(in crate::stores::redis) async fn sweep(&self) {
+        let mut leaving = Vec::new();
+        self.lock().retain(|channel, watched| {
+            if watched.server.is_closed() {
+                return false;
+            }
+            if watched.watchers > 0 || !std::mem::replace(&mut watched.idle, true) {
+                return true;
+            }
+            let (server, channel) = (Arc::clone(&watched.server), channel.clone());
+            let mut leave = Box::pin(async move { server.unsubscribe(&channel).await });
+            // Sent under the lock: a new subscription is sent after it.
+            let _ = leave.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            leaving.push(leave);
+            false
+        });
         for leave in leaving {
             let _ = leave.await;
         }
@@ -148,7 +182,7 @@ impl Drop for Watching<'_> {
     fn drop(&mut self) {
         if let Some(watched) = self.keyspace.lock().get_mut(self.channel) {
             watched.watchers = watched.watchers.saturating_sub(1);
-            // Until it is busy again it is not waited for.
+            // Until it is busy again nothing is kept of it.
             watched.asked.remove(&self.claim);
         }
     }

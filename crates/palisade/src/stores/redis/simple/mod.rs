@@ -1,28 +1,31 @@
 //! `format=simple`: `SET key token NX PX`, as redis-py, redsync, node-redlock, rslock and bsm/redislock write it.
 //!
-//! The token is `<claim>.<fence>.<owner>.<reason>`, printable; peers compare it as a whole and look at nothing in it. The fence comes
+//! The token is `<claim>.<fence>.<owner>.<reason>`, printable; peers compare it as a whole. The fence comes
 //! from the granting script: the larger of the server's clock in microseconds and one more than the last, which is kept for ten
 //! minutes beside the lock. Peers' locks have none.
 
-pub(super) mod keyspace;
+mod keyspace;
+mod token;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use redis::Value;
 
-use super::client::lane::Purpose;
-use super::client::script::{Call, Script};
-use super::grant;
+pub(super) use self::keyspace::Keyspace;
+use self::token::{Token, read_fence};
+use super::client::{Call, Purpose, Script};
+use super::failure::unreadable;
+use super::release::unless_sent_again;
 use super::settings::NAME_LIMIT;
-use super::shared::Shared;
+use super::{Locks, grant};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Gone, Grant, Holder, Kind, Lease,
+    Answer, Busy, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Gone, Grant, Kind, Lease,
     LeaseUnit, LineView, Mode, Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
 };
 
@@ -63,11 +66,11 @@ static RELEASE: Script = Script::new(include_str!("release.lua"));
 static SHOW: Script = Script::new(include_str!("show.lua"));
 static REVOKE: Script = Script::new(include_str!("revoke.lua"));
 
-pub(super) struct SimpleStore(pub(super) Arc<Shared>);
+pub(super) struct SimpleStore(pub(super) Arc<Locks>);
 
 /// The key that keeps the last fence, in the slot of the lock.
 fn mark(key: &str) -> String {
-    // Braces of the name's own say where the lock is, and then where this is.
+    // Braces in the name decide the slot of the lock, and then of this key.
     if key.contains('{') { format!("palisade:1:fence:{key}") } else { format!("palisade:1:fence:{{{key}}}") }
 }
 
@@ -106,32 +109,27 @@ impl Store for SimpleStore {
         &CAPABILITY
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.0.attach(runtime);
-    }
-
     fn part(&self, name: &Name) -> u64 {
         self.0.part(name)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Answer> {
         check(claim)?;
-        let shared = &self.0;
-        let lane = shared.lane()?;
+        let (client, keyspace) = (&self.0.client, &self.0.inbox.keyspace);
         let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
         if let Some(reason) = &claim.reason {
             owner.push('.');
             owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
         }
         let call = self.call(&CLAIM, &claim.name).text(&claim.id.reveal()).number(millis(claim.lease)).text(&owner);
-        let channel = shared.settings.keyspace(call.key());
-        let changes = shared.keyspace.changes(&channel);
-        let (link, value) = shared.call(&lane, &call, false).await?;
-        let (token, left) = match &value {
+        let channel = self.0.settings.keyspace(call.key());
+        let changes = keyspace.changes(&channel);
+        let called = client.call(&call, false).await?;
+        let (token, left) = match &called.value {
             Value::BulkString(digits) => {
                 let fence = read_fence(digits).ok_or_else(unreadable)?;
                 let undo = |fence| self.release_call(claim, Some(fence));
-                return grant::answer(shared, &lane, &link, claim, held(fence, claim), undo).await;
+                return grant::accept_or_undo(&self.0, &called.server, claim, held(fence, claim), undo).await;
             }
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => (Token::read(token), *left),
@@ -142,27 +140,25 @@ impl Store for SimpleStore {
         if claim.queue
             && let Some(changes) = changes
         {
-            shared.keyspace.busy(&channel, claim.id, changes);
+            keyspace.busy(&channel, claim.id, changes);
         }
-        let woken = claim.queue && link.tells_of_keys().await;
+        let woken = claim.queue && called.server.notifies_of_keys().await;
         let left = u64::try_from(left).ok().map(Duration::from_millis);
         let holder = Some(token.holder(left));
         Ok(Answer::Busy(Busy { holder, ask_in: left, too_soon: false, woken }))
     }
 
     async fn wake(&self, claim: &Claim) -> Woken {
-        let shared = &self.0;
-        let key = shared.settings.key(&claim.name);
-        let link = async {
-            let address = shared.topology.known(&key)?;
-            let link = shared.lane().ok()?.open_link(&address, Purpose::Requests)?;
-            link.tells_of_keys().await.then_some(link)
+        let key = self.0.settings.key(&claim.name);
+        let freed = async {
+            let server = self.0.client.ready(&key, false)?;
+            if !server.notifies_of_keys().await {
+                return None;
+            }
+            self.0.inbox.keyspace.freed(&self.0.settings.keyspace(&key), &server, claim.id).await
         };
-        match link.await {
-            Some(link) => match shared.keyspace.freed(&shared.settings.keyspace(&key), &link, claim.id).await {
-                Some(()) => Woken::Ask,
-                None => std::future::pending().await,
-            },
+        match freed.await {
+            Some(()) => Woken::Ask,
             // The core asks by the clock.
             None => std::future::pending().await,
         }
@@ -170,7 +166,7 @@ impl Store for SimpleStore {
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         let calls = claims.iter().map(|claim| self.renew_call(claim)).collect();
-        let answers = self.0.call_all(calls, Purpose::Renewals, false).await;
+        let answers = self.0.client.call_all(calls, Purpose::Renewals, false).await;
         let standing = |(claim, answer): (&ClaimRef, Result<Value>)| match answer? {
             Value::BulkString(token) => {
                 let fence = Token::read(&token).fence().ok_or_else(unreadable)?;
@@ -188,21 +184,19 @@ impl Store for SimpleStore {
         if let Ending::Seal(_) = ending {
             return Err(Error::unsupported("the format simple of redis: cannot seal a name; take the format palisade"));
         }
-        let lane = self.0.lane()?;
         let call = self.release_call(&claim.claim, claim.fence);
-        let (_, value, sent_again) = self.0.call_perhaps_twice(&lane, &call, false).await?;
-        self.0.release_replay.keep(Arc::new(call));
-        match value {
+        let called = self.0.call(&call).await?;
+        self.0.inbox.release_replay.keep(Arc::new(call));
+        match called.value {
             Value::Int(1) => Ok(Released::Done),
-            Value::Int(0) => Ok(super::shared::unsure(Released::AlreadyLost, sent_again)),
+            Value::Int(0) => Ok(unless_sent_again(Released::AlreadyLost, called.sent_again)),
             _ => Err(unreadable()),
         }
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        let lane = self.0.lane()?;
         let call = self.call(&REVOKE, name).text(&if fence.is_none() { String::new() } else { fence.get().to_string() });
-        match self.0.call(&lane, &call, false).await?.1 {
+        match self.0.call(&call).await?.value {
             Value::Int(1) => Ok(Revoked::Done),
             Value::Int(0) => Ok(Revoked::NotHeld),
             Value::BulkString(token) => Ok(Revoked::OtherHolder { fence: Token::read(&token).fence().unwrap_or(Fence::NONE) }),
@@ -216,8 +210,7 @@ impl Store for SimpleStore {
                 "the format simple of redis: cannot tell locks from other keys; show one by its name",
             ));
         };
-        let lane = self.0.lane()?;
-        let lines = match self.0.call(&lane, &self.call(&SHOW, name), false).await?.1 {
+        let lines = match self.0.call(&self.call(&SHOW, name)).await?.value {
             Value::Nil => Vec::new(),
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => {
@@ -238,11 +231,11 @@ impl Store for SimpleStore {
     }
 
     async fn event(&self) -> Event {
-        self.0.events.next().await
+        self.0.inbox.next_event().await
     }
 }
 
-/// Refuses what the format has no place for.
+/// Refuses a claim that the format has no place for.
 fn check(claim: &Claim) -> Result<()> {
     let what = match (claim.kind, claim.mode) {
         (Kind::Mutex | Kind::RwLock, Mode::Exclusive) if claim.min_hold.is_none() && claim.once_per.is_none() => return Ok(()),
@@ -253,64 +246,9 @@ fn check(claim: &Claim) -> Result<()> {
     Err(Error::unsupported(format!("the format simple of redis: has no {what}; take the format palisade")))
 }
 
-/// What stands in a lock's key: a token of ours, or a peer's.
-enum Token {
-    Ours { fence: Fence, owner: String, reason: Option<String> },
-    Peers,
-}
-
-impl Token {
-    fn read(token: &[u8]) -> Token {
-        let read = || {
-            let mut parts = std::str::from_utf8(token).ok()?.splitn(4, '.');
-            let (claim, fence, owner) = (parts.next()?, parts.next()?, parts.next()?);
-            let ours = claim.len() == 32 && claim.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
-            let (owner, reason) = (decoded(owner), parts.next().map(decoded));
-            ours.then_some(Token::Ours { fence: read_fence(fence.as_bytes())?, owner, reason })
-        };
-        read().unwrap_or(Token::Peers)
-    }
-
-    fn fence(&self) -> Option<Fence> {
-        match self {
-            Token::Ours { fence, .. } => Some(*fence),
-            Token::Peers => None,
-        }
-    }
-
-    /// A peer's token is its secret: it is not shown.
-    fn holder(&self, lease_left: Option<Duration>) -> Holder {
-        let (owner, reason, fence) = match self {
-            Token::Ours { fence, owner, reason } => (owner.clone(), reason.clone(), *fence),
-            Token::Peers => ("another program".to_owned(), None, Fence::NONE),
-        };
-        Holder { owner, reason, fence, mode: Mode::Exclusive, held: None, lease_left }
-    }
-}
-
-fn read_fence(digits: &[u8]) -> Option<Fence> {
-    std::str::from_utf8(digits).ok()?.parse().ok().and_then(Fence::new)
-}
-
-fn unreadable() -> Error {
-    Error::protocol("the server's answer to a script cannot be read; does somebody else write to this key?")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tokens_are_read_and_peers_are_not_shown() {
-        let ours = format!("{:032x}.1700000000000000.a%2Eb%20c.why", 7);
-        let Token::Ours { fence, owner, reason } = Token::read(ours.as_bytes()) else { panic!("ours") };
-        assert_eq!((fence.get(), owner.as_str(), reason.as_deref()), (1_700_000_000_000_000, "a.b c", Some("why")));
-        for peers in [&b"secret-token"[..], b"", b"\xff\xfe", b"0123.4.5", b"00000000000000000000000000000000.x.y"] {
-            let holder = Token::read(peers).holder(None);
-            assert!(holder.fence.is_none() && holder.owner == "another program");
-        }
-    }
 
     #[test]
     fn the_mark_is_in_the_slot_of_the_lock() {

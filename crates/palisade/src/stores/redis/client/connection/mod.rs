@@ -1,202 +1,149 @@
-//! One connection as a connection: whoever asks writes the request himself, and if he is the only one who waits for an answer, he reads it
-//! himself. For all others one task, the porter, reads what the server says.
+//! One connection to one server.
 //!
-//! The client library's own connection hands every request to its task, which writes it, reads the answer and hands that back. Here
-//! no task is woken for one who asks alone, nor is another thread. Only where many are on their way the porter writes what has come
-//! together, in one go, and reads for all.
+//! A caller writes its request to the socket by itself, as far as the socket takes it. One task per connection, in the client's
+//! runtime, writes the rest, reads all replies and completes the requests: no request depends on another caller being polled.
 //!
 //! ```text
-//! something can be read ─► bell ─┬─► whoever asks alone
-//!                                └─► else the porter
+//! caller ── write ──► socket ──► server ──► socket ── read ──► connection task ── oneshot ──► caller
+//!    └─ the rest ──► connection task ─┘                              └── message ──► PushHandler
 //! ```
-//!
-//! Nobody depends on whether another looks for his answer: whoever asks second calls the porter, and whoever watches over the
-//! connection reminds him, so that what is pushed to others is not kept for long by one who was woken and does not look.
 
-mod caller;
-mod halves;
+mod connect;
 mod reader;
+mod resp;
 #[cfg(test)]
 mod tests;
-mod wakeups;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+pub(super) use connect::connect;
 use redis::{RedisError, RedisResult, Value};
-use tokio::sync::oneshot;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
 
-use self::caller::Asker;
-use self::halves::{Inward, Outward, Reader, Waiting, Writer, write_now};
-use self::reader::Porter;
-use self::wakeups::{Bell, Turn};
+use super::PushHandler;
 
-/// Who hears what a server says by itself. Called by whoever reads: must not block.
-pub(crate) trait Listens: Send + Sync + 'static {
-    /// A message came on a channel.
-    fn message(&self, channel: &[u8], payload: &[u8]);
-    /// The connection has ended: by the server or the network, or else with the runtime it lived in. Not when it was closed here.
-    fn ended(&self, by_server: bool);
-    /// It is over, for whatever reason.
-    fn over(&self);
-}
+/// The half of a socket that is written to.
+type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
+/// The half that is read from.
+type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 
-/// Of a connection that nothing but answers comes on.
-pub(crate) struct Deaf;
+/// With so many requests in flight, callers leave the writing to the connection task: it writes all that has come together in one
+/// system call.
+const WRITE_TOGETHER: usize = 4;
 
-impl Listens for Deaf {
-    fn message(&self, _: &[u8], _: &[u8]) {}
-    fn ended(&self, _: bool) {}
-    fn over(&self) {}
-}
-
-/// How many may be on their way before the porter writes: more of them cost less in one go.
-const BY_HAND: usize = 4;
-
-pub(crate) struct Connection(Arc<Shared>);
+pub(super) struct Connection(Arc<Shared>);
 
 struct Shared {
-    outward: Mutex<Outward>,
-    inward: Mutex<Inward>,
-    /// What is woken when something can be read: a [`Bell`].
-    rings: Waker,
-    bell: Arc<Bell>,
-    listens: Box<dyn Listens>,
-    // What the porter looks at without the lock, which somebody who writes has for a while.
-    is_closed: AtomicBool,
-    /// Whether something is left for the porter to write.
-    is_left: AtomicBool,
+    outgoing: Mutex<Outgoing>,
+    /// Tells the connection task that callers left something to write.
+    unwritten: Notify,
+    /// How many requests were answered.
+    answered: AtomicU64,
+    /// Fires when the connection is over.
+    closed: CancellationToken,
+    /// Whether the server or the network ended it.
+    ended_by_server: AtomicBool,
 }
 
-impl Shared {
-    fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
-        let waiting = {
-            let mut outward = locked(&self.outward);
-            outward.writer = None;
-            std::mem::take(&mut outward.waiting)
-        };
-        // They hear that nobody answers.
-        drop(waiting);
-        self.bell.wake_asker(None);
-        self.bell.call_porter();
-    }
+struct Outgoing {
+    /// `None` once the connection is closed.
+    socket: Option<WriteHalf>,
+    unwritten: Vec<u8>,
+    /// The requests in flight, in the order of their replies.
+    in_flight: VecDeque<Pending>,
+}
 
-    /// Reads what there is, and passes it on. `Pending`: nothing more has come yet, and the bell rings when it does.
-    fn read(&self, inward: &mut Inward) -> Poll<Result<(), RedisError>> {
-        let mut context = Context::from_waker(&self.rings);
-        let read = inward.read_once(&mut context, &self.outward);
-        inward.pass_on(&*self.listens);
-        read
-    }
-
-    /// Reads for one who asks, until nothing more is there: only then the bell rings for what comes next. `false` when nothing was
-    /// there at all. Where somebody else reads just now, and may have looked too early, the porter looks again. What is wrong with
-    /// the connection the porter sees to as well.
-    fn read_for_asker(&self, turn: Turn) -> bool {
-        let mut inward = match self.inward.try_lock() {
-            Ok(inward) => inward,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.bell.call_porter();
-                return false;
-            }
-        };
-        let mut has_read = false;
-        loop {
-            match self.read(&mut inward) {
-                Poll::Ready(Ok(())) => has_read = true,
-                Poll::Pending => break,
-                Poll::Ready(Err(_)) => {
-                    inward.has_ended = true;
-                    self.bell.call_porter();
-                    break;
-                }
-            }
-        }
-        drop(inward);
-        if has_read {
-            self.bell.wake_asker(Some(turn));
-        }
-        has_read
-    }
+/// A request, or several, in flight.
+enum Pending {
+    One(oneshot::Sender<Value>),
+    Many { left: usize, values: Vec<Value>, reply: oneshot::Sender<Vec<Value>> },
 }
 
 impl Connection {
-    /// A connection over a connection. Its porter is a task of the runtime that this runs in.
-    pub(crate) fn open(reader: Reader, writer: Writer, listens: impl Listens) -> Connection {
-        let bell = Arc::new(Bell::default());
+    /// Starts the task of a connection, in the runtime that this runs in.
+    fn start(reader: ReadHalf, writer: WriteHalf, handler: Option<Arc<dyn PushHandler>>) -> Connection {
+        let outgoing = Outgoing { socket: Some(writer), unwritten: Vec::new(), in_flight: VecDeque::new() };
         let shared = Arc::new(Shared {
-            outward: Mutex::new(Outward { writer: Some(writer), unwritten: Vec::new(), waiting: VecDeque::new() }),
-            inward: Mutex::new(Inward::of(reader)),
-            rings: Waker::from(Arc::clone(&bell)),
-            bell,
-            listens: Box::new(listens),
-            is_closed: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
+            outgoing: Mutex::new(outgoing),
+            unwritten: Notify::new(),
+            answered: AtomicU64::new(0),
+            closed: CancellationToken::new(),
+            ended_by_server: AtomicBool::new(false),
         });
-        let mut porter = Porter::of(&shared);
-        tokio::spawn(async move { poll_fn(|context| porter.work(context)).await });
+        let closes = ClosesOnDrop(Arc::clone(&shared));
+        tokio::spawn(async move {
+            let shared = &closes.0;
+            let error = tokio::select! {
+                biased;
+                error = reader::read(reader, shared, handler.as_deref()) => error,
+                error = write_rest(shared) => error.into(),
+                () = shared.closed.cancelled() => return,
+            };
+            tracing::debug!(%error, "a connection has ended");
+            shared.ended_by_server.store(true, Ordering::Release);
+        });
         Connection(shared)
     }
 
-    /// Sends a request when this is first polled, and waits for its answer: it may be an error, or have errors in it. Nothing is sent
-    /// on a connection that is closed.
-    pub(crate) async fn answer(&self, request: &[u8]) -> RedisResult<Value> {
+    /// Sends a request when this is first polled, and waits for its reply: it may be an error, or have errors in it. Nothing is sent
+    /// on a closed connection.
+    pub(super) async fn request(&self, request: &[u8]) -> RedisResult<Value> {
         let (reply, answer) = oneshot::channel();
-        let turn = self.send(request, Waiting::One(reply))?;
-        let mut asker = Asker::of(&self.0, turn, answer);
-        poll_fn(|context| asker.poll(context)).await.map_err(|_| unanswered())
+        self.send(request, Pending::One(reply))?;
+        answer.await.map_err(|_| unanswered())
     }
 
     /// The same for several requests, as one text.
-    pub(crate) async fn answers(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
+    pub(super) async fn requests(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         let (reply, answers) = oneshot::channel();
-        self.send(requests, Waiting::Many(count, Vec::with_capacity(count), reply))?;
+        self.send(requests, Pending::Many { left: count, values: Vec::with_capacity(count), reply })?;
         answers.await.map_err(|_| unanswered())
     }
 
-    fn send(&self, request: &[u8], waiting: Waiting) -> RedisResult<Turn> {
-        let mut outward = locked(&self.0.outward);
-        // What others have left, or many will write, goes in one go.
-        let by_hand = outward.unwritten.is_empty() && outward.waiting.len() < BY_HAND;
-        let Some(writer) = &mut outward.writer else { return Err(unanswered()) };
-        let one = matches!(waiting, Waiting::One(_));
-        let written = if by_hand { write_now(writer, request) } else { Some(0) };
-        outward.waiting.push_back(waiting);
-        let turn = self.0.bell.wait(one && outward.waiting.len() == 1);
-        if written == Some(request.len()) {
-            return Ok(turn);
+    fn send(&self, request: &[u8], pending: Pending) -> RedisResult<()> {
+        let mut outgoing = self.0.lock();
+        let at_once = outgoing.unwritten.is_empty() && outgoing.in_flight.len() < WRITE_TOGETHER;
+        let Some(socket) = &mut outgoing.socket else { return Err(unanswered()) };
+        let written = if at_once { write_now(socket, request) } else { Written::Part(0) };
+        outgoing.in_flight.push_back(pending);
+        match written {
+            Written::All => return Ok(()),
+            Written::Part(length) => outgoing.unwritten.extend_from_slice(&request[length..]),
+            Written::NotFlushed => {}
         }
-        outward.unwritten.extend_from_slice(&request[written.unwrap_or(request.len())..]);
-        self.0.is_left.store(true, Ordering::Release);
-        drop(outward);
-        self.0.bell.call_porter();
-        Ok(turn)
+        drop(outgoing);
+        self.0.unwritten.notify_one();
+        Ok(())
     }
 
-    /// Whoever waits for an answer has none, and nothing is sent any more.
-    pub(crate) fn close(&self) {
+    /// All requests in flight fail, and nothing is sent any more.
+    pub(super) fn close(&self) {
         self.0.close();
     }
 
-    /// Has the porter look at what somebody was woken for and has not looked at. To be called from time to time.
-    pub(crate) fn remind(&self) {
-        self.0.bell.remind();
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.closed.is_cancelled()
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.0.is_closed.load(Ordering::Acquire)
+    /// Completes when the connection is over; says whether the server or the network ended it.
+    pub(super) async fn ended(&self) -> bool {
+        self.0.closed.cancelled().await;
+        self.0.ended_by_server.load(Ordering::Acquire)
     }
-}
 
-/// What there is to say when no answer comes.
-pub(crate) fn unanswered() -> RedisError {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "no answer in time").into()
+    /// How many requests were answered, and whether any is in flight.
+    pub(super) fn progress(&self) -> (u64, bool) {
+        let in_flight = !self.0.lock().in_flight.is_empty();
+        (self.0.answered.load(Ordering::Acquire), in_flight)
+    }
 }
 
 impl Drop for Connection {
@@ -205,6 +152,87 @@ impl Drop for Connection {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        let in_flight = {
+            let mut outgoing = self.lock();
+            outgoing.socket = None;
+            std::mem::take(&mut outgoing.in_flight)
+        };
+        self.closed.cancel();
+        // Outside of the lock: this wakes the callers.
+        drop(in_flight);
+    }
+}
+
+/// Closes the connection when its task ends, also when it is dropped with its runtime.
+struct ClosesOnDrop(Arc<Shared>);
+
+impl Drop for ClosesOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Writes the rest of the requests that callers could not write whole. Returns when the connection has failed.
+async fn write_rest(shared: &Shared) -> io::Error {
+    loop {
+        shared.unwritten.notified().await;
+        if let Err(error) = poll_fn(|context| shared.lock().poll_write_rest(context)).await {
+            return error;
+        }
+    }
+}
+
+impl Outgoing {
+    fn poll_write_rest(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(())) };
+        let mut written = 0;
+        let ended = loop {
+            if written == self.unwritten.len() {
+                break Pin::new(socket).poll_flush(context);
+            }
+            match Pin::new(&mut *socket).poll_write(context, &self.unwritten[written..]) {
+                Poll::Ready(Ok(0)) => break Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(more)) => written += more,
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
+            }
+        };
+        self.unwritten.drain(..written);
+        ended
+    }
+}
+
+/// How much of a request the socket took at once.
+enum Written {
+    All,
+    Part(usize),
+    /// TLS took all of it and has not sent all of it.
+    NotFlushed,
+}
+
+/// Writes as much of a request as the socket takes at once. An error is left to the connection task, which meets it too.
+fn write_now(socket: &mut WriteHalf, request: &[u8]) -> Written {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut written = 0;
+    while written < request.len() {
+        match Pin::new(&mut *socket).poll_write(&mut context, &request[written..]) {
+            Poll::Ready(Ok(more)) if more > 0 => written += more,
+            _ => return Written::Part(written),
+        }
+    }
+    match Pin::new(socket).poll_flush(&mut context) {
+        Poll::Ready(Ok(())) => Written::All,
+        _ => Written::NotFlushed,
+    }
+}
+
+/// The error of a request that has no reply.
+pub(super) fn unanswered() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "no answer in time").into()
 }

@@ -1,36 +1,36 @@
-//! What servers say, read from bytes: RESP3, as far as anything that we ask is answered in it.
+//! RESP3, as far as the replies to our requests need it.
 //!
-//! The client library has a reader too. It is made for every answer there is, and costs a lock several times what this one does.
-//! Errors are still read by it: it knows their codes.
+//! The redis crate's parser is made for every reply there is, and costs several times as much. Errors are still left to it: it
+//! knows their codes.
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
-/// One thing that a server says.
+/// One message of a server.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Said {
-    /// The answer to a request.
-    Answer(Value),
-    /// What nobody asked for, or the answer to a subscription: its kind, and what belongs to it.
+pub(super) enum Message {
+    /// The reply to a request.
+    Reply(Value),
+    /// A push, or the reply to a subscription: its kind, and the parts of that kind.
     Push(Vec<Value>),
 }
 
-/// No text is longer, and no list has more parts, than a server may send.
+/// The longest text, and the longest list, that a server may send.
 const LONGEST: usize = 512 << 20;
 /// How deep lists may stand in lists.
 const DEEPEST: usize = 16;
 
-/// The first thing that was said, and how many bytes it takes. `None`: not all of it has come yet.
-pub(crate) fn read(bytes: &[u8]) -> RedisResult<Option<(Said, usize)>> {
+/// The first message, and how many bytes it takes. `None`: not all of it has come yet.
+pub(super) fn read(bytes: &[u8]) -> RedisResult<Option<(Message, usize)>> {
     let mut reader = Reader { bytes, at: 0 };
-    let said = match bytes.first() {
+    let message = match bytes.first() {
         None => return Ok(None),
-        Some(b'>') => reader.line().and_then(|line| reader.list(&line[1..], DEEPEST)).map(Said::Push),
-        Some(_) => reader.value(DEEPEST).map(Said::Answer),
+        Some(b'>') => reader.line().and_then(|line| reader.list(&line[1..], DEEPEST)).map(Message::Push),
+        Some(_) => reader.value(DEEPEST).map(Message::Reply),
     };
-    match said {
-        Ok(said) => Ok(Some((said, reader.at))),
+    match message {
+        Ok(message) => Ok(Some((message, reader.at))),
         Err(Stop::More) => Ok(None),
-        Err(Stop::Garbled) => Err((ErrorKind::Parse, "the server's answer cannot be read").into()),
+        Err(Stop::Garbled) => Err((ErrorKind::Parse, "the server's reply cannot be read").into()),
         Err(Stop::Unread(error)) => Err(error),
     }
 }
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
 
     fn list(&mut self, count: &[u8], depth: usize) -> Result<Vec<Value>, Stop> {
         let (count, depth) = (size(count)?, depth.checked_sub(1).ok_or(Stop::Garbled)?);
-        // Each part takes three bytes at the least: what is not here yet needs no room yet.
+        // Each part takes three bytes at least: no memory is taken for parts that have not come yet.
         let mut parts = Vec::with_capacity(count.min((self.bytes.len() - self.at) / 3));
         for _ in 0..count {
             parts.push(self.value(depth)?);
@@ -124,8 +124,8 @@ fn size(digits: &[u8]) -> Result<usize, Stop> {
 mod tests {
     use super::*;
 
-    /// One of everything that we ask for or are told.
-    const SAID: [&str; 14] = [
+    /// One of every kind.
+    const SAMPLES: [&str; 14] = [
         "+OK\r\n",
         "+PONG\r\n",
         ":-7\r\n",
@@ -143,39 +143,43 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_said_is_read_as_others_read_it() {
-        for said in SAID {
-            let read = read(said.as_bytes()).unwrap();
-            assert_eq!(read, Some((Said::Answer(redis::parse_redis_value(said.as_bytes()).unwrap()), said.len())), "{said:?}");
+    fn replies_are_read_as_the_redis_crate_reads_them() {
+        for sample in SAMPLES {
+            let read = read(sample.as_bytes()).unwrap();
+            assert_eq!(
+                read,
+                Some((Message::Reply(redis::parse_redis_value(sample.as_bytes()).unwrap()), sample.len())),
+                "{sample:?}"
+            );
         }
     }
 
     #[test]
-    fn a_part_of_it_is_nothing_yet_and_what_follows_is_not_touched() {
-        for said in SAID.into_iter().chain([">3\r\n+message\r\n$1\r\nc\r\n$2\r\nhi\r\n"]) {
-            for cut in 0..said.len() {
-                assert_eq!(read(&said.as_bytes()[..cut]).unwrap(), None, "{:?}", &said[..cut]);
+    fn a_part_is_no_message_yet_and_what_follows_is_not_touched() {
+        for sample in SAMPLES.into_iter().chain([">3\r\n+message\r\n$1\r\nc\r\n$2\r\nhi\r\n"]) {
+            for cut in 0..sample.len() {
+                assert_eq!(read(&sample.as_bytes()[..cut]).unwrap(), None, "{:?}", &sample[..cut]);
             }
-            let (_, length) = read([said, ":1\r\n"].concat().as_bytes()).unwrap().unwrap();
-            assert_eq!(length, said.len());
+            let (_, length) = read([sample, ":1\r\n"].concat().as_bytes()).unwrap().unwrap();
+            assert_eq!(length, sample.len());
         }
     }
 
     #[test]
-    fn a_push_is_told_from_an_answer() {
+    fn a_push_is_told_from_a_reply() {
         let (said, _) = read(b">2\r\n+message\r\n$2\r\nhi\r\n").unwrap().unwrap();
-        assert_eq!(said, Said::Push(vec![Value::SimpleString("message".into()), Value::BulkString(b"hi".into())]));
+        assert_eq!(said, Message::Push(vec![Value::SimpleString("message".into()), Value::BulkString(b"hi".into())]));
     }
 
     #[test]
-    fn what_no_server_says_is_an_error() {
+    fn garbled_replies_are_errors() {
         let deep = "*1\r\n".repeat(100);
         for garbled in
             ["\r\n", "?\r\n", ":x\r\n", "$-2\r\n", "$3\r\nabcd\r\n", "*x\r\n", "$99999999999999999999\r\n", "a\rb", &deep]
         {
             assert!(read(garbled.as_bytes()).is_err(), "{garbled:?}");
         }
-        // A length that is not here is no reason to take the memory for it.
+        // A length alone takes no memory.
         assert_eq!(read(b"*500000000\r\n").unwrap(), None);
     }
 }
