@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::store::{
-    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Fresh, Gone, Grant, Kind, Mode, Query, Released, Revoked, Standing,
-    Store, Woken,
+    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Gone, Grant, Kind, Mode, Query, Released, Revoked, Standing, Store,
 };
 use palisade::{ErrorKind, Fence};
 
@@ -20,7 +19,7 @@ async fn granted(store: &dyn Store, claim: &Claim) -> Grant {
 
 /// A claim of somebody else for the same.
 fn another(claim: &Claim) -> Arc<Claim> {
-    Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), fresh: Fresh::default(), ..claim.clone() })
+    Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..claim.clone() })
 }
 
 async fn released(store: &dyn Store, claim: &ClaimRef) -> Released {
@@ -129,23 +128,17 @@ pub async fn a_try_leaves_nothing(subject: &Subject) -> Verdict {
 /// A release grants to the next in line in the same step, and tells it.
 pub async fn release_hands_over(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == palisade::store::Order::Fifo, "a line");
-    let (ours, theirs) = (subject.store(), subject.store());
+    let (ours, (theirs, mut pushes)) = (subject.store(), subject.store_with_pushes());
     let holder = Arc::new(subject.claim("hand-over"));
     let fence = granted(&*ours, &holder).await.fence;
     let waiter = another(&holder);
     assert!(matches!(theirs.claim(&waiter).await.expect("an answer"), Answer::Queued(_)));
     assert_eq!(released(&*ours, &holder.to_ref(Some(fence))).await, Released::Done);
-    // As the core does it: an event is always being waited for, since a store may take its pushes from there.
-    let woken = async {
-        tokio::select! {
-            woken = theirs.wake(&waiter) => woken,
-            event = theirs.event() => panic!("an event, and no wake-up: {event:?}"),
-        }
-    };
-    let woken = tokio::time::timeout(crate::patience(), woken).await.expect("woken");
+    let push = tokio::time::timeout(crate::patience(), pushes.recv()).await.expect("pushed in time").expect("a push");
     let Standing::Held(grant) = standing(&*theirs, &waiter.to_ref(None)).await else { panic!("woken, but not granted") };
     assert!(grant.fence > fence || subject.capability().fence == FenceSource::None);
-    assert!(woken == Woken::Ask || woken == Woken::Granted(grant.fence), "{woken:?} and not {grant:?}");
+    let granted = Push::Granted { claim: waiter.id, fence: grant.fence };
+    assert!(push == Push::AskAgain { claim: waiter.id } || push == granted, "{push:?} and not {grant:?}");
     assert_eq!(released(&*theirs, &waiter.to_ref(Some(grant.fence))).await, Released::Done);
     Verdict::Kept
 }

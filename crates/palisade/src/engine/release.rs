@@ -9,7 +9,7 @@ use super::plan::Spin;
 use super::{Boxed, Core};
 use crate::error::{Error, Result};
 use crate::lease::LossReason;
-use crate::lease::kept::Kept;
+use crate::lease::tracked::TrackedClaim;
 use crate::store::{ClaimRef, Ending, Released};
 
 /// Between two attempts to release.
@@ -128,11 +128,11 @@ impl Request {
 
 impl Core {
     /// Releases a tracked claim. Nothing is sent before the answer is polled or dropped.
-    pub(crate) fn release_tracked(self: &Arc<Self>, kept: &Arc<Kept>, ending: Ending) -> PendingRelease {
-        let Some((claim, lost)) = kept.give_back(self.now()) else {
+    pub(crate) fn release_tracked(self: &Arc<Self>, tracked: &Arc<TrackedClaim>, ending: Ending) -> PendingRelease {
+        let Some((claim, lost)) = tracked.give_back(self.now()) else {
             return PendingRelease::nothing();
         };
-        self.ledger.forget(kept);
+        self.registry.forget(tracked);
         PendingRelease { request: Some(Request::new(self, claim, ending)), lost }
     }
 

@@ -15,7 +15,7 @@ use crate::fence::Fence;
 use crate::guard::Guard;
 use crate::lease::{LossReason, Status};
 use crate::name::Name;
-use crate::store::{Leader, Mode, Observation, Released, Standing};
+use crate::store::{Change, Leader, Mode, Observation, Query, Released, Standing, Store};
 
 /// An election: a mutex whose holder says who it is. Made by [`Client::election`](crate::Client::election).
 ///
@@ -115,8 +115,12 @@ impl Election {
     ///
     /// May be dropped at any point.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        let (store, name) = (Arc::clone(&self.options.core.store), self.name()?);
-        self.options.core.call(async move { store.leader(&name).await }).await
+        let (store, query) = (Arc::clone(&self.options.core.store), Query::Leader(self.name()?));
+        let page = self.options.core.call(async move { store.inspect(&query).await }).await?;
+        let holders = page.lines.into_iter().flat_map(|line| line.holders);
+        // One that only keeps the name closed leads no more.
+        let leads = holders.into_iter().find(|holder| holder.lease_left != Some(Duration::ZERO));
+        Ok(leads.map(|holder| Leader { value: holder.owner, fence: holder.fence }))
     }
 
     /// Watches who leads: first the present leader, then each change, as the store pushes it.
@@ -132,7 +136,14 @@ impl Election {
     pub async fn observe(&self) -> Result<Observer> {
         let core = Arc::clone(&self.options.core);
         let (store, name) = (Arc::clone(&core.store), self.name()?);
-        let observation = core.call(async move { store.observe(&name).await }).await?;
+        let observation = core
+            .call(async move {
+                match store.extensions().observe {
+                    Some(observes) => observes.observe(&name).await,
+                    None => Err(cannot_observe(&*store)),
+                }
+            })
+            .await?;
         Ok(Observer { observation, _core: core })
     }
 
@@ -201,16 +212,16 @@ impl Leadership {
     /// Dropped half-way, the value may have been changed or not.
     pub async fn proclaim(&self, value: impl AsRef<str>) -> Result<()> {
         let _one_at_a_time = self.proclaiming.lock().await;
-        let (core, kept) = (&self.guard.held().core, &self.guard.held().kept);
+        let (core, tracked) = (&self.guard.held().core, &self.guard.held().tracked);
         let value: Arc<str> = value.as_ref().into();
         loop {
             if let Status::Lost(reason) = self.guard.status() {
                 return Err(Error::lost(reason));
             }
-            let (store, claim, value) = (Arc::clone(&core.store), kept.to_ref(), Arc::clone(&value));
-            match core.call(async move { store.proclaim(&claim, &value).await }).await {
+            let (store, claim, value) = (Arc::clone(&core.store), tracked.to_ref(), Arc::clone(&value));
+            match core.call(async move { store.change(&claim, Change::Proclaim(value)).await }).await {
                 Ok(Standing::Held(_)) => return Ok(()),
-                Ok(Standing::Gone(why)) => kept.ended(why),
+                Ok(Standing::Gone(why)) => tracked.ended(why),
                 Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
                 Err(error) => return Err(error),
                 Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a leader waits to lead")),
@@ -271,4 +282,8 @@ impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Observer").finish_non_exhaustive()
     }
+}
+
+fn cannot_observe(store: &dyn Store) -> Error {
+    Error::unsupported(format!("{} cannot push who leads; ask for the leader when you need it", store.capability()))
 }

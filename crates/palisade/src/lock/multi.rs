@@ -16,7 +16,7 @@ use crate::engine::release::PendingRelease;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::{AnyMode, Ends, Guard, about_to_be_lost, until_stopped};
-use crate::lease::kept::{Group, Kept};
+use crate::lease::tracked::{Group, TrackedClaim};
 use crate::lease::{LossReason, Moment, Status};
 use crate::store::{Ending, Mode, Released};
 
@@ -210,8 +210,8 @@ pub struct MultiGuard {
 
 impl MultiGuard {
     fn bind(members: Vec<Guard<AnyMode>>, now: Moment) -> MultiGuard {
-        let kept: Vec<&Arc<Kept>> = members.iter().map(|member| &member.held().kept).collect();
-        let group = Group::bind(&kept, now);
+        let tracked: Vec<&Arc<TrackedClaim>> = members.iter().map(|member| &member.held().tracked).collect();
+        let group = Group::bind(&tracked, now);
         MultiGuard { members, group }
     }
 
@@ -272,7 +272,7 @@ impl MultiGuard {
         // All are sent before the first answer is waited for. The last acquired goes first.
         let send = |member: &Guard<AnyMode>| {
             let held = member.held();
-            (member.name().to_owned(), held.core.release_tracked(&held.kept, Ending::Release))
+            (member.name().to_owned(), held.core.release_tracked(&held.tracked, Ending::Release))
         };
         let sent: Vec<(String, PendingRelease)> = self.members.iter().rev().map(send).collect();
         let mut members = Vec::with_capacity(sent.len());

@@ -178,10 +178,10 @@ impl OnceGuard {
     ///
     /// Dropped half-way, the work may or may not be recorded; the key is given back.
     pub async fn finish(self) -> Result<()> {
-        let (core, kept) = (&self.guard.held().core, &self.guard.held().kept);
+        let (core, tracked) = (&self.guard.held().core, &self.guard.held().tracked);
         let mut may_be_sealed = false;
         loop {
-            let lost = match kept.status(core.now()) {
+            let lost = match tracked.status(core.now()) {
                 Status::Lost(reason) => Some(reason),
                 Status::Held | Status::AtRisk => None,
             };
@@ -190,11 +190,11 @@ impl OnceGuard {
             {
                 return Err(Error::lost(reason));
             }
-            let (store, claim, ending) = (Arc::clone(&core.store), kept.to_ref(), Ending::Seal(self.keep));
+            let (store, claim, ending) = (Arc::clone(&core.store), tracked.to_ref(), Ending::Seal(self.keep));
             match (core.call(async move { store.release(&claim, ending).await }).await, lost) {
                 (Ok(Released::Done), _) => {
-                    kept.give_back(core.now());
-                    core.ledger.forget(kept);
+                    tracked.give_back(core.now());
+                    core.registry.forget(tracked);
                     return Ok(());
                 }
                 // Asked once more after the loss, because an earlier answer was lost: it was not sealed.

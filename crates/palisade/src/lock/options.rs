@@ -9,7 +9,7 @@ use crate::engine::held::HeldClaim;
 use crate::engine::plan::{Plan, Spin};
 use crate::error::{Error, Result};
 use crate::lease::deadline::default_stop_margin;
-use crate::lease::kept::Terms;
+use crate::lease::tracked::Terms;
 use crate::name::Name;
 use crate::store::{Capability, Kind, LeaseUnit, Mode};
 

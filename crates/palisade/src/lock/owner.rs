@@ -88,9 +88,9 @@ impl Owner {
 
 /// Refuses what would wait for itself.
 fn check_same<M: GuardMode>(options: &Options, mode: Mode, held: &Guard<M>) -> Result<()> {
-    let kept = &held.held().kept;
-    let kind = kept.claim.kind;
-    if kept.is_leaving() {
+    let tracked = &held.held().tracked;
+    let kind = tracked.claim.kind;
+    if tracked.is_leaving() {
         let message = format!("{} is just being downgraded or detached by its owner", options.name);
         return Err(Error::new(ErrorKind::Deadlock, message));
     }

@@ -2,12 +2,9 @@
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
-mod events;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod gather;
-mod mailbox;
-#[cfg(feature = "sqlite")]
-mod mailboxes;
+pub(crate) mod kit;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;

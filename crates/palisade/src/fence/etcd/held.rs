@@ -30,10 +30,10 @@ impl Held {
     ///
     /// [`Config`](crate::ErrorKind::Config) when the lock is not in etcd.
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
-        let claim = &guard.held().kept.claim;
+        let claim = &guard.held().tracked.claim;
         in_etcd(guard.held().core.capability().store)?;
         // A grant that is known to be gone has none, and then no key has its revision.
-        let end = guard.held().core.store.lock_key(claim.id).and_then(|end| ClaimId::parse(&end));
+        let end = guard.held().lock_key().and_then(|end| ClaimId::parse(&end));
         Ok(Held::new(claim.name.clone(), end.unwrap_or(claim.id), guard.fence()))
     }
 

@@ -102,7 +102,7 @@ impl FencedKeys {
     ///
     /// May be dropped at any point.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, KeyError> {
-        Ok(self.0.get(key.as_ref(), None).await?.map(|kept| kept.value))
+        Ok(self.0.get(key.as_ref(), None).await?.map(|tracked| tracked.value))
     }
 
     /// Sets a key, if this very grant holds the lock at this moment.

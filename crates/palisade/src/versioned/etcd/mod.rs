@@ -55,7 +55,7 @@ pub use error::{SwapError, UpdateError};
 
 use super::{PendingSwap, Settled, Swapped, Version, Versioned};
 use crate::error::Error;
-use crate::stores::etcd::{Kept, Link, may_be_done};
+use crate::stores::etcd::{Link, TrackedClaim, may_be_done};
 
 const TRIES: u32 = 32;
 /// How often a lost answer is asked for again by [`VersionedKeys::update`].
@@ -262,8 +262,8 @@ fn revision_of(version: Option<Version>) -> Result<i64, SwapError> {
     }
 }
 
-fn versioned(kept: Kept) -> Versioned {
-    Versioned { version: version(kept.revision), value: kept.value }
+fn versioned(tracked: TrackedClaim) -> Versioned {
+    Versioned { version: version(tracked.revision), value: tracked.value }
 }
 
 /// A random part of a time that doubles: those who met once do not meet again.

@@ -31,7 +31,7 @@ pub(crate) struct Terms {
     pub(crate) drift: Drift,
 }
 
-pub(crate) struct Kept {
+pub(crate) struct TrackedClaim {
     pub(crate) claim: Arc<Claim>,
     pub(crate) terms: Terms,
     state: Mutex<State>,
@@ -55,8 +55,14 @@ struct State {
     held_until: Moment,
     /// Since when, and why, the store could not be asked.
     trouble: Option<Trouble>,
-    /// Renewals that are on their way.
+    /// Renewals in flight.
     attempts: u8,
+    /// The waiter is to be asked for again once the renewal in flight is answered: that one may have been too early.
+    ask_pending: bool,
+    /// Pushes may be meant for an earlier attempt with the same claim: the store is asked instead.
+    doubts_pushes: bool,
+    /// A grant with little left has been renewed once before it is handed out.
+    hurried: bool,
     /// Set while the grant is turned into something else: nobody may enter it then.
     leaving: bool,
 }
@@ -85,7 +91,7 @@ pub(crate) struct Trouble {
 
 /// Several claims that are lost together.
 pub(crate) struct Group {
-    members: Vec<Weak<Kept>>,
+    members: Vec<Weak<TrackedClaim>>,
     /// Set when every member has been told of the loss of one.
     told: AtomicBool,
     /// Fires with the stop margin of the first member to end.
@@ -97,32 +103,32 @@ fn ask_at(place: &Place, now: Moment) -> Option<Moment> {
     place.ask_in.map(|left| now + left.max(Duration::from_millis(1)))
 }
 
-impl Kept {
+impl TrackedClaim {
     /// A claim that the store granted at once. If little is left of the lease, because the answer took long, it stays a waiter
     /// that asks at once: its renewal dates the grant anew.
-    pub(crate) fn granted(claim: Arc<Claim>, terms: Terms, sent: Moment, grant: Grant, now: Moment) -> Arc<Kept> {
+    pub(crate) fn granted(claim: Arc<Claim>, terms: Terms, sent: Moment, grant: Grant, now: Moment) -> Arc<TrackedClaim> {
         let deadline = Deadline::of(sent, claim.lease, grant.lease, terms.drift);
         if is_too_short(&claim, &terms, &deadline, now) {
             let place = Place { ahead: Some(0), ask_in: Some(Duration::ZERO), lease: grant.lease, holder: None };
-            return Kept::queued(claim, terms, sent, place, now);
+            return TrackedClaim::queued(claim, terms, sent, place, now);
         }
-        let kept = Kept::new(claim, terms, Stage::Held, deadline);
-        let mut state = kept.lock();
+        let tracked = TrackedClaim::new(claim, terms, Stage::Held, deadline);
+        let mut state = tracked.lock();
         state.fence = Some(grant.fence);
         state.granted = Some(deadline.length());
-        state.held_until = kept.longest_hold(now);
+        state.held_until = tracked.longest_hold(now);
         drop(state);
-        Arc::new(kept)
+        Arc::new(tracked)
     }
 
     /// A claim that the store put in line.
-    pub(crate) fn queued(claim: Arc<Claim>, terms: Terms, sent: Moment, place: Place, now: Moment) -> Arc<Kept> {
+    pub(crate) fn queued(claim: Arc<Claim>, terms: Terms, sent: Moment, place: Place, now: Moment) -> Arc<TrackedClaim> {
         let deadline = Deadline::of(sent, claim.lease, place.lease, terms.drift);
         let ask_at = ask_at(&place, now);
-        Arc::new(Kept::new(claim, terms, Stage::Waiting { place: Box::new(place), ask_at }, deadline))
+        Arc::new(TrackedClaim::new(claim, terms, Stage::Waiting { place: Box::new(place), ask_at }, deadline))
     }
 
-    fn new(claim: Arc<Claim>, terms: Terms, stage: Stage, deadline: Deadline) -> Kept {
+    fn new(claim: Arc<Claim>, terms: Terms, stage: Stage, deadline: Deadline) -> TrackedClaim {
         let mode = claim.mode;
         let state = State {
             stage,
@@ -133,9 +139,19 @@ impl Kept {
             held_until: Moment::NEVER,
             trouble: None,
             attempts: 0,
+            ask_pending: false,
+            doubts_pushes: false,
+            hurried: false,
             leaving: false,
         };
-        Kept { claim, terms, state: Mutex::new(state), changed: Notify::new(), stop: OnceLock::new(), group: OnceLock::new() }
+        TrackedClaim {
+            claim,
+            terms,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            stop: OnceLock::new(),
+            group: OnceLock::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -183,7 +199,10 @@ impl Kept {
     pub(crate) fn renew_at(&self) -> Option<Moment> {
         let state = self.lock();
         match state.stage {
-            Stage::Waiting { .. } => Some(state.deadline.renew_at()),
+            // Time alone wakes no waiter: it asks when the passing of time may have admitted it.
+            Stage::Waiting { ask_at, .. } => {
+                Some(ask_at.map_or(state.deadline.renew_at(), |at| at.min(state.deadline.renew_at())))
+            }
             Stage::Held if self.terms.auto_renew => Some(state.deadline.renew_at()),
             _ => None,
         }
@@ -222,6 +241,22 @@ impl Kept {
         begun
     }
 
+    /// Whether the waiter is to be asked for now. While a renewal is in flight it is asked for after that; while the store cannot
+    /// be reached the keeper asks by itself, at its own pace.
+    pub(crate) fn asks_now(&self) -> bool {
+        let mut state = self.lock();
+        let waits = matches!(state.stage, Stage::Waiting { .. }) && state.trouble.is_none();
+        state.ask_pending |= waits && state.attempts > 0;
+        waits && state.attempts == 0
+    }
+
+    /// The claim was sent more than once: a push may be meant for an earlier attempt.
+    #[must_use]
+    pub(crate) fn sent_again(self: Arc<Self>) -> Arc<Self> {
+        self.lock().doubts_pushes = true;
+        self
+    }
+
     /// A renewal was answered, or failed.
     pub(crate) fn end_attempt(&self) {
         let mut state = self.lock();
@@ -236,12 +271,19 @@ impl Kept {
         match (&state.stage, standing) {
             (Stage::Waiting { .. }, Standing::Waiting(place)) => {
                 state.deadline = state.deadline.or_later(self.confirmation(sent, place.lease));
-                let ask_at = ask_at(&place, now);
+                let ask_at = if std::mem::take(&mut state.ask_pending) { Some(now) } else { ask_at(&place, now) };
                 state.stage = Stage::Waiting { place: Box::new(place), ask_at };
             }
             (Stage::Waiting { .. }, Standing::Held(grant)) => {
                 let confirmed = self.confirmation(sent, grant.lease);
                 state.deadline = state.deadline.or_later(confirmed);
+                // The answer took long: one renewal more, as for a grant that comes at once.
+                if !state.hurried && is_too_short(&self.claim, &self.terms, &state.deadline, now) {
+                    state.hurried = true;
+                    let place = Place { ahead: Some(0), ask_in: None, lease: grant.lease, holder: None };
+                    state.stage = Stage::Waiting { place: Box::new(place), ask_at: Some(now) };
+                    return self.announce(state);
+                }
                 state.granted = Some(confirmed.length());
                 state.held_until = self.longest_hold(now);
                 state.fence = Some(grant.fence);
@@ -268,7 +310,7 @@ impl Kept {
     pub(crate) fn pushed(&self, fence: Fence, now: Moment) -> bool {
         let mut state = self.lock();
         let Stage::Waiting { .. } = state.stage else { return true };
-        if !self.terms.auto_renew || is_too_short(&self.claim, &self.terms, &state.deadline, now) {
+        if state.doubts_pushes || !self.terms.auto_renew || is_too_short(&self.claim, &self.terms, &state.deadline, now) {
             return false;
         }
         state.held_until = self.longest_hold(now);
@@ -321,15 +363,11 @@ impl Kept {
     pub(crate) fn give_back(&self, now: Moment) -> Option<(ClaimRef, Option<LossReason>)> {
         self.expire(now);
         let mut state = self.lock();
-        let mut claim = self.claim.to_ref(state.fence);
+        let claim = self.claim.to_ref(state.fence);
         let lost = match std::mem::replace(&mut state.stage, Stage::GivenBack) {
             Stage::GivenBack => return None,
             Stage::Lost(reason) => Some(reason),
-            Stage::Held => {
-                claim.sure_until = Some(state.deadline.valid_until());
-                None
-            }
-            Stage::Waiting { .. } | Stage::TurnedAway(_) => None,
+            Stage::Held | Stage::Waiting { .. } | Stage::TurnedAway(_) => None,
         };
         self.announce(state);
         if lost.is_some() {
@@ -394,6 +432,14 @@ impl Kept {
         Some(end.lost_at)
     }
 
+    /// The grant that the clock has ended, and the store may still have: it is not renewed any more, and nothing in the store ends
+    /// it before its session.
+    pub(crate) fn ended_by_clock(&self) -> Option<ClaimRef> {
+        let state = self.lock();
+        let ended = matches!(state.stage, Stage::Lost(LossReason::Expired | LossReason::MaxHold | LossReason::MemberLost));
+        ended.then(|| self.claim.to_ref(state.fence))
+    }
+
     /// Lets the clock end it.
     fn expire(&self, now: Moment) {
         let mut state = self.lock();
@@ -446,7 +492,7 @@ impl Kept {
         self.changed.notified()
     }
 
-    /// The token that fires with the stop margin. Look at the clock after this, with [`watch`](Kept::watch): it may be due.
+    /// The token that fires with the stop margin. Look at the clock after this, with [`watch`](TrackedClaim::watch): it may be due.
     pub(crate) fn stop_token(&self) -> CancellationToken {
         self.stop.get_or_init(CancellationToken::new).clone()
     }
@@ -468,7 +514,7 @@ fn is_too_short(claim: &Claim, terms: &Terms, deadline: &Deadline, now: Moment) 
 
 impl Group {
     /// Binds the members of a multi-lock: one lost, all lost.
-    pub(crate) fn bind(members: &[&Arc<Kept>], now: Moment) -> Arc<Group> {
+    pub(crate) fn bind(members: &[&Arc<TrackedClaim>], now: Moment) -> Arc<Group> {
         let weak = members.iter().map(|member| Arc::downgrade(member)).collect();
         let group = Arc::new(Group { members: weak, told: AtomicBool::new(false), stop: CancellationToken::new() });
         for member in members {
