@@ -28,7 +28,7 @@ pub struct Adapted {
 impl Adapted {
     /// Makes every mutex claim of this store another kind.
     pub fn over(store: Arc<dyn Store>, kind: As) -> Arc<dyn Store> {
-        if kind == As::Mutex { store } else { Arc::new(Wrapped(Adapted { store, kind })) }
+        if kind == As::Mutex { store } else { Arc::new(Wrapped(Arc::new(Adapted { store, kind }))) }
     }
 }
 

@@ -62,7 +62,7 @@ pub trait Around: Send + Sync + 'static {
 }
 
 /// The store that a wrapper makes.
-pub struct Wrapped<A>(pub A);
+pub struct Wrapped<A>(pub Arc<A>);
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]

@@ -133,7 +133,7 @@ impl Faulty {
     /// Puts faults before a store.
     pub fn over(store: Arc<dyn Store>) -> (Arc<dyn Store>, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        (Arc::new(Wrapped(Faulty { store, faults: Arc::clone(&faults) })), faults)
+        (Arc::new(Wrapped(Arc::new(Faulty { store, faults: Arc::clone(&faults) }))), faults)
     }
 }
 

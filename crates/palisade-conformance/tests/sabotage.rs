@@ -69,7 +69,7 @@ struct Shared {
 fn subject(rule: Rule) -> Subject {
     let store = MemoryStore::new(Arc::new(BootClock));
     let shared = Arc::new(Mutex::new(Shared::default()));
-    Subject::new(move || Arc::new(Wrapped(Saboteur { store: store.another(), rule, shared: Arc::clone(&shared) })))
+    Subject::new(move || Arc::new(Wrapped(Arc::new(Saboteur { store: store.another(), rule, shared: Arc::clone(&shared) }))))
 }
 
 impl Saboteur {

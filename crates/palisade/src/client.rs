@@ -268,7 +268,7 @@ impl Client {
 
     /// What this client has counted.
     pub fn stats(&self) -> Stats {
-        Stats { tracked: self.core.registry.len(), unsent_releases: self.core.unsent_releases() }
+        Stats { kept: self.core.registry.len(), unsent_releases: self.core.unsent_releases() }
     }
 }
 
@@ -277,7 +277,7 @@ impl Client {
 #[non_exhaustive]
 pub struct Stats {
     /// Claims that are renewed now, waiting and holding.
-    pub tracked: usize,
+    pub kept: usize,
     /// Releases that the store never heard of: the locks ended with their leases.
     pub unsent_releases: u64,
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::store::{
-    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Gone, Grant, Kind, Mode, Query, Released, Revoked, Standing, Store,
+    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Gone, Grant, Kind, Mode, Push, Query, Released, Revoked, Standing,
+    Store,
 };
 use palisade::{ErrorKind, Fence};
 
 use crate::{Subject, Verdict, eventually, needs};
 
-async fn granted(store: &dyn Store, claim: &Claim) -> Grant {
+async fn granted(store: &dyn Store, claim: &Arc<Claim>) -> Grant {
     match store.claim(claim).await.expect("an answer") {
         Answer::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
@@ -118,7 +119,7 @@ pub async fn a_try_leaves_nothing(subject: &Subject) -> Verdict {
     let holder = Arc::new(subject.claim("try"));
     let fence = granted(&*store, &holder).await.fence;
     let attempt = Claim { id: ClaimId::from_bits(fastrand::u128(..)), queue: false, ..(*holder).clone() };
-    let Answer::Busy(busy) = store.claim(&attempt).await.expect("an answer") else { panic!("not busy") };
+    let Answer::Busy(busy) = store.claim(&Arc::new(attempt)).await.expect("an answer") else { panic!("not busy") };
     assert_eq!(busy.holder.map(|holder| holder.owner), Some("conformance".to_owned()), "who holds it");
     assert_eq!(released(&*store, &holder.to_ref(Some(fence))).await, Released::Done);
     assert!(is_empty(&*store, &holder).await, "something is left in line");
@@ -195,13 +196,13 @@ pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
         queue: false,
         ..(*mutex).clone()
     };
-    let error = store.claim(&semaphore(3)).await.expect_err("a semaphore on a held mutex");
+    let error = store.claim(&Arc::new(semaphore(3))).await.expect_err("a semaphore on a held mutex");
     assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("mutex") && error.to_string().contains("semaphore"), "it names both: {error}");
     assert_eq!(released(&*store, &mutex.to_ref(Some(fence))).await, Released::Done);
     let three = Arc::new(semaphore(3));
     let fence = granted(&*store, &three).await.fence;
-    let error = store.claim(&semaphore(4)).await.expect_err("another limit");
+    let error = store.claim(&Arc::new(semaphore(4))).await.expect_err("another limit");
     assert!(error.to_string().contains('3') && error.to_string().contains('4'), "it names both: {error}");
     assert_eq!(released(&*store, &three.to_ref(Some(fence))).await, Released::Done);
     Verdict::Kept

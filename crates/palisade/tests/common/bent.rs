@@ -64,7 +64,7 @@ impl Bent {
     pub fn over(store: Arc<dyn Store>, capability: impl FnOnce(Capability) -> Capability) -> (Arc<dyn Store>, Arc<Bends>) {
         let bends = Arc::new(Bends::default());
         let capability = capability(*store.capability());
-        (Arc::new(Wrapped(Bent { store, capability, bends: Arc::clone(&bends) })), bends)
+        (Arc::new(Wrapped(Arc::new(Bent { store, capability, bends: Arc::clone(&bends) }))), bends)
     }
 }
 

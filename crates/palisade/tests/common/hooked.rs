@@ -119,7 +119,7 @@ fn get<T: Copy>(switch: &Mutex<Option<T>>) -> Option<T> {
 }
 
 #[async_trait]
-impl Around for Arc<Hooked> {
+impl Around for Hooked {
     fn inner(&self) -> &dyn Store {
         &self.store
     }
