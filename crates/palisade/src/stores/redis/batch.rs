@@ -6,46 +6,85 @@ use std::sync::{Arc, OnceLock};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use super::client::{Call, Called, Client, EncodeCall, Failed, Script, Server, push_count, push_text};
+use super::client::{Call, Called, EncodeCall, Failed, Script, Server, push_count, push_text};
+use super::{Locks, unwanted};
 use crate::error::Result;
+use crate::store::{Claim, ClaimId};
 use crate::stores::gather::{Carries, Gather};
 
 /// How many requests may be in flight before others wait to go together: while the server works on one, the next is made.
 const IN_FLIGHT: usize = 2;
+/// The same in a cluster, where each call goes alone.
+const IN_FLIGHT_APART: usize = 256;
 /// How many go together at most. The server serves no other request meanwhile, which is a tenth of a millisecond; a larger batch
 /// costs no less per call.
 const LARGEST: usize = 16;
 
 /// The batches of one store.
-#[derive(Default)]
-pub(super) struct Batch(OnceLock<Arc<Gather<Executor>>>);
+pub(super) struct Batch {
+    locks: Arc<Locks>,
+    /// Made at first use, inside the client's runtime.
+    batcher: OnceLock<Arc<Gather<Executor>>>,
+}
 
 impl Batch {
+    pub(super) fn of(locks: &Arc<Locks>) -> Batch {
+        Batch { locks: Arc::clone(locks), batcher: OnceLock::new() }
+    }
+
+    /// Sends a claim, unless its caller has left before it is written.
+    pub(super) async fn claim(&self, call: Arc<Call>, claim: &Claim) -> Result<Called> {
+        self.call(Request { call, needs_inbox: claim.queue, claim: Some(claim.id) }).await
+    }
+
+    pub(super) async fn release(&self, call: Arc<Call>) -> Result<Called> {
+        self.call(Request { call, needs_inbox: false, claim: None }).await
+    }
+
     /// Calls a script where its key is, with other calls at the same time. In a cluster each goes alone: their keys are in
     /// different slots, and no script may touch two of them.
-    pub(super) async fn call(&self, client: &Arc<Client>, call: Arc<Call>, needs_inbox: bool) -> Result<Called> {
-        if client.settings().is_cluster() {
-            return client.call(&call, needs_inbox).await;
-        }
-        let batcher = self.0.get_or_init(|| Gather::new(Executor(Arc::clone(client)), Handle::current(), IN_FLIGHT, LARGEST));
-        let failed = match batcher.ask(Request { call: Arc::clone(&call), needs_inbox }).await.flatten() {
-            Some(Ok(called)) => return Ok(called),
-            Some(Err(failed)) => Some(failed),
-            None => None,
+    async fn call(&self, request: Request) -> Result<Called> {
+        let (client, again) = (&self.locks.client, request.clone());
+        let batcher = self.batcher.get_or_init(|| {
+            let largest = if client.settings().is_cluster() { 1 } else { LARGEST };
+            let in_flight = if client.settings().is_cluster() { IN_FLIGHT_APART } else { IN_FLIGHT };
+            Gather::new(Executor(Arc::clone(&self.locks)), Handle::current(), in_flight, largest)
+        });
+        let failed = match batcher.ask(request).await.unwrap_or(Reply::NotReady) {
+            Reply::Called(called) => return Ok(called),
+            Reply::Failed(failed) => Some(failed),
+            Reply::NotReady => None,
+            Reply::Unwanted => return Err(unwanted()),
         };
-        Box::pin(client.call_with_recovery(&call, needs_inbox, failed)).await
+        let is_wanted = || self.locks.wants_request(&again);
+        Box::pin(client.call_with_recovery(&again.call, again.needs_inbox, failed, &is_wanted)).await
     }
 }
 
+#[derive(Clone)]
 struct Request {
     call: Arc<Call>,
     needs_inbox: bool,
+    /// Of a claim: its caller may leave before it is sent.
+    claim: Option<ClaimId>,
 }
 
-/// `None`: nothing was sent, because no server was ready.
-type Reply = Option<Result<Called, Failed>>;
+enum Reply {
+    Called(Called),
+    Failed(Failed),
+    /// Nothing was sent: no server was ready.
+    NotReady,
+    /// Nothing was sent: the caller has left.
+    Unwanted,
+}
 
-struct Executor(Arc<Client>);
+impl Locks {
+    fn wants_request(&self, request: &Request) -> bool {
+        request.claim.is_none_or(|claim| self.wants(claim))
+    }
+}
+
+struct Executor(Arc<Locks>);
 
 impl Carries for Executor {
     type Request = Request;
@@ -59,34 +98,42 @@ impl Carries for Executor {
     }
 
     async fn carry(&self, batch: Vec<Request>) -> Vec<Reply> {
-        let needs_inbox = batch.iter().any(|request| request.needs_inbox);
-        let Some(server) = batch.first().and_then(|first| self.0.ready(first.call.key(), needs_inbox)) else {
-            return batch.iter().map(|_| None).collect();
+        let wanted: Vec<bool> = batch.iter().map(|request| self.0.wants_request(request)).collect();
+        let sent: Vec<&Request> = batch.iter().zip(&wanted).filter(|(_, wanted)| **wanted).map(|(request, _)| request).collect();
+        let needs_inbox = sent.iter().any(|request| request.needs_inbox);
+        let Some(server) = sent.first().and_then(|first| self.0.client.ready(first.call.key(), needs_inbox)) else {
+            return wanted.iter().map(|wanted| if *wanted { Reply::NotReady } else { Reply::Unwanted }).collect();
         };
-        let calls = CallBatch::of(batch.iter().map(|request| request.call.as_ref()));
-        let replies = match calls {
-            Some(calls) if batch.len() > 1 => match server.call(&calls).await.and_then(|value| calls.replies(value)) {
-                Err(error) if is_refused_together(&error) => one_by_one(&server, &batch).await,
-                Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
-                Ok(replies) => replies,
-            },
-            _ => one_by_one(&server, &batch).await,
-        };
-        replies.into_iter().map(|reply| Some(called(&server, reply))).collect()
+        let mut replies = call_together(&server, &sent).await.into_iter().map(|reply| called(&server, reply));
+        wanted.iter().map(|wanted| if *wanted { replies.next().unwrap_or(Reply::NotReady) } else { Reply::Unwanted }).collect()
     }
 
     async fn carry_alone(&self, request: Request) -> Option<Reply> {
-        let server = self.0.ready(request.call.key(), request.needs_inbox)?;
+        if !self.0.wants_request(&request) {
+            return Some(Reply::Unwanted);
+        }
+        let server = self.0.client.ready(request.call.key(), request.needs_inbox)?;
         let reply = server.call(request.call.as_ref()).await;
-        Some(Some(called(&server, reply)))
+        Some(called(&server, reply))
     }
 }
 
-fn called(server: &Arc<Server>, reply: RedisResult<Value>) -> Result<Called, Failed> {
+/// The reply to each call of a batch.
+async fn call_together(server: &Server, batch: &[&Request]) -> Vec<RedisResult<Value>> {
+    let calls = (batch.len() > 1).then(|| CallBatch::of(batch.iter().map(|request| request.call.as_ref()))).flatten();
+    let Some(calls) = calls else { return one_by_one(server, batch).await };
+    match server.call(&calls).await.and_then(|value| calls.replies(value)) {
+        Err(error) if is_refused_together(&error) => one_by_one(server, batch).await,
+        Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+        Ok(replies) => replies,
+    }
+}
+
+fn called(server: &Arc<Server>, reply: RedisResult<Value>) -> Reply {
     let server = Arc::clone(server);
     match reply {
-        Ok(value) => Ok(Called { value, server, sent_again: false }),
-        Err(error) => Err(Failed { server, error }),
+        Ok(value) => Reply::Called(Called { value, server, sent_again: false }),
+        Err(error) => Reply::Failed(Failed { server, error }),
     }
 }
 
@@ -96,7 +143,7 @@ fn is_refused_together(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot))
 }
 
-async fn one_by_one(server: &Server, batch: &[Request]) -> Vec<RedisResult<Value>> {
+async fn one_by_one(server: &Server, batch: &[&Request]) -> Vec<RedisResult<Value>> {
     let mut replies = Vec::with_capacity(batch.len());
     for request in batch {
         replies.push(server.call(request.call.as_ref()).await);

@@ -2,36 +2,35 @@
 
 use std::sync::Arc;
 
-use super::{RedisStore, grant, line};
+use super::{Lines, grant, line};
 use crate::error::Result;
 use crate::store::{Answer, Claim, Ending};
 
-pub(super) async fn claim(store: &RedisStore, claim: &Claim) -> Result<Answer> {
-    let locks = &store.locks;
+pub(super) async fn claim(lines: &Lines, key: &str, claim: &Arc<Claim>) -> Result<Answer> {
+    let locks = &lines.locks;
     if claim.queue {
         // Before the claim is sent, so that no push can come before it.
-        locks.inbox.expect(claim.id);
+        locks.waiting().insert(claim.id, Arc::clone(claim));
     }
-    let answer = ask(store, claim).await;
-    if !matches!(answer, Ok(Answer::Queued(_))) {
-        locks.inbox.forget(claim.id);
+    let answer = ask(lines, key, claim).await;
+    if claim.queue && !matches!(answer, Ok(Answer::Queued(_))) {
+        locks.waiting().remove(&claim.id);
     }
     answer
 }
 
-async fn ask(store: &RedisStore, claim: &Claim) -> Result<Answer> {
-    let locks = &store.locks;
-    let key = locks.settings.key(&claim.name);
-    let call = Arc::new(line::claim(&key, claim, locks.client.inbox()));
-    let called = store.batch.call(&locks.client, call, claim.queue).await?;
+async fn ask(lines: &Lines, key: &str, claim: &Arc<Claim>) -> Result<Answer> {
+    let client = &lines.locks.client;
+    let call = Arc::new(line::claim(key, claim, client.inbox()));
+    let called = lines.batch.claim(call, claim).await?;
     match line::claim_answer(&called.value, claim)? {
         Answer::Granted(granted) => {
             if !claim.queue {
                 // The grant needs no push, but a revocation is told by one.
-                locks.client.ensure_inbox(&called.server);
+                client.ensure_inbox(&called.server);
             }
-            let undo = |fence| line::release(&key, &Arc::new(claim.clone()).to_ref(Some(fence)), Ending::Undo);
-            grant::accept_or_undo(locks, &called.server, claim, granted, undo).await
+            let undo = |fence| line::release(key, &claim.to_ref(Some(fence)), Ending::Undo);
+            grant::accept_or_undo(&lines.locks, &called.server, claim, granted, undo).await
         }
         other => Ok(other),
     }

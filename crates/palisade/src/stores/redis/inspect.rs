@@ -39,7 +39,9 @@ pub(super) async fn list(locks: &Arc<Locks>, prefix: &str, after: Option<&str>) 
     // A set: SCAN may return a key twice.
     let named: BTreeSet<(Name, String)> = keys.into_iter().filter_map(|key| Some((settings.name(&key)?, key))).collect();
     let named: Vec<(Name, String)> = named.into_iter().filter(|(name, _)| name.as_str().starts_with(prefix)).collect();
-    let shown = client.call_all(named.iter().map(|(_, key)| line::show(key)).collect(), Purpose::Requests, false).await;
+    let limit = client.settings().request_timeout;
+    let shown = named.iter().map(|(_, key)| (line::show(key), limit)).collect();
+    let shown = client.call_all(shown, Purpose::Requests, false).await;
     let mut lines = Vec::with_capacity(named.len());
     for ((name, _), value) in named.iter().zip(shown) {
         lines.extend(line::view(&value?, name)?);

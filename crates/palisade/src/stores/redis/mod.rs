@@ -44,64 +44,31 @@ mod simple;
 mod tests;
 mod wait;
 
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 
 use self::batch::Batch;
 use self::client::{Call, Called, Client};
+use self::release_replay::ReleaseReplay;
 use self::rollback::Rollback;
 pub(crate) use self::settings::line_key;
-use self::settings::{Format, NAME_LIMIT, Settings};
+use self::settings::{Format, Settings};
 pub use self::simple::CAPABILITY as SIMPLE;
-use self::wait::Inbox;
-use crate::error::Result;
-use crate::fence::Fence;
-use crate::name::Name;
-use crate::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Holder, LeaseUnit, Order, Page,
-    Query, Released, Revoked, Standing, Store, Wakes, Woken,
-};
+use self::simple::Keyspace;
+use crate::error::{Error, Result};
+use crate::store::{ByClaim, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Page, Query, Standing, Store};
+use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
 
 /// What the format `palisade` can do.
-pub const CAPABILITY: Capability = Capability {
-    store: "redis",
-    format: "palisade",
-    durability: Durability::Server,
-    order: Order::Fifo,
-    wakes: Wakes::Push,
-    fence: FenceSource::CounterAndClock,
-    lease_unit: LeaseUnit::Claim,
-    min_lease: Duration::from_millis(100),
-    max_lease: Duration::from_secs(24 * 3600),
-    rwlock: true,
-    semaphore: true,
-    mutex_is_write_side: true,
-    downgrade: true,
-    min_hold: true,
-    once_per: true,
-    once: true,
-    proclaim: true,
-    observe: false,
-    detach: Detach::Anywhere,
-    list: true,
-    waiters_known: true,
-    short_waits: true,
-    revoke: true,
-    revoke_pushed: true,
-    name_limit: NAME_LIMIT,
-    renew_batch: 1024,
-    claim_blocks: false,
-};
+pub const CAPABILITY: Capability = Capability { store: "redis", format: "palisade", ..Capability::LINE };
 
 /// Opens a URL of Redis. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let locks = Locks::open(url)?;
     Ok(match locks.settings.format {
-        Format::Palisade => Arc::new(RedisStore { locks, batch: Arc::default() }),
+        Format::Palisade => Arc::new(LineStore(Lines { batch: Batch::of(&locks), locks })),
         Format::Simple => Arc::new(simple::SimpleStore(locks)),
     })
 }
@@ -110,94 +77,98 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
 struct Locks {
     settings: Settings,
     client: Arc<Client>,
-    inbox: Arc<Inbox>,
+    /// Our own client, to push to.
+    handle: OnceLock<ClientHandle>,
+    /// The claims that may be in line: a push names only the id.
+    waiting: Mutex<ByClaim<Arc<Claim>>>,
     rollback: Rollback,
+    release_replay: ReleaseReplay,
+    /// For the format `simple`.
+    keyspace: Arc<Keyspace>,
 }
 
 impl Locks {
     fn open(url: StoreUrl) -> Result<Arc<Locks>> {
         let (settings, client) = Settings::read(url)?;
-        let inbox = Arc::new(Inbox::default());
         // A random channel: no other client can guess it.
-        let channel = settings.inbox(&ClaimId::random()?.reveal());
-        let client = Client::new(client, channel, Arc::clone(&inbox) as _);
-        Ok(Arc::new(Locks { settings, client, inbox, rollback: Rollback::default() }))
+        let inbox = settings.inbox(&ClaimId::random()?.reveal());
+        Ok(Arc::new_cyclic(|locks| Locks {
+            settings,
+            client: Client::new(client, inbox, Arc::new(wait::Inbox::of(locks))),
+            handle: OnceLock::new(),
+            waiting: Mutex::default(),
+            rollback: Rollback::default(),
+            release_replay: ReleaseReplay::default(),
+            keyspace: Arc::default(),
+        }))
+    }
+
+    fn attach(&self, client: ClientHandle) {
+        // Told once.
+        let _ = self.handle.set(client);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, ByClaim<Arc<Claim>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a claim is still to be sent. Its caller may have left while it waited for a connection, or for its turn.
+    fn wants(&self, claim: ClaimId) -> bool {
+        self.handle.get().is_none_or(|client| client.wants(claim))
     }
 
     /// Calls a script after which nothing is pushed to us.
     async fn call(&self, call: &Call) -> Result<Called> {
         self.client.call(call, false).await
     }
+}
 
-    /// Which server has a name, as far as is known: claims of different servers are renewed apart.
-    fn part(&self, name: &Name) -> u64 {
-        let mut hasher = std::hash::DefaultHasher::new();
-        self.client.last_known_server(&self.settings.key(name)).hash(&mut hasher);
-        hasher.finish()
-    }
+/// The error of a claim whose caller has left before it was sent.
+fn unwanted() -> Error {
+    Error::unavailable("the caller has left before the claim was sent").with_nothing_sent()
 }
 
 /// The lines in Redis, for one client.
-#[derive(Clone)]
-struct RedisStore {
+struct Lines {
     locks: Arc<Locks>,
-    batch: Arc<Batch>,
+    batch: Batch,
 }
 
 #[async_trait]
-impl Store for RedisStore {
+impl LineBackend for Lines {
     fn capability(&self) -> &Capability {
         &CAPABILITY
     }
 
-    fn part(&self, name: &Name) -> u64 {
-        self.locks.part(name)
+    fn attach(&self, client: ClientHandle) {
+        self.locks.attach(client);
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
-        claim::claim(self, claim).await
-    }
-
-    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        let page = inspect::show(&self.locks, &claim.name).await?;
-        Ok(page.lines.into_iter().flat_map(|line| line.holders).next())
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        wait::wake(&self.locks, claim).await
+    async fn apply(&self, event: Event) -> Result<Effect> {
+        let key = self.locks.settings.key(event.name());
+        Ok(match event {
+            Event::Claim(claim) => Effect::Answered(claim::claim(self, &key, &claim).await?),
+            Event::Release(claim, ending) => Effect::Released(release::release(self, &key, &claim, ending).await?),
+            Event::Change(claim, to) => {
+                let call = match to {
+                    Change::Detach => line::renew(&key, &claim, self.locks.client.inbox()),
+                    Change::Downgrade => line::downgrade(&key, &claim),
+                    Change::Proclaim(value) => line::proclaim(&key, &claim, &value),
+                };
+                Effect::Stands(line::standing(&self.locks.call(&call).await?.value, &claim.claim)?)
+            }
+            Event::Revoke(_, fence) => Effect::Revoked(line::revoked(&self.locks.call(&line::revoke(&key, fence)).await?.value)?),
+        })
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         renew::renew(&self.locks, claims).await
     }
 
-    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        release::release(self, claim, ending).await
-    }
-
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        let called = self.locks.call(&line::downgrade(&self.locks.settings.key(&claim.claim.name), claim)).await?;
-        line::standing(&called.value, &claim.claim)
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        let called = self.locks.call(&line::proclaim(&self.locks.settings.key(&claim.claim.name), claim, value)).await?;
-        line::standing(&called.value, &claim.claim)
-    }
-
-    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        let called = self.locks.call(&line::revoke(&self.locks.settings.key(name), fence)).await?;
-        line::revoked(&called.value)
-    }
-
     async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
-            Query::Show(name) => inspect::show(&self.locks, name).await,
+            Query::Show(name) | Query::Leader(name) => inspect::show(&self.locks, name).await,
             Query::List { prefix, after } => inspect::list(&self.locks, prefix, after.as_deref()).await,
         }
-    }
-
-    async fn event(&self) -> Event {
-        self.locks.inbox.next_event().await
     }
 }

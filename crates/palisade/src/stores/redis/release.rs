@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{RedisStore, line};
+use super::{Lines, line};
 use crate::error::Result;
 use crate::store::{ClaimRef, Ending, Released};
 
-pub(super) async fn release(store: &RedisStore, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-    let locks = &store.locks;
-    locks.inbox.ended(claim);
-    let call = Arc::new(line::release(&locks.settings.key(&claim.claim.name), claim, ending));
-    let called = store.batch.call(&locks.client, Arc::clone(&call), false).await?;
-    locks.inbox.release_replay.keep(call);
+pub(super) async fn release(lines: &Lines, key: &str, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+    lines.locks.stopped_waiting(claim);
+    let call = Arc::new(line::release(key, claim, ending));
+    let called = lines.batch.release(Arc::clone(&call)).await?;
+    lines.locks.release_replay.keep(call);
     Ok(unless_sent_again(line::released(&called.value)?, called.sent_again))
 }
 

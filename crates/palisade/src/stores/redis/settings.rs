@@ -23,7 +23,7 @@ pub(super) struct Settings {
 }
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be read back.
-pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
+const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
 /// The version of the format `palisade`.
 const VERSION: &str = "1:";

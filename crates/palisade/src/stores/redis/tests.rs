@@ -1,13 +1,14 @@
 //! Properties that no user can see from outside.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade_testkit::redis::Redis;
 
 use super::client::{Address, Purpose, Server};
 use super::{Locks, line};
-use crate::store::{Claim, ClaimId, Standing};
+use crate::store::{Claim, ClaimId, ClientHandle, Listener, Push, Standing};
 use crate::url::StoreUrl;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -38,7 +39,7 @@ async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
     hangs.pause();
     client.ensure_inbox(&on_hanging);
     let renewal = line::renew(&key, &claim.to_ref(None), client.inbox());
-    let renewed = tokio::time::timeout(LONG, client.call_all(vec![renewal], Purpose::Renewals, true)).await;
+    let renewed = tokio::time::timeout(LONG, client.call_all(vec![(renewal, LONG)], Purpose::Renewals, true)).await;
     assert!(!client.is_subscribed(), "the inbox is being opened on a server that does not answer");
     hangs.resume();
     let answer = renewed.expect("the renewal waits for a server that it does not need").pop().unwrap().unwrap();
@@ -49,23 +50,44 @@ async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
 async fn nothing_is_kept_of_keyspace_waiters_that_left() {
     let server = Redis::start();
     let locks = locks_of(&server.url());
-    let (keyspace, on) = (&locks.inbox.keyspace, server_of(&locks, &server).await);
+    let (wanted, handle) = wanted_claims();
+    locks.attach(handle);
+    let (keyspace, on) = (&locks.keyspace, server_of(&locks, &server).await);
     let channel = locks.settings.keyspace("theirs");
     let subscribed = || server.call(&["PUBSUB", "CHANNELS"]).text().contains("theirs");
-    let first = ClaimId::random().unwrap();
-    keyspace.freed(&channel, &on, first).await.expect("subscribed, so it may have changed");
-    assert!(subscribed());
-    for _ in 0..100 {
-        let claim = ClaimId::random().unwrap();
-        keyspace.busy(&channel, claim, keyspace.changes(&channel).expect("it is watched"));
-        let waiting = tokio::time::timeout(Duration::from_millis(1), keyspace.freed(&channel, &on, claim)).await;
-        assert!(waiting.is_err(), "the key was not deleted");
+    keyspace.busy(&channel, &on, ClaimId::random().unwrap(), None, &locks);
+    // Asked for again as soon as it is subscribed.
+    while keyspace.waiting(&channel) != Some(0) {
+        tokio::task::yield_now().await;
     }
-    assert_eq!(keyspace.kept(&channel), Some(0), "each took what was known of it along");
-    keyspace.sweep().await;
-    keyspace.sweep().await;
-    assert_eq!(keyspace.kept(&channel), None);
+    assert!(subscribed());
+    let claims: Vec<ClaimId> = (0..100).map(|_| ClaimId::random().unwrap()).collect();
+    wanted.lock().unwrap().extend(&claims);
+    for claim in &claims {
+        keyspace.busy(&channel, &on, *claim, keyspace.changes(&channel), &locks);
+    }
+    keyspace.sweep(&locks).await;
+    assert_eq!(keyspace.waiting(&channel), Some(100), "they are wanted");
+    wanted.lock().unwrap().clear();
+    keyspace.sweep(&locks).await;
+    keyspace.sweep(&locks).await;
+    assert_eq!(keyspace.waiting(&channel), None);
     assert!(!subscribed());
+}
+
+/// A client that wants just these claims.
+fn wanted_claims() -> (Arc<Mutex<HashSet<ClaimId>>>, ClientHandle) {
+    struct Wants(Arc<Mutex<HashSet<ClaimId>>>);
+    impl Listener for Wants {
+        fn hear(&self, _: Push) {}
+
+        fn wants(&self, claim: ClaimId) -> bool {
+            self.0.lock().unwrap().contains(&claim)
+        }
+    }
+    let wanted = Arc::default();
+    let handle = ClientHandle::new(tokio::runtime::Handle::current(), Arc::new(Wants(Arc::clone(&wanted))));
+    (wanted, handle)
 }
 
 #[tokio::test]

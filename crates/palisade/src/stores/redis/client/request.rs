@@ -48,7 +48,7 @@ impl Client {
             None => None,
         };
         // Boxed: the future of nearly every call needs no room for it.
-        Box::pin(self.call_with_recovery(call, needs_inbox, failed)).await
+        Box::pin(self.call_with_recovery(call, needs_inbox, failed, &|| true)).await
     }
 
     /// The server of a key, if nothing has to be opened or found for it.
@@ -57,12 +57,13 @@ impl Client {
         (!needs_inbox || self.is_subscribed()).then_some(server)
     }
 
-    /// Calls a script for which no server was ready, or whose first attempt has failed.
+    /// Calls a script for which no server was ready, or whose first attempt has failed. Nothing is sent once `is_wanted` says no.
     pub(crate) async fn call_with_recovery(
         self: &Arc<Self>,
         call: &Call,
         needs_inbox: bool,
         failed: Option<Failed>,
+        is_wanted: &(dyn Fn() -> bool + Send + Sync),
     ) -> Result<Called> {
         let mut attempts = Attempts {
             client: self,
@@ -83,6 +84,9 @@ impl Client {
                         Ok(server) => server,
                         Err(error) => return Err(if attempts.sent { error } else { error.with_nothing_sent() }),
                     };
+                    if !attempts.sent && !is_wanted() {
+                        return Err(Error::unavailable("the caller has left before the request was sent").with_nothing_sent());
+                    }
                     attempts.sent = true;
                     let reply = if asking { server.call_asking(call).await } else { server.call(call).await };
                     match reply {
@@ -96,25 +100,39 @@ impl Client {
     }
 
     /// Calls many scripts, those of one server in one pipeline, all servers at the same time. Each has its own reply, in the same
-    /// order. `pushes`: whether a server may push something after it.
-    pub(crate) async fn call_all(self: &Arc<Self>, calls: Vec<Call>, purpose: Purpose, pushes: bool) -> Vec<Result<Value>> {
+    /// order, within the shortest of the limits of its server's calls. `pushes`: whether a server may push something after it.
+    pub(crate) async fn call_all(
+        self: &Arc<Self>,
+        calls: Vec<(Call, Duration)>,
+        purpose: Purpose,
+        pushes: bool,
+    ) -> Vec<Result<Value>> {
         let unanswered = || Err(Error::protocol("the server answered fewer requests than it was sent"));
         let mut replies: Vec<Result<Value>> = calls.iter().map(|_| unanswered()).collect();
-        let mut by_server: HashMap<Address, (Vec<usize>, Vec<Call>)> = HashMap::new();
-        for (place, call) in calls.into_iter().enumerate() {
+        let mut by_server: HashMap<Address, Share> = HashMap::new();
+        for (place, (call, limit)) in calls.into_iter().enumerate() {
             match self.topology.find(self, call.key()).await {
                 Ok(address) => {
-                    let (places, calls) = by_server.entry(address).or_default();
-                    places.push(place);
-                    calls.push(call);
+                    let share = by_server.entry(address).or_default();
+                    share.limit = share.limit.map_or(Some(limit), |shortest| Some(shortest.min(limit)));
+                    share.places.push(place);
+                    share.calls.push(call);
                 }
                 Err(error) => replies[place] = Err(error),
             }
         }
         let mut pipelines = JoinSet::new();
-        for (address, (places, calls)) in by_server {
+        for (address, Share { places, calls, limit }) in by_server {
             let client = Arc::clone(self);
-            pipelines.spawn(async move { (places, client.pipeline(&address, calls, purpose, pushes).await) });
+            pipelines.spawn(async move {
+                let replies = client.pipeline(&address, &calls, purpose, pushes);
+                let late = |_| {
+                    let late = Error::unavailable(format!("{address} does not answer in time"));
+                    calls.iter().map(|_| Err(late.clone())).collect()
+                };
+                let replies = tokio::time::timeout(limit.unwrap_or_default(), replies).await.unwrap_or_else(late);
+                (places, replies)
+            });
         }
         while let Some(done) = pipelines.join_next().await {
             let Ok((places, values)) = done else { continue };
@@ -125,14 +143,8 @@ impl Client {
         replies
     }
 
-    async fn pipeline(
-        self: &Arc<Self>,
-        address: &Address,
-        calls: Vec<Call>,
-        purpose: Purpose,
-        pushes: bool,
-    ) -> Vec<Result<Value>> {
-        let values = match self.try_pipeline(address, &calls, purpose, pushes).await {
+    async fn pipeline(self: &Arc<Self>, address: &Address, calls: &[Call], purpose: Purpose, pushes: bool) -> Vec<Result<Value>> {
+        let values = match self.try_pipeline(address, calls, purpose, pushes).await {
             Ok(values) => values,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -195,16 +207,19 @@ impl Client {
         Ok(self.replicas_for(server) == 0)
     }
 
-    /// The server that had a key when we last looked: tells parts of the keys apart, and may be wrong.
-    pub(crate) fn last_known_server(&self, key: &str) -> Option<Address> {
-        self.topology.last_known(key)
-    }
-
     /// Every primary.
     pub(crate) async fn primaries(self: &Arc<Self>) -> Result<Vec<Address>> {
         self.topology.ensure_known(self).await?;
         Ok(self.topology.primaries())
     }
+}
+
+/// The calls of one server, with their places among all.
+#[derive(Default)]
+struct Share {
+    places: Vec<usize>,
+    calls: Vec<Call>,
+    limit: Option<Duration>,
 }
 
 /// The attempts of one call.

@@ -1,15 +1,12 @@
 //! Keyspace events: a server that is configured so tells of the end of a peer's lock.
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::pin::pin;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
+use super::super::Locks;
 use super::super::client::Server;
 use crate::store::ClaimId;
 
@@ -26,13 +23,11 @@ pub(in crate::stores::redis) struct Keyspace {
 
 struct Watched {
     server: Arc<Server>,
-    changed: Arc<Notify>,
     /// How often the server told that the key is free.
     changes: u64,
-    /// The value of `changes` when each busy claim was last sent: a change since then is not to be waited for.
-    asked: HashMap<ClaimId, u64>,
-    watchers: usize,
-    /// Whether no claim has waited since the last sweep.
+    /// The claims to be asked for again at the next change.
+    waiting: HashSet<ClaimId>,
+    /// Whether no claim waited at the last sweep.
     idle: bool,
 }
 
@@ -46,106 +41,66 @@ impl Keyspace {
         self.lock().get(channel).filter(|watched| !watched.server.is_closed()).map(|watched| watched.changes)
     }
 
-    /// A claim was sent when the count was this, and found the key taken.
-    pub(in crate::stores::redis) fn busy(&self, channel: &str, claim: ClaimId, changes: u64) {
-        if let Some(watched) = self.lock().get_mut(channel) {
-            watched.asked.insert(claim, changes);
-        }
-    }
-
-    /// Waits until the key may be free. Returns at once when it had to be subscribed, since it may have changed before; `None`
-    /// when it cannot be watched.
-    pub(in crate::stores::redis) async fn freed(
-        self: &Arc<Self>,
+    /// A claim was sent when the count was this, and found the key taken: it is asked for again when the key is free.
+    pub(in crate::stores::redis) fn busy(
+        &self,
         channel: &str,
         server: &Arc<Server>,
         claim: ClaimId,
-    ) -> Option<()> {
-        let known = self.lock().get(channel).is_some_and(|watched| !watched.server.is_closed());
-        if !known {
-            server.subscribe(channel).await.ok()?;
-            let mut keys = self.lock();
-            let fresh = Watched {
-                server: Arc::clone(server),
-                changed: Arc::default(),
-                changes: 0,
-                asked: HashMap::new(),
-                watchers: 0,
-                idle: false,
-            };
-            let watched = keys.entry(channel.to_owned()).or_insert(fresh);
-            watched.server = Arc::clone(server);
-            watched.idle = false;
-            drop(keys);
-            self.sweep_from_now_on();
-            return Some(());
-        }
-        let _watching = Watching::begin(self, channel, claim)?;
-        loop {
-            let changed = self.lock().get(channel).map(|watched| Arc::clone(&watched.changed))?;
-            let mut changed = pin!(changed.notified());
-            changed.as_mut().enable();
-            {
-                let keys = self.lock();
-                let watched = keys.get(channel)?;
-                if watched.asked.get(&claim).is_none_or(|asked| *asked != watched.changes) {
-                    return Some(());
+        changes: Option<u64>,
+        locks: &Arc<Locks>,
+    ) {
+        let mut keys = self.lock();
+        match keys.get_mut(channel) {
+            Some(watched) if !watched.server.is_closed() => {
+                watched.idle = false;
+                if changes.is_some_and(|changes| changes == watched.changes) {
+                    watched.waiting.insert(claim);
+                } else {
+                    drop(keys);
+                    locks.ask_again([claim]);
                 }
             }
-            tokio::select! {
-                () = changed => {}
-                _ = server.ended() => return None,
+            _ => {
+                let waiting = HashSet::from([claim]);
+                keys.insert(channel.to_owned(), Watched { server: Arc::clone(server), changes: 0, waiting, idle: false });
+                drop(keys);
+                tokio::spawn(subscribe(channel.to_owned(), Arc::clone(server), Arc::clone(locks)));
             }
         }
     }
 
-    /// A message came: one that ends a lock wakes all that wait for it.
-    pub(in crate::stores::redis) fn changed(&self, channel: &[u8], event: &[u8]) {
+    /// A message came: one that ends a lock wakes all claims that wait for it.
+    pub(in crate::stores::redis) fn changed(&self, channel: &[u8], event: &[u8], locks: &Locks) {
         let Ok(channel) = std::str::from_utf8(channel) else { return };
-        if !matches!(event, b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from") {
-            return;
+        if matches!(event, b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from") {
+            self.wake(channel, locks);
         }
-        if let Some(watched) = self.lock().get_mut(channel) {
+    }
+
+    fn wake(&self, channel: &str, locks: &Locks) {
+        let woken = self.lock().get_mut(channel).map(|watched| {
             watched.changes += 1;
-            watched.changed.notify_waiters();
-        }
-    }
-
-    /// Of how many claims something is kept for a channel; `None` when it is not watched.
-    #[cfg(test)]
-    pub(in crate::stores::redis) fn kept(&self, channel: &str) -> Option<usize> {
-        self.lock().get(channel).map(|watched| watched.asked.len())
-    }
-
-    /// Starts the task that sweeps, unless it runs. It ends when no key is watched.
-    fn sweep_from_now_on(self: &Arc<Self>) {
-        if self.sweeping.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let keyspace = Arc::downgrade(self);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(SWEEP).await;
-                let Some(keyspace) = keyspace.upgrade() else { return };
-                keyspace.sweep().await;
-                let keys = keyspace.lock();
-                if keys.is_empty() {
-                    // Under the lock: a subscription made later starts another task.
-                    keyspace.sweeping.store(false, Ordering::Release);
-                    return;
-                }
-            }
+            std::mem::take(&mut watched.waiting)
         });
+        locks.ask_again(woken.unwrap_or_default());
+    }
+
+    /// How many claims wait for a channel; `None` when it is not watched.
+    #[cfg(test)]
+    pub(in crate::stores::redis) fn waiting(&self, channel: &str) -> Option<usize> {
+        self.lock().get(channel).map(|watched| watched.waiting.len())
     }
 
     /// Ends the subscriptions that no claim has waited for since the last sweep.
-    pub(in crate::stores::redis) async fn sweep(&self) {
+    pub(in crate::stores::redis) async fn sweep(&self, locks: &Locks) {
         let mut leaving = Vec::new();
         self.lock().retain(|channel, watched| {
             if watched.server.is_closed() {
                 return false;
             }
-            if watched.watchers > 0 || !std::mem::replace(&mut watched.idle, true) {
+            watched.waiting.retain(|claim| locks.wants(*claim));
+            if !watched.waiting.is_empty() || !std::mem::replace(&mut watched.idle, true) {
                 return true;
             }
             let (server, channel) = (Arc::clone(&watched.server), channel.clone());
@@ -159,31 +114,45 @@ impl Keyspace {
             let _ = leave.await;
         }
     }
-}
 
-/// Counts a waiter for as long as it waits.
-struct Watching<'a> {
-    keyspace: &'a Keyspace,
-    channel: &'a str,
-    claim: ClaimId,
-}
-
-impl<'a> Watching<'a> {
-    fn begin(keyspace: &'a Keyspace, channel: &'a str, claim: ClaimId) -> Option<Watching<'a>> {
-        let mut keys = keyspace.lock();
-        let watched = keys.get_mut(channel)?;
-        watched.watchers += 1;
-        watched.idle = false;
-        Some(Watching { keyspace, channel, claim })
+    /// Starts the task that sweeps, unless it runs. It ends when no key is watched.
+    fn sweep_from_now_on(&self, locks: &Arc<Locks>) {
+        if self.sweeping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let locks = Arc::downgrade(locks);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SWEEP).await;
+                let Some(locks) = locks.upgrade() else { return };
+                locks.keyspace.sweep(&locks).await;
+                let keys = locks.keyspace.lock();
+                if keys.is_empty() {
+                    // Under the lock: a subscription made later starts another task.
+                    locks.keyspace.sweeping.store(false, Ordering::Release);
+                    return;
+                }
+            }
+        });
     }
 }
 
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        if let Some(watched) = self.keyspace.lock().get_mut(self.channel) {
-            watched.watchers = watched.watchers.saturating_sub(1);
-            // Until it is busy again nothing is kept of it.
-            watched.asked.remove(&self.claim);
+/// Subscribes to a key. It may have been freed before, so all claims that wait for it are asked for again.
+async fn subscribe(channel: String, server: Arc<Server>, locks: Arc<Locks>) {
+    match server.subscribe(&channel).await {
+        Ok(()) => locks.keyspace.sweep_from_now_on(&locks),
+        Err(error) => {
+            tracing::debug!(%error, "a key cannot be watched");
+            locks.keyspace.lock().remove(&channel);
+        }
+    }
+    locks.keyspace.wake(&channel, &locks);
+}
+
+impl Locks {
+    fn ask_again(&self, claims: impl IntoIterator<Item = ClaimId>) {
+        if let Some(client) = self.handle.get() {
+            claims.into_iter().for_each(|claim| client.ask_again(claim));
         }
     }
 }

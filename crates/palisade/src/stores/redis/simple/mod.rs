@@ -19,46 +19,17 @@ use self::token::{Token, read_fence};
 use super::client::{Call, Purpose, Script};
 use super::failure::unreadable;
 use super::release::unless_sent_again;
-use super::settings::NAME_LIMIT;
-use super::{Locks, grant};
+use super::{Locks, grant, renew};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Gone, Grant, Kind, Lease,
-    LeaseUnit, LineView, Mode, Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
+    Answer, Busy, Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Kind, Lease, LineView, Mode, Page, Query,
+    Released, Revoked, Standing, Store,
 };
 
 /// What the format `simple` can do.
-pub const CAPABILITY: Capability = Capability {
-    store: "redis",
-    format: "simple",
-    durability: Durability::Server,
-    order: Order::None,
-    wakes: Wakes::Poll,
-    fence: FenceSource::CounterAndClock,
-    lease_unit: LeaseUnit::Claim,
-    min_lease: Duration::from_millis(100),
-    max_lease: Duration::from_secs(24 * 3600),
-    rwlock: false,
-    semaphore: false,
-    mutex_is_write_side: true,
-    downgrade: false,
-    min_hold: false,
-    once_per: false,
-    once: false,
-    proclaim: false,
-    observe: false,
-    detach: Detach::Anywhere,
-    list: false,
-    waiters_known: false,
-    short_waits: true,
-    revoke: true,
-    revoke_pushed: false,
-    name_limit: NAME_LIMIT,
-    renew_batch: 1024,
-    claim_blocks: false,
-};
+pub const CAPABILITY: Capability = Capability { store: "redis", format: "simple", ..Capability::TOKEN };
 
 static CLAIM: Script = Script::new(include_str!("claim.lua"));
 static RENEW: Script = Script::new(include_str!("renew.lua"));
@@ -90,7 +61,7 @@ impl SimpleStore {
     }
 
     fn renew_call(&self, claim: &ClaimRef) -> Call {
-        let ClaimRef { claim, fence, .. } = claim;
+        let ClaimRef { claim, fence } = claim;
         self.call(&RENEW, &claim.name).text(&claim.id.reveal()).text(&digits(*fence)).number(millis(claim.lease))
     }
 }
@@ -109,13 +80,13 @@ impl Store for SimpleStore {
         &CAPABILITY
     }
 
-    fn part(&self, name: &Name) -> u64 {
-        self.0.part(name)
+    fn attach(&self, client: ClientHandle) {
+        self.0.attach(client);
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         check(claim)?;
-        let (client, keyspace) = (&self.0.client, &self.0.inbox.keyspace);
+        let (client, keyspace) = (&self.0.client, &self.0.keyspace);
         let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
         if let Some(reason) = &claim.reason {
             owner.push('.');
@@ -124,7 +95,10 @@ impl Store for SimpleStore {
         let call = self.call(&CLAIM, &claim.name).text(&claim.id.reveal()).number(millis(claim.lease)).text(&owner);
         let channel = self.0.settings.keyspace(call.key());
         let changes = keyspace.changes(&channel);
-        let called = client.call(&call, false).await?;
+        let called = match client.ready(call.key(), false) {
+            Some(_) => client.call(&call, false).await?,
+            None => client.call_with_recovery(&call, false, None, &|| self.0.wants(claim.id)).await?,
+        };
         let (token, left) = match &called.value {
             Value::BulkString(digits) => {
                 let fence = read_fence(digits).ok_or_else(unreadable)?;
@@ -137,35 +111,17 @@ impl Store for SimpleStore {
             },
             _ => return Err(unreadable()),
         };
-        if claim.queue
-            && let Some(changes) = changes
-        {
-            keyspace.busy(&channel, claim.id, changes);
-        }
         let woken = claim.queue && called.server.notifies_of_keys().await;
+        if woken {
+            keyspace.busy(&channel, &called.server, claim.id, changes, &self.0);
+        }
         let left = u64::try_from(left).ok().map(Duration::from_millis);
         let holder = Some(token.holder(left));
         Ok(Answer::Busy(Busy { holder, ask_in: left, too_soon: false, woken }))
     }
 
-    async fn wake(&self, claim: &Claim) -> Woken {
-        let key = self.0.settings.key(&claim.name);
-        let freed = async {
-            let server = self.0.client.ready(&key, false)?;
-            if !server.notifies_of_keys().await {
-                return None;
-            }
-            self.0.inbox.keyspace.freed(&self.0.settings.keyspace(&key), &server, claim.id).await
-        };
-        match freed.await {
-            Some(()) => Woken::Ask,
-            // The core asks by the clock.
-            None => std::future::pending().await,
-        }
-    }
-
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        let calls = claims.iter().map(|claim| self.renew_call(claim)).collect();
+        let calls = claims.iter().map(|claim| (self.renew_call(claim), renew::limit(claim))).collect();
         let answers = self.0.client.call_all(calls, Purpose::Renewals, false).await;
         let standing = |(claim, answer): (&ClaimRef, Result<Value>)| match answer? {
             Value::BulkString(token) => {
@@ -186,7 +142,7 @@ impl Store for SimpleStore {
         }
         let call = self.release_call(&claim.claim, claim.fence);
         let called = self.0.call(&call).await?;
-        self.0.inbox.release_replay.keep(Arc::new(call));
+        self.0.release_replay.keep(Arc::new(call));
         match called.value {
             Value::Int(1) => Ok(Released::Done),
             Value::Int(0) => Ok(unless_sent_again(Released::AlreadyLost, called.sent_again)),
@@ -205,7 +161,7 @@ impl Store for SimpleStore {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let Query::Show(name) = query else {
+        let (Query::Show(name) | Query::Leader(name)) = query else {
             return Err(Error::unsupported(
                 "the format simple of redis: cannot tell locks from other keys; show one by its name",
             ));
@@ -228,10 +184,6 @@ impl Store for SimpleStore {
             _ => return Err(unreadable()),
         };
         Ok(Page { lines, next: None })
-    }
-
-    async fn event(&self) -> Event {
-        self.0.inbox.next_event().await
     }
 }
 

@@ -55,11 +55,6 @@ impl Topology {
         if map.stale { None } else { map.place(key) }
     }
 
-    /// The server that had a key when we last looked: tells parts of the keys apart, and may be wrong.
-    pub(super) fn last_known(&self, key: &str) -> Option<Address> {
-        self.lock().place(key)
-    }
-
     /// Every primary that is known.
     pub(super) fn primaries(&self) -> Vec<Address> {
         let map = self.lock();

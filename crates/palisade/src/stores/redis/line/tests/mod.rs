@@ -132,5 +132,5 @@ impl Client {
 }
 
 fn known(claim: &Claim, fence: Option<Fence>) -> ClaimRef {
-    ClaimRef { claim: Arc::new(claim.clone()), fence, sure_until: None }
+    ClaimRef { claim: Arc::new(claim.clone()), fence }
 }
