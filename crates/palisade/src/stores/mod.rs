@@ -8,8 +8,6 @@ pub(crate) mod kit;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
-mod runtimes;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper-tls"))]
