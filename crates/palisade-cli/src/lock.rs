@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use palisade::store::Holder;
 use palisade::{
-    AnyMode, Client, Election, Error, ErrorKind, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore, show_duration,
+    AnyMode, Client, Election, Error, ErrorKind, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore, WaitLimit, show_duration,
 };
 
 use crate::args::{HoldArgs, ModeArgs};
@@ -118,26 +118,19 @@ impl Lock {
 
     /// Waits in line as the flags say.
     pub(crate) async fn acquire(&self, args: &HoldArgs) -> Result<Acquired, Error> {
-        let wait = if args.once { Some(Duration::ZERO) } else { args.wait };
-        let held = match (self, wait) {
-            (Lock::Mutex(lock), Some(Duration::ZERO)) => lock.try_acquire().await?.map(Guard::into_any_mode),
-            (Lock::Mutex(lock), Some(wait)) => Some(lock.acquire_timeout(wait).await?.into_any_mode()),
-            (Lock::Mutex(lock), None) => Some(lock.acquire().await?.into_any_mode()),
-            (Lock::OncePer(lock), Some(Duration::ZERO)) => lock.try_acquire().await?.map(Guard::into_any_mode),
-            (Lock::OncePer(lock), Some(wait)) => lock.acquire_timeout(wait).await?.map(Guard::into_any_mode),
-            (Lock::OncePer(lock), None) => lock.acquire().await?.map(Guard::into_any_mode),
-            (Lock::Reader(lock), Some(Duration::ZERO)) => lock.try_read().await?.map(Guard::into_any_mode),
-            (Lock::Reader(lock), Some(wait)) => Some(lock.read_timeout(wait).await?.into_any_mode()),
-            (Lock::Reader(lock), None) => Some(lock.read().await?.into_any_mode()),
-            (Lock::Writer(lock), Some(Duration::ZERO)) => lock.try_write().await?.map(Guard::into_any_mode),
-            (Lock::Writer(lock), Some(wait)) => Some(lock.write_timeout(wait).await?.into_any_mode()),
-            (Lock::Writer(lock), None) => Some(lock.write().await?.into_any_mode()),
-            (Lock::Permits(lock, count), Some(Duration::ZERO)) => lock.try_acquire_many(*count).await?.map(Guard::into_any_mode),
-            (Lock::Permits(lock, count), Some(wait)) => Some(lock.acquire_many_timeout(*count, wait).await?.into_any_mode()),
-            (Lock::Permits(lock, count), None) => Some(lock.acquire_many(*count).await?.into_any_mode()),
-            (Lock::Election(election, value), Some(Duration::ZERO)) => election.try_campaign(value).await?.map(any_mode),
-            (Lock::Election(election, value), Some(wait)) => Some(any_mode(election.campaign_timeout(value, wait).await?)),
-            (Lock::Election(election, value), None) => Some(any_mode(election.campaign(value).await?)),
+        let wait = match args.wait {
+            _ if args.once => WaitLimit::Now,
+            Some(Duration::ZERO) => WaitLimit::Now,
+            Some(longest) => WaitLimit::AtMost(longest),
+            None => WaitLimit::Forever,
+        };
+        let held = match self {
+            Lock::Mutex(lock) => lock.acquire_within(wait).await?.map(Guard::into_any_mode),
+            Lock::OncePer(lock) => lock.acquire_within(wait).await?.map(Guard::into_any_mode),
+            Lock::Reader(lock) => lock.read_within(wait).await?.map(Guard::into_any_mode),
+            Lock::Writer(lock) => lock.write_within(wait).await?.map(Guard::into_any_mode),
+            Lock::Permits(lock, count) => lock.acquire_many_within(*count, wait).await?.map(Guard::into_any_mode),
+            Lock::Election(election, value) => election.campaign_within(value, wait).await?.map(any_mode),
         };
         Ok(held.map_or(Acquired::Busy, Acquired::Held))
     }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Holder, Kind, Leader, Mode, Observation, Page, Query, Released,
-    Revoked, Standing, Store, Woken,
-};
-use palisade::{Fence, Name, Result};
+use palisade::Result;
+use palisade::store::{Answer, Claim, Kind, Mode, Store};
+
+use crate::around::{Around, Wrapped};
 
 /// As what every mutex claim is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,87 +28,22 @@ pub struct Adapted {
 impl Adapted {
     /// Makes every mutex claim of this store another kind.
     pub fn over(store: Arc<dyn Store>, kind: As) -> Arc<dyn Store> {
-        if kind == As::Mutex { store } else { Arc::new(Adapted { store, kind }) }
+        if kind == As::Mutex { store } else { Arc::new(Wrapped(Arc::new(Adapted { store, kind }))) }
     }
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Store for Adapted {
-    fn capability(&self) -> &Capability {
-        self.store.capability()
+impl Around for Adapted {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.store.attach(runtime);
-    }
-
-    fn part(&self, name: &Name) -> u64 {
-        self.store.part(name)
-    }
-
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         let (kind, mode) = match (self.kind, claim.kind) {
             (As::Writer, Kind::Mutex) => (Kind::RwLock, Mode::Exclusive),
             (As::Semaphore, Kind::Mutex) => (Kind::Semaphore { limit: 1 }, Mode::Permits(1)),
             _ => (claim.kind, claim.mode),
         };
-        self.store.claim(&Claim { kind, mode, ..claim.clone() }).await
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        self.store.wake(claim).await
-    }
-
-    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        self.store.holder(claim).await
-    }
-
-    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        self.store.renew(claims).await
-    }
-
-    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        self.store.release(claim, ending).await
-    }
-
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.downgrade(claim).await
-    }
-
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.detach(claim).await
-    }
-
-    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        self.store.leader(name).await
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        self.store.proclaim(claim, value).await
-    }
-
-    async fn observe(&self, name: &Name) -> Result<Observation> {
-        self.store.observe(name).await
-    }
-
-    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        self.store.revoke(name, fence).await
-    }
-
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.store.inspect(query).await
-    }
-
-    fn lock_key(&self, claim: ClaimId) -> Option<String> {
-        self.store.lock_key(claim)
-    }
-
-    fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.store.liveness()
-    }
-
-    async fn event(&self) -> Event {
-        self.store.event().await
+        self.store.claim(&Arc::new(Claim { kind, mode, ..Claim::clone(claim) })).await
     }
 }

@@ -2,16 +2,19 @@
 //!
 //! It never answers by itself: what it lets through is the real store's answer.
 
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Holder, Leader, Observation, Page, Query, Released, Revoked,
-    Standing, Store, Woken,
+    Answer, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Listener, Page, Push, Query, Released, Revoked, Standing,
+    Store,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
+
+use crate::around::{Around, Wrapped};
 
 /// What happens to requests on their way.
 #[derive(Default)]
@@ -22,11 +25,11 @@ pub struct Faults {
     hang: AtomicBool,
     unhang: Notify,
     /// When set, every request waits for a permit before it reaches the store and for another before its answer comes back.
-    gate: std::sync::OnceLock<Semaphore>,
+    gate: OnceLock<Semaphore>,
     renewals: AtomicUsize,
     renewal_requests: AtomicUsize,
     failures: AtomicUsize,
-    restored: Notify,
+    client: OnceLock<ClientHandle>,
 }
 
 impl Faults {
@@ -68,7 +71,7 @@ impl Faults {
 
     /// Tells the client that another server answers now.
     pub fn restore(&self) {
-        self.restored.notify_one();
+        self.client.get().expect("a client").contact_regained();
     }
 
     /// How many claims have been renewed through here.
@@ -123,51 +126,54 @@ impl Faults {
 /// A real store behind [`Faults`].
 pub struct Faulty {
     store: Arc<dyn Store>,
-    capability: Capability,
     faults: Arc<Faults>,
 }
 
 impl Faulty {
-    /// Puts faults before a store. It never answers in the caller's thread then.
-    pub fn over(store: Arc<dyn Store>) -> (Arc<Faulty>, Arc<Faults>) {
+    /// Puts faults before a store.
+    pub fn over(store: Arc<dyn Store>) -> (Arc<dyn Store>, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        let capability = *store.capability();
-        (Arc::new(Faulty { store, capability, faults: Arc::clone(&faults) }), faults)
+        (Arc::new(Wrapped(Arc::new(Faulty { store, faults: Arc::clone(&faults) }))), faults)
+    }
+}
+
+/// Between a store and its client: pushes to waiters may be dropped.
+struct Pushes {
+    client: Arc<dyn Listener>,
+    faults: Arc<Faults>,
+}
+
+impl Listener for Pushes {
+    fn hear(&self, push: Push) {
+        let to_waiter = matches!(push, Push::Granted { .. } | Push::AskAgain { .. });
+        if !(to_waiter && self.faults.drop_pushes.load(Ordering::SeqCst)) {
+            self.client.hear(push);
+        }
+    }
+
+    fn wants(&self, claim: ClaimId) -> bool {
+        self.client.wants(claim)
+    }
+
+    fn done_waiting(&self, claim: ClaimId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.client.done_waiting(claim)
     }
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Store for Faulty {
-    fn capability(&self) -> &Capability {
-        &self.capability
+impl Around for Faulty {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.store.attach(runtime);
+    fn attach(&self, client: ClientHandle) {
+        let _ = self.faults.client.set(client.clone());
+        let faults = Arc::clone(&self.faults);
+        self.store.attach(client.heard_by(|client| Arc::new(Pushes { client, faults })));
     }
 
-    fn part(&self, name: &Name) -> u64 {
-        self.store.part(name)
-    }
-
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         self.faults.pass(self.store.claim(claim)).await
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        loop {
-            let woken = self.store.wake(claim).await;
-            if !self.faults.drop_pushes.load(Ordering::SeqCst) {
-                return woken;
-            }
-            // A store whose pushes are all lost would be asked in a circle.
-            tokio::task::yield_now().await;
-        }
-    }
-
-    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        self.faults.pass(self.store.holder(claim)).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
@@ -181,46 +187,15 @@ impl Store for Faulty {
         self.faults.pass(self.store.release(claim, ending)).await
     }
 
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.faults.pass(self.store.downgrade(claim)).await
-    }
-
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.faults.pass(self.store.detach(claim)).await
-    }
-
-    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        self.faults.pass(self.store.leader(name)).await
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        self.faults.pass(self.store.proclaim(claim, value)).await
-    }
-
-    async fn observe(&self, name: &Name) -> Result<Observation> {
-        self.faults.pass(self.store.observe(name)).await
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.faults.pass(self.store.inspect(query)).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         self.faults.pass(self.store.revoke(name, fence)).await
     }
 
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.faults.pass(self.store.inspect(query)).await
-    }
-
-    fn lock_key(&self, claim: ClaimId) -> Option<String> {
-        self.store.lock_key(claim)
-    }
-
-    fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.store.liveness()
-    }
-
-    async fn event(&self) -> Event {
-        tokio::select! {
-            event = self.store.event() => event,
-            () = self.faults.restored.notified() => Event::Restored,
-        }
+    async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
+        self.faults.pass(self.store.change(claim, to)).await
     }
 }

@@ -6,6 +6,7 @@
 //! that is not made is not checked. Everything else panics with what was expected.
 
 mod adapted;
+pub mod around;
 pub mod checks;
 pub mod faults;
 mod subject;

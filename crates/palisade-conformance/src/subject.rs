@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use palisade::Client;
 
 use palisade::lease::BootClock;
-use palisade::store::{Capability, Claim, ClaimId, Fresh, Kind, Mode, Store};
+use palisade::store::{Capability, Claim, ClaimId, ClientHandle, Kind, Listener, Mode, Push, Store};
+use tokio::sync::mpsc;
 
 use crate::adapted::{Adapted, As};
 
@@ -99,6 +100,14 @@ impl Subject {
         (self.open)()
     }
 
+    /// A connection of its own, and what it says without being asked. For checks of the contract, inside a runtime.
+    pub fn store_with_pushes(&self) -> (Arc<dyn Store>, mpsc::UnboundedReceiver<Push>) {
+        let (tell, heard) = mpsc::unbounded_channel();
+        let store = self.store();
+        store.attach(ClientHandle::new(tokio::runtime::Handle::current(), Arc::new(Hears(tell))));
+        (store, heard)
+    }
+
     /// A client on a connection of its own.
     pub fn client(&self) -> Client {
         Client::over(self.store(), Arc::new(BootClock))
@@ -130,8 +139,16 @@ impl Subject {
             min_hold: None,
             once_per: None,
             detachable: false,
-            fresh: Fresh::default(),
         }
+    }
+}
+
+struct Hears(mpsc::UnboundedSender<Push>);
+
+impl Listener for Hears {
+    fn hear(&self, push: Push) {
+        // A check that has ended does not listen any more.
+        let _ = self.0.send(push);
     }
 }
 

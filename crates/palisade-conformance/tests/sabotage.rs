@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use palisade::lease::BootClock;
-use palisade::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Grant, Holder, Leader, Lease, Observation, Page, Query,
-    Released, Revoked, Standing, Store, Woken,
-};
+use palisade::store::{Answer, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Grant, Lease, Released, Standing, Store};
 use palisade::stores::memory::MemoryStore;
 use palisade::{Fence, Name, Result};
+use palisade_conformance::around::{Around, Wrapped};
 use palisade_conformance::{CHECKS, Subject, set_patience};
 
 /// The rule that is broken.
@@ -71,7 +69,7 @@ struct Shared {
 fn subject(rule: Rule) -> Subject {
     let store = MemoryStore::new(Arc::new(BootClock));
     let shared = Arc::new(Mutex::new(Shared::default()));
-    Subject::new(move || Arc::new(Saboteur { store: store.another(), rule, shared: Arc::clone(&shared) }))
+    Subject::new(move || Arc::new(Wrapped(Arc::new(Saboteur { store: store.another(), rule, shared: Arc::clone(&shared) }))))
 }
 
 impl Saboteur {
@@ -107,47 +105,34 @@ fn reused(shared: &mut Shared, grant: Grant) -> Grant {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Store for Saboteur {
-    fn capability(&self) -> &Capability {
-        self.store.capability()
+impl Around for Saboteur {
+    fn inner(&self) -> &dyn Store {
+        &self.store
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.store.attach(runtime);
+    fn attach(&self, client: ClientHandle) {
+        // One that never hands over wakes nothing either.
+        if self.rule != Rule::NeverHandsOver {
+            self.store.attach(client);
+        }
     }
 
-    fn part(&self, name: &Name) -> u64 {
-        self.store.part(name)
-    }
-
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
-        let mut asked = claim.clone();
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
+        let mut asked = Claim::clone(claim);
         if self.rule == Rule::PromisesTooMuch {
             asked.lease = claim.lease.mul_f64(0.7);
         }
-        let mut answer = self.store.claim(&asked).await?;
+        let mut answer = self.store.claim(&Arc::new(asked)).await?;
         if let (Rule::PromisesTooMuch, Answer::Granted(grant)) = (self.rule, &mut answer) {
             grant.lease = Lease::of(claim.lease);
         }
         if let (Rule::ForgetsAWaiter, Answer::Queued(_)) = (self.rule, &answer) {
-            let _ = self.store.release(&Arc::new(claim.clone()).to_ref(None), Ending::Release).await?;
+            let _ = self.store.release(&claim.to_ref(None), Ending::Release).await?;
         }
         if let Answer::Granted(grant) = &answer {
-            self.shared().holders.insert(claim.name.clone(), Arc::new(claim.clone()).to_ref(Some(grant.fence)));
+            self.shared().holders.insert(claim.name.clone(), claim.to_ref(Some(grant.fence)));
         }
         Ok(self.bend(claim, answer))
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        if self.rule == Rule::NeverHandsOver {
-            return std::future::pending().await;
-        }
-        self.store.wake(claim).await
-    }
-
-    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        self.store.holder(claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
@@ -180,46 +165,6 @@ impl Store for Saboteur {
             }
             _ => self.store.release(claim, ending).await,
         }
-    }
-
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.downgrade(claim).await
-    }
-
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.detach(claim).await
-    }
-
-    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        self.store.leader(name).await
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        self.store.proclaim(claim, value).await
-    }
-
-    async fn observe(&self, name: &Name) -> Result<Observation> {
-        self.store.observe(name).await
-    }
-
-    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        self.store.revoke(name, fence).await
-    }
-
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.store.inspect(query).await
-    }
-
-    fn lock_key(&self, claim: palisade::store::ClaimId) -> Option<String> {
-        self.store.lock_key(claim)
-    }
-
-    fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.store.liveness()
-    }
-
-    async fn event(&self) -> Event {
-        self.store.event().await
     }
 }
 

@@ -9,11 +9,11 @@ use crate::engine::held::HeldClaim;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Guard, GuardMode};
-use crate::lease::kept::{Kept, Terms};
+use crate::lease::tracked::{Terms, TrackedClaim};
 use crate::lease::{BootClock, Clock, Drift, deadline};
 use crate::lock::{Election, Multi, Mutex, Once, Options, Owner, RwLock, Semaphore};
 use crate::name::Name;
-use crate::store::{Capability, Claim, Fresh, Kind, LineView, Page, Query, Revoked, Standing, Store};
+use crate::store::{Capability, Claim, Kind, LineView, Page, Query, Revoked, Standing, Store};
 use crate::stores;
 use crate::url::StoreUrl;
 
@@ -144,7 +144,6 @@ impl Client {
             once_per: None,
             // It was carried here, and can be carried on.
             detachable: true,
-            fresh: Fresh::default(),
         });
         let terms = Terms {
             auto_renew: true,
@@ -157,8 +156,8 @@ impl Client {
         let answers = self.core.call(async move { Ok(store.renew(&asked).await) }).await?;
         match answers.into_iter().next().unwrap_or_else(|| Err(unclear()))? {
             Standing::Held(held) if held.fence == grant.fence => {
-                let kept = Kept::granted(claim, terms, sent, held, self.core.now());
-                let held = HeldClaim::adopted(Arc::clone(&self.core), kept);
+                let tracked = TrackedClaim::granted(claim, terms, sent, held, self.core.now());
+                let held = HeldClaim::adopted(Arc::clone(&self.core), tracked);
                 held.map(|held| Guard::new(Arc::new(held)))
                     .ok_or_else(|| Error::config("this client has adopted the grant already"))
             }
@@ -245,7 +244,7 @@ impl Client {
     /// A descriptor for a child process to inherit, on a store that asks whether its clients are alive: while any process has
     /// it open, the grants of this client are not taken for dead. There once something was acquired; `None` on other stores.
     pub fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.core.store.liveness()
+        self.core.store.extensions().liveness?.descriptor()
     }
 
     /// Waits until every release that runs in the background is done: before a program ends, so that nobody waits for a lease.
@@ -269,7 +268,7 @@ impl Client {
 
     /// What this client has counted.
     pub fn stats(&self) -> Stats {
-        Stats { kept: self.core.ledger.len(), unsent_releases: self.core.unsent_releases() }
+        Stats { kept: self.core.registry.len(), unsent_releases: self.core.unsent_releases() }
     }
 }
 

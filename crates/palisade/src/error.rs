@@ -109,7 +109,7 @@ impl Error {
 
     /// The same, where it is certain that nothing was sent: the store has nothing of ours.
     #[must_use]
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn with_nothing_sent(mut self) -> Self {
         self.1 = Request::NeverSent;
         self

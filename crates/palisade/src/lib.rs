@@ -81,6 +81,7 @@ pub mod versioned;
 
 pub use client::{Client, Stats, connect};
 pub use duration::{parse_duration, show_duration};
+pub use engine::acquire::WaitLimit;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::{Fence, SharedFence};
 pub use guard::{AnyMode, DetachedGrant, Exclusive, Guard, GuardMode, Permits, Refused, Shared};

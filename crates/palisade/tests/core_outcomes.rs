@@ -53,7 +53,7 @@ async fn a_short_max_hold_leaves_time_to_run() {
 async fn a_store_that_panics_leaves_nobody_in_line() {
     let (Bench { client, outside, .. }, store) = hooked(Arc::new(BootClock), |_| {});
     let holder = outside.mutex("x").acquire().await.expect("acquired");
-    store.wake_panics();
+    store.claim_panics();
     client.mutex("x").lease(ms(300)).acquire().await.expect_err("the store panicked");
     in_line(&outside, "x", 0).await;
     give_back(holder).await;

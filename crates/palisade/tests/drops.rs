@@ -10,7 +10,7 @@ use common::{Bench, bench, ms};
 use palisade::blocking::Wait;
 use palisade::lease::BootClock;
 use palisade::stores::memory::MemoryStore;
-use palisade::{Client, Guard, Released};
+use palisade::{Client, ErrorKind, Guard, Released};
 use palisade_conformance::eventually;
 
 fn assert_free(bench: &Bench, name: &str) {
@@ -93,7 +93,8 @@ fn a_store_that_panics_does_not_panic_the_drop() {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(dropped)));
     let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| released.release().wait()));
     assert!(panicked.is_ok(), "the drop panicked");
-    assert_eq!(answer.expect("no panic").expect("an answer"), Released::Unknown);
+    let error = answer.expect("no panic").expect_err("the store broke off");
+    assert_eq!(*error.kind(), ErrorKind::Protocol);
     client.shutdown().wait();
     assert_eq!(client.stats().unsent_releases, 2);
     assert_eq!(client.stats().kept, 0);

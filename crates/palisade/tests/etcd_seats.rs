@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::actors::connect;
 use common::etcd::{LIMIT, LONG, client, keys, keys_ever, leases, line_is, proxy};
-use palisade::store::{Answer, Claim, ClaimId, Ending, Fresh, Kind, Mode, Revoked, Standing, Store};
+use palisade::store::{Answer, Change, Claim, ClaimId, Ending, Kind, Mode, Revoked, Standing, Store};
 use palisade::{Client, Guard, Released};
 use palisade_testkit::etcd::Etcd;
 use palisade_testkit::proxy::Way;
@@ -203,7 +203,6 @@ fn claim(name: &str) -> Arc<Claim> {
         min_hold: None,
         once_per: None,
         detachable: false,
-        fresh: Fresh::default(),
     })
 }
 
@@ -231,8 +230,8 @@ async fn an_ended_claim_is_not_taken_for_the_one_that_has_its_key() {
         }
         let standing = store.renew(std::slice::from_ref(&late)).await.pop().expect("one").expect("an answer");
         assert!(matches!(standing, Standing::Gone(_)), "{fence:?}: {standing:?}");
-        drop(store.proclaim(&late, "usurper").await);
-        drop(store.downgrade(&late).await);
+        drop(store.change(&late, Change::Proclaim("usurper".into())).await);
+        drop(store.change(&late, Change::Downgrade).await);
     }
     let held = second.to_ref(Some(now.fence));
     let standing = store.renew(std::slice::from_ref(&held)).await.pop().expect("one").expect("an answer");

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::store::{
-    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Fresh, Gone, Grant, Kind, Mode, Query, Released, Revoked, Standing,
-    Store, Woken,
+    Answer, Claim, ClaimId, ClaimRef, Ending, FenceSource, Gone, Grant, Kind, Mode, Push, Query, Released, Revoked, Standing,
+    Store,
 };
 use palisade::{ErrorKind, Fence};
 
 use crate::{Subject, Verdict, eventually, needs};
 
-async fn granted(store: &dyn Store, claim: &Claim) -> Grant {
+async fn granted(store: &dyn Store, claim: &Arc<Claim>) -> Grant {
     match store.claim(claim).await.expect("an answer") {
         Answer::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
@@ -20,7 +20,7 @@ async fn granted(store: &dyn Store, claim: &Claim) -> Grant {
 
 /// A claim of somebody else for the same.
 fn another(claim: &Claim) -> Arc<Claim> {
-    Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), fresh: Fresh::default(), ..claim.clone() })
+    Arc::new(Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..claim.clone() })
 }
 
 async fn released(store: &dyn Store, claim: &ClaimRef) -> Released {
@@ -119,7 +119,7 @@ pub async fn a_try_leaves_nothing(subject: &Subject) -> Verdict {
     let holder = Arc::new(subject.claim("try"));
     let fence = granted(&*store, &holder).await.fence;
     let attempt = Claim { id: ClaimId::from_bits(fastrand::u128(..)), queue: false, ..(*holder).clone() };
-    let Answer::Busy(busy) = store.claim(&attempt).await.expect("an answer") else { panic!("not busy") };
+    let Answer::Busy(busy) = store.claim(&Arc::new(attempt)).await.expect("an answer") else { panic!("not busy") };
     assert_eq!(busy.holder.map(|holder| holder.owner), Some("conformance".to_owned()), "who holds it");
     assert_eq!(released(&*store, &holder.to_ref(Some(fence))).await, Released::Done);
     assert!(is_empty(&*store, &holder).await, "something is left in line");
@@ -129,23 +129,17 @@ pub async fn a_try_leaves_nothing(subject: &Subject) -> Verdict {
 /// A release grants to the next in line in the same step, and tells it.
 pub async fn release_hands_over(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == palisade::store::Order::Fifo, "a line");
-    let (ours, theirs) = (subject.store(), subject.store());
+    let (ours, (theirs, mut pushes)) = (subject.store(), subject.store_with_pushes());
     let holder = Arc::new(subject.claim("hand-over"));
     let fence = granted(&*ours, &holder).await.fence;
     let waiter = another(&holder);
     assert!(matches!(theirs.claim(&waiter).await.expect("an answer"), Answer::Queued(_)));
     assert_eq!(released(&*ours, &holder.to_ref(Some(fence))).await, Released::Done);
-    // As the core does it: an event is always being waited for, since a store may take its pushes from there.
-    let woken = async {
-        tokio::select! {
-            woken = theirs.wake(&waiter) => woken,
-            event = theirs.event() => panic!("an event, and no wake-up: {event:?}"),
-        }
-    };
-    let woken = tokio::time::timeout(crate::patience(), woken).await.expect("woken");
+    let push = tokio::time::timeout(crate::patience(), pushes.recv()).await.expect("pushed in time").expect("a push");
     let Standing::Held(grant) = standing(&*theirs, &waiter.to_ref(None)).await else { panic!("woken, but not granted") };
     assert!(grant.fence > fence || subject.capability().fence == FenceSource::None);
-    assert!(woken == Woken::Ask || woken == Woken::Granted(grant.fence), "{woken:?} and not {grant:?}");
+    let granted = Push::Granted { claim: waiter.id, fence: grant.fence };
+    assert!(push == Push::AskAgain { claim: waiter.id } || push == granted, "{push:?} and not {grant:?}");
     assert_eq!(released(&*theirs, &waiter.to_ref(Some(grant.fence))).await, Released::Done);
     Verdict::Kept
 }
@@ -202,13 +196,13 @@ pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
         queue: false,
         ..(*mutex).clone()
     };
-    let error = store.claim(&semaphore(3)).await.expect_err("a semaphore on a held mutex");
+    let error = store.claim(&Arc::new(semaphore(3))).await.expect_err("a semaphore on a held mutex");
     assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("mutex") && error.to_string().contains("semaphore"), "it names both: {error}");
     assert_eq!(released(&*store, &mutex.to_ref(Some(fence))).await, Released::Done);
     let three = Arc::new(semaphore(3));
     let fence = granted(&*store, &three).await.fence;
-    let error = store.claim(&semaphore(4)).await.expect_err("another limit");
+    let error = store.claim(&Arc::new(semaphore(4))).await.expect_err("another limit");
     assert!(error.to_string().contains('3') && error.to_string().contains('4'), "it names both: {error}");
     assert_eq!(released(&*store, &three.to_ref(Some(fence))).await, Released::Done);
     Verdict::Kept

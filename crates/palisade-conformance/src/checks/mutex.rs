@@ -219,7 +219,7 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     for _ in 0..30 {
         // Claimed and never renewed: dead.
         let dead = Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..claim.clone() };
-        assert!(matches!(store.claim(&dead).await.expect("an answer"), Answer::Queued(_)));
+        assert!(matches!(store.claim(&Arc::new(dead)).await.expect("an answer"), Answer::Queued(_)));
     }
     let live = client.mutex(claim.name.as_str()).lease(lease);
     let waiting = tokio::spawn(async move { live.acquire().await });
@@ -237,7 +237,9 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
 pub async fn a_dead_waiter_is_given_no_lease(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == Order::Fifo, "a line");
     let store = subject.store();
-    let claim = Claim { lease: 4 * Claim::LONGEST_WAIT_LEASE, ..subject.claim("no-lease") };
+    // Where a waiter hangs on the session of its lease, it stands in line for that, and the server's ticks.
+    let (times, slack) = if subject.capability().short_waits { (4, 1) } else { (1, 4) };
+    let claim = Arc::new(Claim { lease: times * Claim::LONGEST_WAIT_LEASE, ..subject.claim("no-lease") });
     let client = subject.client();
     let guard = client.mutex(claim.name.as_str()).acquire().await.expect("acquired");
     assert!(matches!(store.claim(&claim).await.expect("an answer"), Answer::Queued(_)));
@@ -247,8 +249,8 @@ pub async fn a_dead_waiter_is_given_no_lease(subject: &Subject) -> Verdict {
     let freed = Instant::now();
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     let guard = waiting.await.expect("no panic").expect("acquired");
-    // A second on top for a machine that is busy with other checks.
-    assert!(freed.elapsed() <= claim.wait_lease() + Duration::from_secs(1), "after {:?}", freed.elapsed());
+    // Something on top for a machine that is busy with other checks.
+    assert!(freed.elapsed() <= claim.wait_lease() + Duration::from_secs(slack), "after {:?}", freed.elapsed());
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     Verdict::Kept
 }

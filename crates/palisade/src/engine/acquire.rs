@@ -7,14 +7,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::gate::Permit;
 use super::held::HeldClaim;
 use super::inside::{caught, inside};
 use super::plan::{Plan, Spin};
 use super::{Boxed, Core};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Moment;
-use crate::lease::kept::{Kept, Stage};
-use crate::store::{Answer, Busy, Claim, Gone, Holder, Wakes, Woken};
+use crate::lease::registry::Pending;
+use crate::lease::tracked::{Stage, TrackedClaim};
+use crate::store::{Answer, Busy, Claim, ClaimId, Gone, Holder, Query, Wakes};
 
 /// Between two attempts to reach a store.
 const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::from_secs(1) };
@@ -22,13 +24,13 @@ const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::fr
 /// How much longer than its wait a caller stays to learn who holds the name.
 const NAMING: Duration = Duration::from_millis(250);
 
-/// How long to wait in line.
+/// How long to wait in line, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum WaitLimit {
     /// Not at all: one attempt.
-    Try,
+    Now,
     /// At most so long; zero is one attempt.
-    For(Duration),
+    AtMost(Duration),
     /// For ever.
     Forever,
 }
@@ -46,14 +48,33 @@ pub(crate) enum Outcome {
 ///
 /// Dropping it at any point withdraws the claim: at once where the store answers at once, else by the client's thread as soon
 /// as the store has answered the request in flight.
-pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: Wait) -> Result<Outcome> {
-    let wait = if wait == Wait::For(Duration::ZERO) { Wait::Try } else { wait };
+pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: WaitLimit) -> Result<Outcome> {
+    let wait = if wait == WaitLimit::AtMost(Duration::ZERO) { WaitLimit::Now } else { wait };
     let deadline = match wait {
-        Wait::For(span) => core.now() + span,
-        Wait::Try | Wait::Forever => Moment::NEVER,
+        WaitLimit::AtMost(span) => core.now() + span,
+        WaitLimit::Now | WaitLimit::Forever => Moment::NEVER,
     };
-    let acquisition = Acquisition { core: Arc::clone(core), plan, once: wait == Wait::Try, deadline, holder: None };
+    let acquisition = Acquisition { core: Arc::clone(core), plan, once: wait == WaitLimit::Now, deadline, holder: None };
     inside(core.handle()?, acquisition.run()).await
+}
+
+/// A claim in the registry, from before it is sent until it is tracked or given up.
+struct Entered {
+    core: Arc<Core>,
+    claim: ClaimId,
+    pending: Arc<Pending>,
+}
+
+impl Entered {
+    fn new(core: &Arc<Core>, claim: ClaimId) -> Entered {
+        Entered { core: Arc::clone(core), claim, pending: core.registry.enter(claim) }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.core.registry.leave(self.claim);
+    }
 }
 
 /// A claim in flight. Dropped before its answer, the client's thread waits for the answer and withdraws the claim.
@@ -62,21 +83,31 @@ struct PendingClaim {
     claim: Arc<Claim>,
     sent: Moment,
     answer: Boxed<Result<Answer>>,
+    permit: Option<Permit>,
     /// An earlier attempt with the same claim may have arrived.
     may_be_there: bool,
     answered: bool,
 }
 
 impl PendingClaim {
-    fn send(core: &Arc<Core>, claim: Arc<Claim>) -> PendingClaim {
-        let (store, asking) = (Arc::clone(&core.store), Arc::clone(&claim));
+    fn send(core: &Arc<Core>, claim: &Arc<Claim>, permit: Permit) -> PendingClaim {
+        let (store, asking) = (Arc::clone(&core.store), Arc::clone(claim));
         let answer = caught(async move { store.claim(&asking).await });
-        PendingClaim { core: Arc::clone(core), claim, sent: core.now(), answer, may_be_there: false, answered: false }
+        PendingClaim {
+            core: Arc::clone(core),
+            claim: Arc::clone(claim),
+            sent: core.now(),
+            answer,
+            permit: Some(permit),
+            may_be_there: false,
+            answered: false,
+        }
     }
 
     async fn answered(&mut self) -> Result<Answer> {
         let answer = (&mut self.answer).await;
         self.answered = true;
+        self.permit = None;
         answer
     }
 }
@@ -88,6 +119,7 @@ impl Drop for PendingClaim {
         }
         let answer = std::mem::replace(&mut self.answer, Box::pin(std::future::pending()));
         let (core, claim, may_be_there) = (Arc::clone(&self.core), self.claim.to_ref(None), self.may_be_there);
+        let permit = self.permit.take();
         self.core.spawn(async move {
             if core.capability().claim_blocks {
                 core.withdraw(claim.clone());
@@ -95,8 +127,10 @@ impl Drop for PendingClaim {
             match answer.await {
                 Ok(Answer::Busy(_) | Answer::Sealed) => {}
                 Err(error) if error.nothing_was_sent() && !may_be_there => {}
-                Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdraw(claim),
+                Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdrawn(claim).await,
             }
+            // Only now: the next claim goes when this one has left the store.
+            drop(permit);
         });
     }
 }
@@ -141,7 +175,6 @@ impl From<Error> for Exit {
 
 /// What the store answered to a claim.
 struct Answered {
-    claim: Arc<Claim>,
     sent: Moment,
     answer: Answer,
     /// Whether the claim was sent more than once.
@@ -159,57 +192,71 @@ impl Acquisition<'_> {
     }
 
     async fn pursue(&mut self) -> Result<Outcome, Exit> {
-        let mut attempts = 0;
-        let mut claim = self.plan.claim(!self.once)?;
         loop {
-            let answered = self.ask(claim).await?;
-            let now = self.core.now();
-            claim = answered.claim;
-            let kept = match answered.answer {
-                Answer::Granted(grant) => Kept::granted(Arc::clone(&claim), self.plan.terms, answered.sent, grant, now),
-                Answer::Queued(place) => Kept::queued(Arc::clone(&claim), self.plan.terms, answered.sent, place, now),
-                Answer::Busy(busy) if self.once || busy.too_soon => return Ok(Outcome::Busy(busy)),
-                Answer::Busy(busy) => {
-                    // Boxed, here and below, is what would make a future large that is made and moved with every claim.
-                    Box::pin(self.pause(&claim, busy, attempts)).await?;
-                    attempts += 1;
-                    // Nothing was left in the store: the same claim asks again.
-                    continue;
-                }
-                Answer::Sealed => return Ok(Outcome::Sealed),
-            };
-            let held = HeldClaim::new(Arc::clone(&self.core), kept);
-            if let Stage::Held = held.kept.stage() {
-                return Ok(Outcome::Granted(held));
-            }
-            match Box::pin(self.wait_in_line(held, answered.sent_again)).await? {
+            let claim = self.plan.claim(!self.once)?;
+            let entered = Entered::new(&self.core, claim.id);
+            let held = match self.claim(claim, &entered.pending).await? {
+                Progress::Waiting(held) => held,
                 Progress::Settled(outcome) => return Ok(outcome),
-                Progress::ClaimAgain => claim = self.plan.claim(!self.once)?,
+                Progress::ClaimAgain => continue,
+            };
+            // Boxed, here and below, is what would make a future large that is made and moved with every claim.
+            match Box::pin(self.wait_in_line(held)).await? {
+                Progress::Settled(outcome) => return Ok(outcome),
+                Progress::Waiting(_) | Progress::ClaimAgain => {}
             }
         }
     }
 
-    /// Sends a claim, again and again while the store cannot be reached.
-    async fn ask(&mut self, claim: Arc<Claim>) -> Result<Answered, Exit> {
+    /// Asks until the store has granted the name or put the claim in line.
+    async fn claim(&mut self, claim: Arc<Claim>, pending: &Pending) -> Result<Progress, Exit> {
         let core = Arc::clone(&self.core);
-        let mut pending = PendingClaim::send(&core, claim);
+        for attempts in 0.. {
+            let Answered { sent, answer, sent_again } = self.ask(&claim, pending).await?;
+            let (terms, now) = (self.plan.terms, core.now());
+            let tracked = match answer {
+                Answer::Granted(grant) => TrackedClaim::granted(Arc::clone(&claim), terms, sent, grant, now),
+                Answer::Queued(place) => TrackedClaim::queued(Arc::clone(&claim), terms, sent, place, now),
+                Answer::Busy(busy) if self.once || busy.too_soon => return Ok(Progress::Settled(Outcome::Busy(busy))),
+                Answer::Sealed => return Ok(Progress::Settled(Outcome::Sealed)),
+                Answer::Busy(busy) => {
+                    // Nothing was left in the store: the same claim asks again.
+                    Box::pin(self.pause(&claim, pending, busy, attempts)).await?;
+                    continue;
+                }
+            };
+            let held = HeldClaim::new(core, if sent_again { tracked.sent_again() } else { tracked });
+            return Ok(match held.tracked.stage() {
+                Stage::Held => Progress::Settled(Outcome::Granted(held)),
+                _ => Progress::Waiting(held),
+            });
+        }
+        Ok(Progress::ClaimAgain)
+    }
+
+    /// Sends a claim, again and again while the store cannot be reached.
+    async fn ask(&mut self, claim: &Arc<Claim>, pending: &Pending) -> Result<Answered, Exit> {
+        let core = Arc::clone(&self.core);
+        let queued = core.now();
         let mut unreached_since = None;
+        pending.reset();
+        let mut request = PendingClaim::send(&core, claim, self.permit(queued).await?);
         let mut attempts = 0;
         loop {
             let answer = tokio::select! {
                 biased;
-                answer = pending.answered() => answer,
+                answer = request.answered() => answer,
                 () = core.sleep_until(self.deadline) => return Err(Exit::TimedOut),
             };
-            let (claim, sent) = (Arc::clone(&pending.claim), pending.sent);
+            let sent = request.sent;
             let error = match answer {
-                Ok(answer) => return Ok(Answered { claim, sent, answer, sent_again: attempts > 0 }),
+                Ok(answer) => return Ok(Answered { sent, answer, sent_again: attempts > 0 }),
                 Err(error) => error,
             };
             // Unless the store refused it outright, or was never asked: then it has nothing of ours.
             let refused = matches!(error.kind(), ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Denied);
-            let may_be_there = pending.may_be_there || !error.nothing_was_sent();
-            let mut unconfirmed = UnconfirmedClaim { core: &core, claim: (may_be_there && !refused).then_some(&claim) };
+            let may_be_there = request.may_be_there || !error.nothing_was_sent();
+            let mut unconfirmed = UnconfirmedClaim { core: &core, claim: (may_be_there && !refused).then_some(claim) };
             let since = *unreached_since.get_or_insert(sent);
             let give_up = self.once || !error.retry_may_help() || core.now().since(since) >= self.plan.store_wait;
             if give_up {
@@ -223,79 +270,62 @@ impl Acquisition<'_> {
             }
             Box::pin(core.sleep_until(resume)).await;
             // The same claim: if the first request arrived after all, this one finds its grant.
+            let permit = self.permit(since).await?;
             unconfirmed.claim = None;
             drop(unconfirmed);
-            pending = PendingClaim::send(&core, claim);
-            pending.may_be_there = may_be_there;
+            request = PendingClaim::send(&core, claim, permit);
+            request.may_be_there = may_be_there;
             attempts += 1;
         }
     }
 
-    /// Waits in line until the claim holds. The keeper renews the place; the keeper's answers and the store's pushes come in here.
-    /// Dropping it drops the claim, and with it the place.
-    ///
-    /// A claim that was sent twice may find a push that was meant for its first life: then the store is asked.
-    async fn wait_in_line(&mut self, held: HeldClaim, sent_again: bool) -> Result<Progress, Exit> {
-        let (core, kept) = (Arc::clone(&self.core), Arc::clone(&held.kept));
-        let store = Arc::clone(&core.store);
-        let mut wake = store.wake(&kept.claim);
-        // Set while the keeper has been asked to ask: the answer is a change.
-        let mut asking = false;
+    /// Queues in the client while too many requests are in flight.
+    async fn permit(&self, since: Moment) -> Result<Permit, Exit> {
+        let core = &self.core;
+        // A claim that waits inside the engine would keep its place for as long as that.
+        if core.capability().claim_blocks {
+            return Ok(Permit::unbounded());
+        }
+        tokio::select! {
+            biased;
+            permit = core.gate.claim() => Ok(permit),
+            () = core.sleep_until(self.deadline) => Err(Exit::TimedOut),
+            () = core.sleep_until(since + self.plan.store_wait) => Err(Exit::Failed(overloaded())),
+        }
+    }
+
+    /// Waits in line until the claim holds. The registry takes the store's pushes, and the keeper renews the place and asks when it is
+    /// worth it; here is heard what came of it. Dropping it drops the claim, and with it the place.
+    async fn wait_in_line(&mut self, held: HeldClaim) -> Result<Progress, Exit> {
+        let (core, tracked) = (Arc::clone(&self.core), Arc::clone(&held.tracked));
         loop {
-            let mut changed = pin!(kept.changed());
+            let mut changed = pin!(tracked.changed());
             changed.as_mut().enable();
-            let ask_at = match kept.stage() {
-                Stage::Waiting { place, ask_at } => {
-                    self.holder = place.holder.or_else(|| self.holder.take());
-                    ask_at
-                }
+            match tracked.stage() {
+                Stage::Waiting { place, .. } => self.holder = place.holder.or_else(|| self.holder.take()),
                 Stage::Held => {
                     // Its end must be watched from now on.
-                    core.ledger.keep(&kept);
-                    drop(wake);
+                    core.registry.keep(&tracked);
                     return Ok(Progress::Settled(Outcome::Granted(held)));
                 }
                 Stage::TurnedAway(why) => return Ok(Progress::turned_away(why)),
                 // Granted and lost before we looked: begin anew.
                 Stage::Lost(_) | Stage::GivenBack => return Ok(Progress::ClaimAgain),
-            };
-            let trouble = kept.trouble();
+            }
+            let trouble = tracked.trouble();
             let give_up_at = trouble.as_ref().map_or(Moment::NEVER, |trouble| trouble.since + self.plan.store_wait);
             if let Some(trouble) = &trouble
                 && (!trouble.error.retry_may_help() || core.now() >= give_up_at)
             {
                 return Err(Exit::Failed(trouble.error.clone()));
             }
-            // While the store cannot be reached the keeper asks by itself, at its own pace.
-            let ask_at = if trouble.is_some() || asking { Moment::NEVER } else { ask_at.unwrap_or(Moment::NEVER) };
-            let ask = |kept| {
-                if trouble.is_none() {
-                    core.ledger.renew_now(kept);
-                }
-            };
             tokio::select! {
                 biased;
-                () = changed.as_mut() => asking = false,
-                woken = &mut wake, if !asking => {
-                    // What we change ourselves must not wake us once more.
-                    changed.set(kept.changed());
-                    wake = store.wake(&kept.claim);
-                    match woken {
-                        Woken::Granted(fence) if !sent_again && kept.pushed(fence, core.now()) => {}
-                        Woken::Granted(_) | Woken::Ask => {
-                            asking = true;
-                            ask(&kept);
-                        }
-                    }
-                }
-                () = core.sleep_until(ask_at) => {
-                    asking = true;
-                    ask(&kept);
-                }
+                () = changed.as_mut() => {}
                 () = core.sleep_until(give_up_at) => {}
                 () = core.sleep_until(self.deadline) => {
                     if trouble.is_none() {
-                        self.name_holder(&kept.claim).await;
+                        self.name_holder(&tracked.claim).await;
                     }
                     return Err(Exit::TimedOut);
                 }
@@ -309,17 +339,18 @@ impl Acquisition<'_> {
             return;
         }
         let core = &self.core;
-        self.holder = tokio::select! {
+        let (store, query) = (Arc::clone(&core.store), Query::Leader(claim.name.clone()));
+        let page = tokio::select! {
             biased;
-            holder = core.store.holder(claim) => holder.unwrap_or(None),
-            () = core.sleep_until(core.now() + NAMING) => None,
+            page = core.call(async move { store.inspect(&query).await }) => page.unwrap_or_default(),
+            () = core.sleep_until(core.now() + NAMING) => return,
         };
+        self.holder = page.lines.into_iter().flat_map(|line| line.holders).next();
     }
 
     /// Pauses before the next attempt on a store that does not queue.
-    async fn pause(&mut self, claim: &Claim, busy: Busy, attempts: u32) -> Result<(), Exit> {
+    async fn pause(&mut self, claim: &Claim, pending: &Pending, busy: Busy, attempts: u32) -> Result<(), Exit> {
         let core = Arc::clone(&self.core);
-        let store = Arc::clone(&core.store);
         self.holder = busy.holder.or_else(|| self.holder.take());
         // Where the store wakes us, asking by the clock is only the net below.
         let pause = match core.capability().wakes {
@@ -330,7 +361,7 @@ impl Acquisition<'_> {
         tokio::select! {
             biased;
             () = core.sleep_until(self.deadline) => Err(Exit::TimedOut),
-            _ = store.wake(claim) => Ok(()),
+            () = pending.told() => Ok(()),
             () = core.sleep_until(resume) => Ok(()),
         }
     }
@@ -345,9 +376,11 @@ impl Acquisition<'_> {
     }
 }
 
-/// What waiting in line came to.
+/// What asking, or waiting in line, came to.
 enum Progress {
     Settled(Outcome),
+    /// The claim is in line.
+    Waiting(HeldClaim),
     /// The store does not have the claim any more: claim again, at the end of the line.
     ClaimAgain,
 }
@@ -360,4 +393,8 @@ impl Progress {
             Gone::Expired | Gone::Taken | Gone::SessionEnded | Gone::Revoked => Progress::ClaimAgain,
         }
     }
+}
+
+fn overloaded() -> Error {
+    Error::unavailable("this client has too many requests in flight; the store does not answer them in time")
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::Core;
 use super::release::PendingRelease;
 use crate::fence::Fence;
-use crate::lease::kept::Kept;
+use crate::lease::tracked::TrackedClaim;
 use crate::store::Ending;
 
 pub(crate) struct HeldClaim {
     pub(crate) core: Arc<Core>,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) tracked: Arc<TrackedClaim>,
     /// How it ends when it is dropped; `None` once its end has begun. Until a user has it, its once-per mark and its min-hold
     /// do not count.
     ending: Option<Ending>,
@@ -18,15 +18,15 @@ pub(crate) struct HeldClaim {
 
 impl HeldClaim {
     /// Tracks a claim; it is released however this ends.
-    pub(crate) fn new(core: Arc<Core>, kept: Arc<Kept>) -> HeldClaim {
-        core.ledger.keep(&kept);
-        HeldClaim { core, kept, ending: Some(Ending::Undo) }
+    pub(crate) fn new(core: Arc<Core>, tracked: Arc<TrackedClaim>) -> HeldClaim {
+        core.registry.keep(&tracked);
+        HeldClaim { core, tracked, ending: Some(Ending::Undo) }
     }
 
     /// Tracks a grant that this client does not have yet; `None` when it has.
-    pub(crate) fn adopted(core: Arc<Core>, kept: Arc<Kept>) -> Option<HeldClaim> {
-        let new = core.ledger.keep_new(&kept);
-        new.then(|| HeldClaim { core, kept, ending: Some(Ending::Release) })
+    pub(crate) fn adopted(core: Arc<Core>, tracked: Arc<TrackedClaim>) -> Option<HeldClaim> {
+        let new = core.registry.keep_new(&tracked);
+        new.then(|| HeldClaim { core, tracked, ending: Some(Ending::Release) })
     }
 
     /// The user has it: from now on its marks count.
@@ -36,27 +36,33 @@ impl HeldClaim {
         self
     }
 
+    /// What a write in the same system can compare to know that this claim still holds, where there is such a thing.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn lock_key(&self) -> Option<String> {
+        self.core.store.extensions().lock_keys?.lock_key(self.tracked.claim.id)
+    }
+
     pub(crate) fn fence(&self) -> Fence {
-        self.kept.fence()
+        self.tracked.fence()
     }
 
     /// Stops renewing the grant without releasing it.
     pub(crate) fn forget(mut self) {
         self.ending = None;
-        self.core.ledger.forget(&self.kept);
+        self.core.registry.forget(&self.tracked);
     }
 
     /// Begins to release the grant.
     pub(crate) fn release(mut self, ending: Ending) -> PendingRelease {
         self.ending = None;
-        self.core.release_tracked(&self.kept, ending)
+        self.core.release_tracked(&self.tracked, ending)
     }
 }
 
 impl Drop for HeldClaim {
     fn drop(&mut self) {
         if let Some(ending) = self.ending {
-            drop(self.core.release_tracked(&self.kept, ending));
+            drop(self.core.release_tracked(&self.tracked, ending));
         }
     }
 }

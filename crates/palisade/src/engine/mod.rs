@@ -8,6 +8,7 @@
 //! ```
 
 pub(crate) mod acquire;
+mod gate;
 pub(crate) mod held;
 pub(crate) mod inside;
 pub(crate) mod plan;
@@ -25,12 +26,13 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
+use self::gate::Gate;
 use self::inside::{ToTheEnd, inside};
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
-use crate::lease::ledger::Ledger;
+use crate::lease::registry::Registry;
 use crate::lease::{Clock, Drift, Moment};
-use crate::store::{Capability, Store};
+use crate::store::{Capability, ClaimId, ClientHandle, Listener, Push, Store};
 
 /// A future of the store, on its way to its end.
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -38,8 +40,10 @@ pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// What a client and all its guards share. The client's thread does not hold it: it ends when this is dropped.
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) drift: Drift,
+    /// Bounds the requests in flight.
+    gate: Gate,
     /// What still runs for users who do not wait for it: releases and withdrawals.
     background: TaskTracker,
     /// Set when the thread has started, at first use.
@@ -61,8 +65,9 @@ impl Core {
         background.close();
         Arc::new(Core {
             store,
-            ledger: Ledger::new(clock),
+            registry: Registry::new(clock),
             drift,
+            gate: Gate::new(),
             background,
             handle: OnceLock::new(),
             ended: Mutex::new(None),
@@ -76,7 +81,7 @@ impl Core {
     }
 
     pub(crate) fn now(&self) -> Moment {
-        self.ledger.clock.now()
+        self.registry.clock.now()
     }
 
     /// The client's own runtime, started at first use.
@@ -88,11 +93,11 @@ impl Core {
         if let Some(handle) = self.handle.get() {
             return Ok(handle);
         }
-        let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&self.ledger));
+        let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&self.registry));
         let (handle, hears) = thread::start(keeper, self.background.clone())
             .map_err(|cause| Error::unavailable("the client's thread cannot be started").with_source(cause))?;
         *ended = Some(hears);
-        self.store.attach(&handle);
+        self.store.attach(ClientHandle::new(handle.clone(), Arc::new(ToRegistry(Arc::clone(&self.registry)))));
         Ok(self.handle.get_or_init(|| handle))
     }
 
@@ -173,6 +178,23 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.ledger.close();
+        self.registry.close();
+    }
+}
+
+/// What a store says goes to the registry of claims.
+struct ToRegistry(Arc<Registry>);
+
+impl Listener for ToRegistry {
+    fn hear(&self, push: Push) {
+        self.0.hear(push);
+    }
+
+    fn wants(&self, claim: ClaimId) -> bool {
+        self.0.wants(claim)
+    }
+
+    fn done_waiting(&self, claim: ClaimId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(Arc::clone(&self.0).done_waiting(claim))
     }
 }

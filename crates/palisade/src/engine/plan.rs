@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::lease::kept::Terms;
+use crate::lease::tracked::Terms;
 use crate::name::Name;
-use crate::store::{Claim, ClaimId, Fresh, Kind, Mode};
+use crate::store::{Claim, ClaimId, Kind, Mode};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -62,7 +62,6 @@ impl Plan {
             min_hold: self.min_hold,
             once_per: self.once_per,
             detachable: self.detachable,
-            fresh: Fresh::default(),
         }))
     }
 }

@@ -9,7 +9,7 @@ use super::plan::Spin;
 use super::{Boxed, Core};
 use crate::error::{Error, Result};
 use crate::lease::LossReason;
-use crate::lease::kept::Kept;
+use crate::lease::tracked::TrackedClaim;
 use crate::store::{ClaimRef, Ending, Released};
 
 /// Between two attempts to release.
@@ -128,11 +128,11 @@ impl Request {
 
 impl Core {
     /// Releases a tracked claim. Nothing is sent before the answer is polled or dropped.
-    pub(crate) fn release_tracked(self: &Arc<Self>, kept: &Arc<Kept>, ending: Ending) -> PendingRelease {
-        let Some((claim, lost)) = kept.give_back(self.now()) else {
+    pub(crate) fn release_tracked(self: &Arc<Self>, tracked: &Arc<TrackedClaim>, ending: Ending) -> PendingRelease {
+        let Some((claim, lost)) = tracked.give_back(self.now()) else {
             return PendingRelease::nothing();
         };
-        self.ledger.forget(kept);
+        self.registry.forget(tracked);
         PendingRelease { request: Some(Request::new(self, claim, ending)), lost }
     }
 
@@ -141,9 +141,20 @@ impl Core {
         Request::new(self, claim, Ending::Undo).go_on();
     }
 
-    fn attempt_release(&self, claim: &ClaimRef, ending: Ending) -> Boxed<Result<Released>> {
-        let (store, claim) = (Arc::clone(&self.store), claim.clone());
-        caught(async move { store.release(&claim, ending).await })
+    /// The same, on the client's thread: returns when the store has answered once.
+    pub(super) async fn withdrawn(self: &Arc<Self>, claim: ClaimRef) {
+        let mut request = Request::new(self, claim, Ending::Undo);
+        if let Err(error) = (&mut request.attempt).await {
+            drop(request.failed(error));
+        }
+    }
+
+    fn attempt_release(self: &Arc<Self>, claim: &ClaimRef, ending: Ending) -> Boxed<Result<Released>> {
+        let (core, claim) = (Arc::clone(self), claim.clone());
+        caught(async move {
+            let _permit = core.gate.ending().await;
+            core.store.release(&claim, ending).await
+        })
     }
 
     fn not_released(&self, claim: &ClaimRef, error: &Error) {

@@ -15,14 +15,13 @@ use crate::lease::warden;
 /// Starts the client's thread and the warden. The receiver hears when the thread has let go of the store.
 pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<(Handle, Receiver<()>)> {
     let (ended, hears) = std::sync::mpsc::channel();
-    let ledger = Arc::clone(&keeper.ledger);
+    let registry = Arc::clone(&keeper.registry);
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let keeper = Arc::new(keeper);
     std::thread::Builder::new().name("palisade".into()).spawn(move || {
         runtime.block_on(async move {
             let renewals = keeper.renewals.clone();
-            tokio::spawn(Arc::clone(&keeper).listen());
             keeper.keep().await;
             background.wait().await;
             renewals.wait().await;
@@ -32,6 +31,6 @@ pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<(Hand
         let _ = ended.send(());
     })?;
     // Last: if anything above fails, nothing is left running.
-    warden::start(ledger)?;
+    warden::start(registry)?;
     Ok((handle, hears))
 }

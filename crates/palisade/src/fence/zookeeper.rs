@@ -29,8 +29,8 @@
 use super::Fence;
 use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Guard};
-pub use crate::stores::zookeeper::nodes::Nodes;
-use crate::stores::zookeeper::nodes::{Change, NodeError, Wrote};
+pub use crate::stores::zookeeper::client::nodes::Nodes;
+use crate::stores::zookeeper::client::nodes::{Change, NodeError, Wrote};
 
 /// An exclusive grant of a lock in ZooKeeper, as a `multi` can check it.
 ///
@@ -53,7 +53,7 @@ impl Held {
         if capability.store != "zookeeper" || !capability.revoke {
             return Err(Error::config(format!("the lock is in {capability}, which cannot check it; write with the fence")));
         }
-        let node = guard.held().core.store.lock_key(guard.held().kept.claim.id);
+        let node = guard.held().lock_key();
         let node = node.ok_or_else(|| Error::lost(crate::lease::LossReason::Expired))?;
         Ok(Held { node, fence: guard.fence() })
     }

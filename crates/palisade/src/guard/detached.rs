@@ -30,13 +30,13 @@ pub struct DetachedGrant {
 
 impl DetachedGrant {
     pub(super) fn of(held: &HeldClaim) -> DetachedGrant {
-        let claim = &held.kept.claim;
+        let claim = &held.tracked.claim;
         DetachedGrant {
             name: claim.name.clone(),
             store: held.core.capability().store.to_owned(),
             claim: claim.id.reveal(),
             kind: claim.kind,
-            mode: held.kept.mode(),
+            mode: held.tracked.mode(),
             fence: held.fence(),
             lease_ms: u64::try_from(claim.lease.as_millis()).unwrap_or(u64::MAX),
             owner: claim.owner.to_string(),

@@ -17,9 +17,9 @@ use crate::engine::Core;
 use crate::engine::held::HeldClaim;
 use crate::engine::release::PendingRelease;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::kept::Kept;
+use crate::lease::tracked::TrackedClaim;
 use crate::lease::{LossReason, Status};
-use crate::store::{Capability, ClaimRef, Detach, Ending, Gone, Kind, LeaseUnit, Mode, Released, Standing, Store};
+use crate::store::{Capability, Change, ClaimRef, Detach, Ending, Gone, Kind, LeaseUnit, Mode, Released, Standing, Store};
 
 pub use detached::DetachedGrant;
 pub use mode::{AnyMode, Exclusive, GuardMode, Permits, Shared};
@@ -50,12 +50,12 @@ impl<M: GuardMode> Guard<M> {
 
     /// The name that is held.
     pub fn name(&self) -> &str {
-        self.held.kept.claim.name.as_str()
+        self.held.tracked.claim.name.as_str()
     }
 
     /// How it is held.
     pub fn mode(&self) -> Mode {
-        self.held.kept.mode()
+        self.held.tracked.mode()
     }
 
     /// The number of this grant: higher than that of every earlier grant of this name.
@@ -67,7 +67,7 @@ impl<M: GuardMode> Guard<M> {
 
     /// How it stands now: held, at risk, or lost and why.
     pub fn status(&self) -> Status {
-        self.held.kept.status(self.held.core.now())
+        self.held.tracked.status(self.held.core.now())
     }
 
     /// Whether it is held now. Reads the clock; asks nobody.
@@ -77,12 +77,12 @@ impl<M: GuardMode> Guard<M> {
 
     /// How long it is certainly held without another renewal.
     pub fn remaining(&self) -> Duration {
-        self.held.kept.remaining(self.held.core.now())
+        self.held.tracked.remaining(self.held.core.now())
     }
 
     /// The length of the lease, as the store granted it.
     pub fn lease(&self) -> Duration {
-        self.held.kept.lease()
+        self.held.tracked.lease()
     }
 
     /// Completes when the lock is lost, with the reason. It fires by the clock, before the store may admit somebody else, even
@@ -93,7 +93,7 @@ impl<M: GuardMode> Guard<M> {
     /// May be dropped and called again; a loss is never missed.
     pub async fn lost(&self) -> LossReason {
         loop {
-            let mut changed = pin!(self.held.kept.changed());
+            let mut changed = pin!(self.held.tracked.changed());
             changed.as_mut().enable();
             if let Status::Lost(reason) = self.status() {
                 return reason;
@@ -105,9 +105,9 @@ impl<M: GuardMode> Guard<M> {
     /// A token that is cancelled `stop_margin` before the lock would be lost, so that there is time to stop, or at once when
     /// the store says that it is gone.
     pub fn on_lost(&self) -> CancellationToken {
-        let token = self.held.kept.stop_token();
+        let token = self.held.tracked.stop_token();
         // After the token is there: what was due before has been fired without it.
-        if self.held.kept.watch(self.held.core.now()).is_none() {
+        if self.held.tracked.watch(self.held.core.now()).is_none() {
             token.cancel();
         }
         token
@@ -115,7 +115,7 @@ impl<M: GuardMode> Guard<M> {
 
     /// The unique value of this claim, as it stands in the store, except in etcd, where keys are used again. A secret: who knows it can release the lock.
     pub fn value(&self) -> String {
-        self.held.kept.claim.id.reveal()
+        self.held.tracked.claim.id.reveal()
     }
 
     /// Gives the lock back, and says whether it was held until now.
@@ -182,15 +182,15 @@ impl<M: GuardMode> Guard<M> {
     }
 
     async fn detached(&self) -> Result<()> {
-        let (core, kept) = (&self.held.core, &self.held.kept);
+        let (core, tracked) = (&self.held.core, &self.held.tracked);
         let Capability { store, detach, lease_unit, .. } = *core.capability();
         if detach == Detach::Never {
             return Err(Error::unsupported(format!("on {store} a grant cannot outlive the client that holds it")));
         }
-        if lease_unit == LeaseUnit::Session && !kept.claim.detachable {
+        if lease_unit == LeaseUnit::Session && !tracked.claim.detachable {
             return Err(Error::unsupported(format!("on {store} only a lock that was made detachable() can be detached")));
         }
-        self.certainly(|store, claim| async move { store.detach(&claim).await }).await
+        self.certainly(|store, claim| async move { store.change(&claim, Change::Detach).await }).await
     }
 
     /// Turns the grant into something else: asks the store until its answer is certain, or the lock is lost. A guard that may
@@ -200,22 +200,22 @@ impl<M: GuardMode> Guard<M> {
         F: Fn(Arc<dyn Store>, ClaimRef) -> Fut,
         Fut: Future<Output = Result<Standing>> + Send + 'static,
     {
-        let (core, kept) = (&self.held.core, &self.held.kept);
+        let (core, tracked) = (&self.held.core, &self.held.tracked);
         // First closed, then counted: nobody enters between.
-        kept.leave(true);
+        tracked.leave(true);
         if Arc::strong_count(&self.held) > 1 {
-            kept.leave(false);
+            tracked.leave(false);
             return Err(Error::unsupported("the lock is held more than once by its owner; release the inner holds first"));
         }
         loop {
             if let Status::Lost(reason) = self.status() {
                 return Err(Error::lost(reason));
             }
-            match core.call(ask(Arc::clone(&core.store), kept.to_ref())).await {
+            match core.call(ask(Arc::clone(&core.store), tracked.to_ref())).await {
                 Ok(Standing::Held(_)) => return Ok(()),
-                Ok(Standing::Gone(why)) => kept.ended(why),
+                Ok(Standing::Gone(why)) => tracked.ended(why),
                 Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
-                Ok(Standing::Waiting(_)) | Err(_) => kept.ended(Gone::Expired),
+                Ok(Standing::Waiting(_)) | Err(_) => tracked.ended(Gone::Expired),
             }
         }
     }
@@ -227,7 +227,7 @@ impl<M: GuardMode> Guard<M> {
 
     /// Ends this hold for good, whoever has the guard by then.
     pub(crate) fn ends(&self) -> Ends {
-        Ends { core: Arc::clone(&self.held.core), kept: Arc::clone(&self.held.kept), armed: true }
+        Ends { core: Arc::clone(&self.held.core), tracked: Arc::clone(&self.held.tracked), armed: true }
     }
 
     /// Runs a body while the lock is held, then gives the lock back. The body is dropped at the stop margin before a loss.
@@ -270,7 +270,7 @@ pub(crate) fn about_to_be_lost() -> Error {
 /// Gives a claim back when `run` ends, however it ends.
 pub(crate) struct Ends {
     core: Arc<Core>,
-    kept: Arc<Kept>,
+    tracked: Arc<TrackedClaim>,
     armed: bool,
 }
 
@@ -278,14 +278,14 @@ impl Ends {
     /// Begins to give the claim back.
     pub(crate) fn now(mut self) -> PendingRelease {
         self.armed = false;
-        self.core.release_tracked(&self.kept, Ending::Release)
+        self.core.release_tracked(&self.tracked, Ending::Release)
     }
 }
 
 impl Drop for Ends {
     fn drop(&mut self) {
         if self.armed {
-            self.core.release_tracked(&self.kept, Ending::Release);
+            self.core.release_tracked(&self.tracked, Ending::Release);
         }
     }
 }
@@ -304,7 +304,7 @@ impl Guard<Exclusive> {
     pub async fn downgrade(self) -> Result<Guard<Shared>, Refused<Guard>> {
         match self.downgraded().await {
             Ok(()) => {
-                self.held.kept.downgraded();
+                self.held.tracked.downgraded();
                 Ok(Guard::new(self.held))
             }
             Err(error) => Err(Refused { guard: self, error }),
@@ -313,13 +313,13 @@ impl Guard<Exclusive> {
 
     async fn downgraded(&self) -> Result<()> {
         let capability = self.held.core.capability();
-        if self.held.kept.claim.kind != Kind::RwLock {
+        if self.held.tracked.claim.kind != Kind::RwLock {
             return Err(Error::unsupported("a mutex has no read side; take the write side of an rwlock instead"));
         }
         if !capability.downgrade {
             return Err(Error::unsupported(format!("{} cannot turn a writer into a reader in one step", capability.store)));
         }
-        self.certainly(|store, claim| async move { store.downgrade(&claim).await }).await
+        self.certainly(|store, claim| async move { store.change(&claim, Change::Downgrade).await }).await
     }
 }
 

@@ -3,8 +3,8 @@
 pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod keeper;
-pub(crate) mod kept;
-pub(crate) mod ledger;
+pub(crate) mod registry;
+pub(crate) mod tracked;
 pub(crate) mod warden;
 
 use std::fmt;

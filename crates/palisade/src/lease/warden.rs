@@ -3,14 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::ledger::Ledger;
+use super::registry::Registry;
 
-/// Starts the warden. It ends when the ledger is closed and empty.
-pub(crate) fn start(ledger: Arc<Ledger>) -> std::io::Result<()> {
-    std::thread::Builder::new().name("palisade-warden".into()).spawn(move || watch(&ledger)).map(drop)
+/// Starts the warden. It ends when the registry is closed and empty.
+pub(crate) fn start(registry: Arc<Registry>) -> std::io::Result<()> {
+    std::thread::Builder::new().name("palisade-warden".into()).spawn(move || watch(&registry)).map(drop)
 }
 
-fn watch(ledger: &Ledger) {
+fn watch(registry: &Registry) {
     // Whatever panics in there, the other holders must not be left unwatched.
-    while catch_unwind(AssertUnwindSafe(|| ledger.look())).unwrap_or(true) {}
+    while catch_unwind(AssertUnwindSafe(|| registry.look())).unwrap_or(true) {}
 }

@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::options::{Options, option_methods};
 use crate::engine::Core;
-use crate::engine::acquire::Wait;
+use crate::engine::acquire::WaitLimit;
 use crate::engine::inside::broken_off;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::Guard;
 use crate::lease::{LossReason, Status};
 use crate::name::Name;
-use crate::store::{Leader, Mode, Observation, Released, Standing};
+use crate::store::{Change, Leader, Mode, Observation, Query, Released, Standing, Store};
 
 /// An election: a mutex whose holder says who it is. Made by [`Client::election`](crate::Client::election).
 ///
@@ -65,7 +65,7 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn, and with it the place in line.
     pub async fn campaign(&self, value: impl AsRef<str>) -> Result<Leadership> {
-        self.campaign_within(value.as_ref(), Wait::Forever).await
+        self.options.waited(self.campaign_within(value, WaitLimit::Forever).await?)
     }
 
     /// Leads if nobody does and nobody waits to.
@@ -78,8 +78,7 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn.
     pub async fn try_campaign(&self, value: impl AsRef<str>) -> Result<Option<Leadership>> {
-        let held = self.with(value.as_ref()).try_acquire(Mode::Exclusive).await?;
-        Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
+        self.campaign_within(value, WaitLimit::Now).await
     }
 
     /// Waits in line to lead for at most so long; zero is one attempt.
@@ -92,12 +91,21 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn.
     pub async fn campaign_timeout(&self, value: impl AsRef<str>, longest: Duration) -> Result<Leadership> {
-        self.campaign_within(value.as_ref(), Wait::For(longest)).await
+        self.options.waited(self.campaign_within(value, WaitLimit::AtMost(longest)).await?)
     }
 
-    async fn campaign_within(&self, value: &str, wait: Wait) -> Result<Leadership> {
-        let held = self.with(value).acquire_or_fail(Mode::Exclusive, wait).await?;
-        Ok(Leadership::new(Guard::new(Arc::new(held))))
+    /// Waits in line to lead as the value says; `None` when it says [`Now`](WaitLimit::Now) and another candidate leads.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the leader when a wait ran out; that another leads now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the candidacy is withdrawn.
+    pub async fn campaign_within(&self, value: impl AsRef<str>, wait: WaitLimit) -> Result<Option<Leadership>> {
+        let held = self.with(value.as_ref()).acquire_within(Mode::Exclusive, wait).await?;
+        Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
     }
 
     fn with(&self, value: &str) -> Options {
@@ -115,8 +123,12 @@ impl Election {
     ///
     /// May be dropped at any point.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        let (store, name) = (Arc::clone(&self.options.core.store), self.name()?);
-        self.options.core.call(async move { store.leader(&name).await }).await
+        let (store, query) = (Arc::clone(&self.options.core.store), Query::Leader(self.name()?));
+        let page = self.options.core.call(async move { store.inspect(&query).await }).await?;
+        let holders = page.lines.into_iter().flat_map(|line| line.holders);
+        // One that only keeps the name closed leads no more.
+        let leads = holders.into_iter().find(|holder| holder.lease_left != Some(Duration::ZERO));
+        Ok(leads.map(|holder| Leader { value: holder.owner, fence: holder.fence }))
     }
 
     /// Watches who leads: first the present leader, then each change, as the store pushes it.
@@ -132,7 +144,14 @@ impl Election {
     pub async fn observe(&self) -> Result<Observer> {
         let core = Arc::clone(&self.options.core);
         let (store, name) = (Arc::clone(&core.store), self.name()?);
-        let observation = core.call(async move { store.observe(&name).await }).await?;
+        let observation = core
+            .call(async move {
+                match store.extensions().observe {
+                    Some(observes) => observes.observe(&name).await,
+                    None => Err(cannot_observe(&*store)),
+                }
+            })
+            .await?;
         Ok(Observer { observation, _core: core })
     }
 
@@ -201,16 +220,16 @@ impl Leadership {
     /// Dropped half-way, the value may have been changed or not.
     pub async fn proclaim(&self, value: impl AsRef<str>) -> Result<()> {
         let _one_at_a_time = self.proclaiming.lock().await;
-        let (core, kept) = (&self.guard.held().core, &self.guard.held().kept);
+        let (core, tracked) = (&self.guard.held().core, &self.guard.held().tracked);
         let value: Arc<str> = value.as_ref().into();
         loop {
             if let Status::Lost(reason) = self.guard.status() {
                 return Err(Error::lost(reason));
             }
-            let (store, claim, value) = (Arc::clone(&core.store), kept.to_ref(), Arc::clone(&value));
-            match core.call(async move { store.proclaim(&claim, &value).await }).await {
+            let (store, claim, value) = (Arc::clone(&core.store), tracked.to_ref(), Arc::clone(&value));
+            match core.call(async move { store.change(&claim, Change::Proclaim(value)).await }).await {
                 Ok(Standing::Held(_)) => return Ok(()),
-                Ok(Standing::Gone(why)) => kept.ended(why),
+                Ok(Standing::Gone(why)) => tracked.ended(why),
                 Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
                 Err(error) => return Err(error),
                 Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a leader waits to lead")),
@@ -271,4 +290,8 @@ impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Observer").finish_non_exhaustive()
     }
+}
+
+fn cannot_observe(store: &dyn Store) -> Error {
+    Error::unsupported(format!("{} cannot push who leads; ask for the leader when you need it", store.capability()))
 }

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::options::Options;
 use super::{Mutex, RwLock, Semaphore};
-use crate::engine::acquire::{Outcome, Wait};
+use crate::engine::acquire::{Outcome, WaitLimit};
 use crate::engine::release::PendingRelease;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::{AnyMode, Ends, Guard, about_to_be_lost, until_stopped};
-use crate::lease::kept::{Group, Kept};
+use crate::lease::tracked::{Group, TrackedClaim};
 use crate::lease::{LossReason, Moment, Status};
 use crate::store::{Ending, Mode, Released};
 
@@ -110,7 +110,7 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn acquire(&self) -> Result<MultiGuard> {
-        self.within(Wait::Forever).await?.ok_or_else(lost_on_the_way)
+        self.acquire_within(WaitLimit::Forever).await?.ok_or_else(lost_on_the_way)
     }
 
     /// Takes all if all are free now; `None` when one is not.
@@ -123,7 +123,7 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn try_acquire(&self) -> Result<Option<MultiGuard>> {
-        self.within(Wait::Try).await
+        self.acquire_within(WaitLimit::Now).await
     }
 
     /// Waits until all are held, for at most so long in all; zero is one attempt.
@@ -136,7 +136,7 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<MultiGuard> {
-        self.within(Wait::For(longest)).await?.ok_or_else(lost_on_the_way)
+        self.acquire_within(WaitLimit::AtMost(longest)).await?.ok_or_else(lost_on_the_way)
     }
 
     /// Acquires all, runs the body, and releases however it ends. The body is dropped when a member is about to be lost.
@@ -170,18 +170,27 @@ impl Multi {
         }
     }
 
-    async fn within(&self, wait: Wait) -> Result<Option<MultiGuard>> {
+    /// Waits for all as the value says, in all; `None` when it says [`Now`](WaitLimit::Now) and one is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, everything is given back.
+    pub async fn acquire_within(&self, wait: WaitLimit) -> Result<Option<MultiGuard>> {
         self.check()?;
         let begun = self.now();
         let mut guards: Vec<Guard<AnyMode>> = Vec::with_capacity(self.members.len());
         for member in &self.members {
             let left = match wait {
-                Wait::For(longest) => Wait::For(longest.saturating_sub(self.now().since(begun))),
-                Wait::Try | Wait::Forever => wait,
+                WaitLimit::AtMost(longest) => WaitLimit::AtMost(longest.saturating_sub(self.now().since(begun))),
+                WaitLimit::Now | WaitLimit::Forever => wait,
             };
             match member.options.acquire(member.mode, left).await? {
                 Outcome::Granted(held) => guards.push(Guard::new(Arc::new(held))),
-                Outcome::Busy(_) if wait == Wait::Try => return Ok(None),
+                Outcome::Busy(_) if wait == WaitLimit::Now => return Ok(None),
                 Outcome::Busy(busy) => return Err(member.options.busy(busy)),
                 Outcome::Sealed => return Err(member.options.sealed()),
             }
@@ -210,8 +219,8 @@ pub struct MultiGuard {
 
 impl MultiGuard {
     fn bind(members: Vec<Guard<AnyMode>>, now: Moment) -> MultiGuard {
-        let kept: Vec<&Arc<Kept>> = members.iter().map(|member| &member.held().kept).collect();
-        let group = Group::bind(&kept, now);
+        let tracked: Vec<&Arc<TrackedClaim>> = members.iter().map(|member| &member.held().tracked).collect();
+        let group = Group::bind(&tracked, now);
         MultiGuard { members, group }
     }
 
@@ -272,7 +281,7 @@ impl MultiGuard {
         // All are sent before the first answer is waited for. The last acquired goes first.
         let send = |member: &Guard<AnyMode>| {
             let held = member.held();
-            (member.name().to_owned(), held.core.release_tracked(&held.kept, Ending::Release))
+            (member.name().to_owned(), held.core.release_tracked(&held.tracked, Ending::Release))
         };
         let sent: Vec<(String, PendingRelease)> = self.members.iter().rev().map(send).collect();
         let mut members = Vec::with_capacity(sent.len());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::options::{Options, option_methods};
 use super::{OncePer, Owner};
-use crate::engine::acquire::Wait;
+use crate::engine::acquire::WaitLimit;
 use crate::error::Result;
 use crate::guard::{Exclusive, Guard};
 use crate::store::Mode;
@@ -46,7 +46,7 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn acquire(&self) -> Result<Guard> {
-        self.acquire_within(Wait::Forever).await
+        self.options.waited(self.acquire_within(WaitLimit::Forever).await?)
     }
 
     /// Takes it if it is free now; `None` when somebody else holds it or waits for it.
@@ -59,7 +59,7 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        Ok(self.options.try_acquire(Mode::Exclusive).await?.map(|held| Guard::new(Arc::new(held))))
+        self.acquire_within(WaitLimit::Now).await
     }
 
     /// Waits in line for at most so long; zero is one attempt.
@@ -72,11 +72,21 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<Guard> {
-        self.acquire_within(Wait::For(longest)).await
+        self.options.waited(self.acquire_within(WaitLimit::AtMost(longest)).await?)
     }
 
-    async fn acquire_within(&self, wait: Wait) -> Result<Guard> {
-        Ok(Guard::new(Arc::new(self.options.acquire_or_fail(Mode::Exclusive, wait).await?)))
+    /// Waits in line as the value says; `None` when it says [`Now`](WaitLimit::Now) and the name is taken. [`acquire`](Mutex::acquire),
+    /// [`try_acquire`](Mutex::try_acquire) and [`acquire_timeout`](Mutex::acquire_timeout) are this one verb.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn acquire_within(&self, wait: WaitLimit) -> Result<Option<Guard>> {
+        Ok(self.options.acquire_within(Mode::Exclusive, wait).await?.map(|held| Guard::new(Arc::new(held))))
     }
 
     /// Waits in line unless this owner holds it already: then it is entered again, with the same fence, and given back when the
@@ -90,7 +100,7 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn; guards that the owner has already are not touched.
     pub async fn acquire_as(&self, owner: &Owner) -> Result<Guard> {
-        owner.enter(&self.options, Mode::Exclusive, Wait::Forever).await
+        owner.enter(&self.options, Mode::Exclusive, WaitLimit::Forever).await
     }
 
     /// As [`acquire_as`](Mutex::acquire_as), for at most so long.
@@ -104,7 +114,7 @@ impl Mutex {
     ///
     /// As [`acquire_as`](Mutex::acquire_as).
     pub async fn acquire_timeout_as(&self, owner: &Owner, longest: Duration) -> Result<Guard> {
-        owner.enter(&self.options, Mode::Exclusive, Wait::For(longest)).await
+        owner.enter(&self.options, Mode::Exclusive, WaitLimit::AtMost(longest)).await
     }
 
     /// Acquires, runs the body, and releases however it ends. The body is dropped at the stop margin before a loss.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::{Options, option_methods};
-use crate::engine::acquire::{Outcome, Wait};
+use crate::engine::acquire::{Outcome, WaitLimit};
 use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Guard};
 use crate::lease::{LossReason, Status};
@@ -45,7 +45,7 @@ impl OncePer {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire(&self) -> Result<Option<Guard>> {
-        self.within(Wait::Forever).await
+        self.acquire_within(WaitLimit::Forever).await
     }
 
     /// Takes it if it is free and due now.
@@ -58,7 +58,7 @@ impl OncePer {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        self.within(Wait::Try).await
+        self.acquire_within(WaitLimit::Now).await
     }
 
     /// As [`acquire`](OncePer::acquire), waiting in line for at most so long.
@@ -71,10 +71,19 @@ impl OncePer {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<Option<Guard>> {
-        self.within(Wait::For(longest)).await
+        self.acquire_within(WaitLimit::AtMost(longest)).await
     }
 
-    async fn within(&self, wait: Wait) -> Result<Option<Guard>> {
+    /// Waits in line as the value says; `None` when it is not due, or when it says [`Now`](WaitLimit::Now) and the name is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn acquire_within(&self, wait: WaitLimit) -> Result<Option<Guard>> {
         match self.options.acquire(Mode::Exclusive, wait).await? {
             Outcome::Granted(held) => Ok(Some(Guard::new(Arc::new(held)))),
             Outcome::Busy(_) | Outcome::Sealed => Ok(None),
@@ -148,7 +157,7 @@ impl Once {
         if self.keep.is_zero() {
             return Err(Error::config("keep of 0 remembers nothing; give a longer time"));
         }
-        match self.options.acquire(Mode::Exclusive, Wait::Forever).await? {
+        match self.options.acquire(Mode::Exclusive, WaitLimit::Forever).await? {
             Outcome::Granted(held) => Ok(Some(OnceGuard { guard: Guard::new(Arc::new(held)), keep: self.keep })),
             Outcome::Busy(_) | Outcome::Sealed => Ok(None),
         }
@@ -178,10 +187,10 @@ impl OnceGuard {
     ///
     /// Dropped half-way, the work may or may not be recorded; the key is given back.
     pub async fn finish(self) -> Result<()> {
-        let (core, kept) = (&self.guard.held().core, &self.guard.held().kept);
+        let (core, tracked) = (&self.guard.held().core, &self.guard.held().tracked);
         let mut may_be_sealed = false;
         loop {
-            let lost = match kept.status(core.now()) {
+            let lost = match tracked.status(core.now()) {
                 Status::Lost(reason) => Some(reason),
                 Status::Held | Status::AtRisk => None,
             };
@@ -190,11 +199,11 @@ impl OnceGuard {
             {
                 return Err(Error::lost(reason));
             }
-            let (store, claim, ending) = (Arc::clone(&core.store), kept.to_ref(), Ending::Seal(self.keep));
+            let (store, claim, ending) = (Arc::clone(&core.store), tracked.to_ref(), Ending::Seal(self.keep));
             match (core.call(async move { store.release(&claim, ending).await }).await, lost) {
                 (Ok(Released::Done), _) => {
-                    kept.give_back(core.now());
-                    core.ledger.forget(kept);
+                    tracked.give_back(core.now());
+                    core.registry.forget(tracked);
                     return Ok(());
                 }
                 // Asked once more after the loss, because an earlier answer was lost: it was not sealed.

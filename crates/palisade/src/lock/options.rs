@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Core;
-use crate::engine::acquire::{self, Outcome, Wait};
+use crate::engine::acquire::{self, Outcome, WaitLimit};
 use crate::engine::held::HeldClaim;
 use crate::engine::plan::{Plan, Spin};
 use crate::error::{Error, Result};
 use crate::lease::deadline::default_stop_margin;
-use crate::lease::kept::Terms;
+use crate::lease::tracked::Terms;
 use crate::name::Name;
 use crate::store::{Capability, Kind, LeaseUnit, Mode};
 
@@ -174,34 +174,27 @@ impl Options {
     /// # Cancel safety
     ///
     /// Dropping it at any point withdraws the claim.
-    pub(crate) async fn acquire(&self, mode: Mode, wait: Wait) -> Result<Outcome> {
+    pub(crate) async fn acquire(&self, mode: Mode, wait: WaitLimit) -> Result<Outcome> {
         acquire::acquire(&self.core, &self.plan(mode)?, wait).await
     }
 
-    /// Acquires where neither busy nor sealed can be the answer.
+    /// Acquires within this wait; `None` when the name is taken and the wait is [`WaitLimit::Now`].
     ///
     /// # Cancel safety
     ///
     /// Dropping it at any point withdraws the claim.
-    pub(crate) async fn acquire_or_fail(&self, mode: Mode, wait: Wait) -> Result<HeldClaim> {
+    pub(crate) async fn acquire_within(&self, mode: Mode, wait: WaitLimit) -> Result<Option<HeldClaim>> {
         match self.acquire(mode, wait).await? {
-            Outcome::Granted(held) => Ok(held),
+            Outcome::Granted(held) => Ok(Some(held)),
+            Outcome::Busy(_) if wait == WaitLimit::Now => Ok(None),
             Outcome::Busy(busy) => Err(self.busy(busy)),
             Outcome::Sealed => Err(self.sealed()),
         }
     }
 
-    /// Acquires in one attempt; `None` when somebody else holds it.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it at any point withdraws the claim.
-    pub(crate) async fn try_acquire(&self, mode: Mode) -> Result<Option<HeldClaim>> {
-        match self.acquire(mode, Wait::Try).await? {
-            Outcome::Granted(held) => Ok(Some(held)),
-            Outcome::Busy(_) => Ok(None),
-            Outcome::Sealed => Err(self.sealed()),
-        }
+    /// The guard of an acquisition that waited.
+    pub(crate) fn waited<T>(&self, guard: Option<T>) -> Result<T> {
+        guard.ok_or_else(|| self.busy(crate::store::Busy::default()))
     }
 
     pub(crate) fn busy(&self, busy: crate::store::Busy) -> Error {

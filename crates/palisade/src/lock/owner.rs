@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::options::Options;
-use crate::engine::acquire::Wait;
+use crate::engine::acquire::WaitLimit;
 use crate::engine::held::HeldClaim;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, GuardMode};
@@ -42,12 +42,12 @@ impl Owner {
     /// # Cancel safety
     ///
     /// Dropped at any point, a claim of its own is withdrawn.
-    pub(crate) async fn enter<M: GuardMode>(&self, options: &Options, mode: Mode, wait: Wait) -> Result<Guard<M>> {
+    pub(crate) async fn enter<M: GuardMode>(&self, options: &Options, mode: Mode, wait: WaitLimit) -> Result<Guard<M>> {
         let begun = options.core.now();
         let hold = self.hold(options);
         let mut current = match wait {
             // Another task of this owner may be waiting in line with the lock of this hold.
-            Wait::For(longest) => tokio::select! {
+            WaitLimit::AtMost(longest) => tokio::select! {
                 biased;
                 current = hold.lock() => current,
                 paused = options.core.pause(longest) => {
@@ -55,7 +55,7 @@ impl Owner {
                     return Err(options.busy(Busy::default()));
                 }
             },
-            Wait::Try | Wait::Forever => hold.lock().await,
+            WaitLimit::Now | WaitLimit::Forever => hold.lock().await,
         };
         if let Some(held) = current.upgrade() {
             let guard = Guard::<M>::new(held);
@@ -66,11 +66,11 @@ impl Owner {
             // Lost, but not yet given back: whoever holds it is told. This is a new hold.
         }
         let left = match wait {
-            Wait::For(longest) => Wait::For(longest.saturating_sub(options.core.now().since(begun))),
-            Wait::Try | Wait::Forever => wait,
+            WaitLimit::AtMost(longest) => WaitLimit::AtMost(longest.saturating_sub(options.core.now().since(begun))),
+            WaitLimit::Now | WaitLimit::Forever => wait,
         };
         let options = Options { owner: Arc::clone(&self.label), ..options.clone() };
-        let held = Arc::new(options.acquire_or_fail(mode, left).await?);
+        let held = Arc::new(options.waited(options.acquire_within(mode, left).await?)?);
         *current = Arc::downgrade(&held);
         Ok(Guard::new(held))
     }
@@ -88,9 +88,9 @@ impl Owner {
 
 /// Refuses what would wait for itself.
 fn check_same<M: GuardMode>(options: &Options, mode: Mode, held: &Guard<M>) -> Result<()> {
-    let kept = &held.held().kept;
-    let kind = kept.claim.kind;
-    if kept.is_leaving() {
+    let tracked = &held.held().tracked;
+    let kind = tracked.claim.kind;
+    if tracked.is_leaving() {
         let message = format!("{} is just being downgraded or detached by its owner", options.name);
         return Err(Error::new(ErrorKind::Deadlock, message));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Owner;
 use super::options::{Options, option_methods};
-use crate::engine::acquire::Wait;
+use crate::engine::acquire::WaitLimit;
 use crate::error::Result;
 use crate::guard::{Exclusive, Guard, GuardMode, Shared};
 use crate::store::Mode;
@@ -47,7 +47,7 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn read(&self) -> Result<Guard<Shared>> {
-        self.within(Mode::Shared, Wait::Forever).await
+        self.options.waited(self.read_within(WaitLimit::Forever).await?)
     }
 
     /// Reads if that is possible now; `None` when a writer holds it or anybody waits for it.
@@ -60,7 +60,7 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_read(&self) -> Result<Option<Guard<Shared>>> {
-        self.attempt(Mode::Shared).await
+        self.read_within(WaitLimit::Now).await
     }
 
     /// Waits in line to read for at most so long; zero is one attempt.
@@ -73,7 +73,7 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn read_timeout(&self, longest: Duration) -> Result<Guard<Shared>> {
-        self.within(Mode::Shared, Wait::For(longest)).await
+        self.options.waited(self.read_within(WaitLimit::AtMost(longest)).await?)
     }
 
     /// Waits in line to write.
@@ -86,7 +86,7 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn write(&self) -> Result<Guard> {
-        self.within(Mode::Exclusive, Wait::Forever).await
+        self.options.waited(self.write_within(WaitLimit::Forever).await?)
     }
 
     /// Writes if that is possible now; `None` when anybody holds it or waits for it.
@@ -99,7 +99,7 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_write(&self) -> Result<Option<Guard>> {
-        self.attempt(Mode::Exclusive).await
+        self.write_within(WaitLimit::Now).await
     }
 
     /// Waits in line to write for at most so long; zero is one attempt.
@@ -112,7 +112,7 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn write_timeout(&self, longest: Duration) -> Result<Guard> {
-        self.within(Mode::Exclusive, Wait::For(longest)).await
+        self.options.waited(self.write_within(WaitLimit::AtMost(longest)).await?)
     }
 
     /// Reads as this owner, who may read already; see [`Mutex::acquire_as`](super::Mutex::acquire_as).
@@ -125,7 +125,7 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn; guards that the owner has already are not touched.
     pub async fn read_as(&self, owner: &Owner) -> Result<Guard<Shared>> {
-        owner.enter(&self.options, Mode::Shared, Wait::Forever).await
+        owner.enter(&self.options, Mode::Shared, WaitLimit::Forever).await
     }
 
     /// Writes as this owner, who may write already; see [`Mutex::acquire_as`](super::Mutex::acquire_as).
@@ -138,7 +138,7 @@ impl RwLock {
     ///
     /// As [`read_as`](RwLock::read_as).
     pub async fn write_as(&self, owner: &Owner) -> Result<Guard> {
-        owner.enter(&self.options, Mode::Exclusive, Wait::Forever).await
+        owner.enter(&self.options, Mode::Exclusive, WaitLimit::Forever).await
     }
 
     /// Acquires to write, runs the body, and releases however it ends; see [`Mutex::run`](super::Mutex::run).
@@ -175,11 +175,33 @@ impl RwLock {
         self.read().await?.run(body).await
     }
 
-    async fn within<M: GuardMode>(&self, mode: Mode, wait: Wait) -> Result<Guard<M>> {
-        Ok(Guard::new(Arc::new(self.options.acquire_or_fail(mode, wait).await?)))
+    /// Waits in line to read as the value says; `None` when it says [`Now`](WaitLimit::Now) and the name is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn read_within(&self, wait: WaitLimit) -> Result<Option<Guard<Shared>>> {
+        self.within(Mode::Shared, wait).await
     }
 
-    async fn attempt<M: GuardMode>(&self, mode: Mode) -> Result<Option<Guard<M>>> {
-        Ok(self.options.try_acquire(mode).await?.map(|held| Guard::new(Arc::new(held))))
+    /// Waits in line to write as the value says; `None` when it says [`Now`](WaitLimit::Now) and the name is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn write_within(&self, wait: WaitLimit) -> Result<Option<Guard>> {
+        self.within(Mode::Exclusive, wait).await
+    }
+
+    async fn within<M: GuardMode>(&self, mode: Mode, wait: WaitLimit) -> Result<Option<Guard<M>>> {
+        Ok(self.options.acquire_within(mode, wait).await?.map(|held| Guard::new(Arc::new(held))))
     }
 }

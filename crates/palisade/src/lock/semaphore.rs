@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::{Options, option_methods};
-use crate::engine::acquire::Wait;
+use crate::engine::acquire::WaitLimit;
 use crate::error::Result;
 use crate::guard::{Guard, Permits};
 use crate::store::Mode;
@@ -58,7 +58,7 @@ impl Semaphore {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn acquire_many(&self, permits: u32) -> Result<Guard<Permits>> {
-        self.within(permits, Wait::Forever).await
+        self.options.waited(self.acquire_many_within(permits, WaitLimit::Forever).await?)
     }
 
     /// Takes one permit if there is one now; `None` otherwise, or when anybody waits.
@@ -84,7 +84,7 @@ impl Semaphore {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard<Permits>>> {
-        Ok(self.options.try_acquire(Mode::Permits(permits)).await?.map(|held| Guard::new(Arc::new(held))))
+        self.acquire_many_within(permits, WaitLimit::Now).await
     }
 
     /// Waits in line for one permit for at most so long; zero is one attempt.
@@ -110,7 +110,7 @@ impl Semaphore {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire_many_timeout(&self, permits: u32, longest: Duration) -> Result<Guard<Permits>> {
-        self.within(permits, Wait::For(longest)).await
+        self.options.waited(self.acquire_many_within(permits, WaitLimit::AtMost(longest)).await?)
     }
 
     /// Acquires one permit, runs the body, and releases however it ends; see [`Mutex::run`](super::Mutex::run).
@@ -130,7 +130,16 @@ impl Semaphore {
         self.acquire().await?.run(body).await
     }
 
-    async fn within(&self, permits: u32, wait: Wait) -> Result<Guard<Permits>> {
-        Ok(Guard::new(Arc::new(self.options.acquire_or_fail(Mode::Permits(permits), wait).await?)))
+    /// Waits in line for so many permits as the value says; `None` when it says [`Now`](WaitLimit::Now) and there are too few.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn acquire_many_within(&self, permits: u32, wait: WaitLimit) -> Result<Option<Guard<Permits>>> {
+        Ok(self.options.acquire_within(Mode::Permits(permits), wait).await?.map(|held| Guard::new(Arc::new(held))))
     }
 }

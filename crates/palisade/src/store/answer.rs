@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClaimId, Holder, Lease};
+use super::{Holder, Lease};
 use crate::fence::Fence;
 use crate::lease::LossReason;
 
@@ -53,17 +53,8 @@ pub struct Busy {
     pub ask_in: Option<Duration>,
     /// Whether it was refused because such a claim was granted less than its `once_per` ago.
     pub too_soon: bool,
-    /// Whether [`Store::wake`](super::Store::wake) tells when the name is free, though the store in general [cannot](super::Wakes::Poll).
+    /// Whether the store [tells](super::ClientHandle::ask_again) when the name is free, though it [cannot](super::Wakes::Poll) in general.
     pub woken: bool,
-}
-
-/// Why [`Store::wake`](super::Store::wake) returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
-    /// It is worth asking again.
-    Ask,
-    /// The store pushed the grant. It was given while the claim waited, so its lease is the waiter's.
-    Granted(Fence),
 }
 
 /// Where a claim stands after a renewal.
@@ -153,18 +144,15 @@ pub struct Leader {
     pub fence: Fence,
 }
 
-/// Something that happened in the store without being asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Contact is lost. Guards are at risk; the core goes on renewing.
-    CutOff,
-    /// Contact is back, or another server answers now: the core renews every claim at once.
-    Restored,
-    /// The store ended this claim, and told us.
-    Gone {
-        /// The claim that ended.
-        claim: ClaimId,
-        /// Why.
-        why: Gone,
-    },
+/// What a holder's claim is turned into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A writer becomes a reader in one step, keeping its fence; readers next in line come in with it. The claim still says
+    /// exclusive: a store goes by what it has on record.
+    Downgrade,
+    /// The grant outlives this client: from now on nothing but its lease ends it. Asked of claims that were made
+    /// [detachable](super::Claim::detachable), and of all where each claim has a lease of its own.
+    Detach,
+    /// The leader of an election proclaims another value.
+    Proclaim(std::sync::Arc<str>),
 }

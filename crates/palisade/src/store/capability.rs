@@ -58,12 +58,67 @@ pub struct Capability {
     pub revoke: bool,
     /// Whether the holder hears of a revocation by push, and not only at its next renewal.
     pub revoke_pushed: bool,
-    /// The longest mapped name, in bytes.
-    pub name_limit: usize,
-    /// How many claims one renewal request carries at most.
-    pub renew_batch: usize,
     /// Whether `claim` may wait inside the engine; a concurrent `release` of its id ends it, also one that is still on its way.
     pub claim_blocks: bool,
+}
+
+/// Presets, one for each family of stores. A store takes its family's, and writes down what differs.
+impl Capability {
+    /// A store that runs our line by itself: memory, SQLite, Redis.
+    pub const LINE: Capability = Capability {
+        store: "",
+        format: "line",
+        durability: Durability::Server,
+        order: Order::Fifo,
+        wakes: Wakes::Push,
+        fence: FenceSource::CounterAndClock,
+        lease_unit: LeaseUnit::Claim,
+        min_lease: Duration::from_millis(100),
+        max_lease: Duration::from_secs(24 * 3600),
+        rwlock: true,
+        semaphore: true,
+        mutex_is_write_side: true,
+        downgrade: true,
+        min_hold: true,
+        once_per: true,
+        once: true,
+        proclaim: true,
+        observe: false,
+        detach: Detach::Anywhere,
+        list: true,
+        waiters_known: true,
+        short_waits: true,
+        revoke: true,
+        revoke_pushed: true,
+        claim_blocks: false,
+    };
+
+    /// A store with sessions and an order of its own: etcd, ZooKeeper.
+    pub const SESSION: Capability = Capability {
+        durability: Durability::Quorum,
+        wakes: Wakes::Watch,
+        fence: FenceSource::Revision,
+        lease_unit: LeaseUnit::Session,
+        once_per: false,
+        ..Capability::LINE
+    };
+
+    /// One value that is put if absent: a mutex without a queue.
+    pub const TOKEN: Capability = Capability {
+        order: Order::None,
+        wakes: Wakes::Poll,
+        rwlock: false,
+        semaphore: false,
+        downgrade: false,
+        min_hold: false,
+        once_per: false,
+        once: false,
+        proclaim: false,
+        list: false,
+        waiters_known: false,
+        revoke_pushed: false,
+        ..Capability::LINE
+    };
 }
 
 /// The store and its format, for messages: what one format lacks another may have.

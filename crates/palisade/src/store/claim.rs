@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -71,7 +70,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A request for a name. Immutable, but for whether it is `fresh`; a claim that the store has forgotten is made again with a new id.
+/// A request for a name. A claim that the store has forgotten is made again with a new id.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Names this claim, in the store and on the wire.
@@ -102,29 +101,6 @@ pub struct Claim {
     pub once_per: Option<Duration>,
     /// Whether the grant must be able to outlive this client: it hangs on no session that other claims share.
     pub detachable: bool,
-    /// Whether no store was asked for it yet.
-    pub fresh: Fresh,
-}
-
-/// Whether no store was asked for a claim yet: then it is surely in none.
-///
-/// It is the claim's own to know. A store would have to remember every claim whose answer was lost, for as long as it may come
-/// again, and nobody says when that is over.
-#[derive(Debug, Default)]
-pub struct Fresh(AtomicBool);
-
-impl Fresh {
-    /// Whether it still is; from now on it is not. Asked before anything is sent.
-    pub fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
-    }
-}
-
-/// A copy takes it over: of all that have the same id at most one is fresh.
-impl Clone for Fresh {
-    fn clone(&self) -> Fresh {
-        Fresh(AtomicBool::new(!self.take()))
-    }
 }
 
 impl Claim {
@@ -138,7 +114,7 @@ impl Claim {
 
     /// The short form that renew and release take.
     pub fn to_ref(self: &Arc<Self>, fence: Option<Fence>) -> ClaimRef {
-        ClaimRef { claim: Arc::clone(self), fence, sure_until: None }
+        ClaimRef { claim: Arc::clone(self), fence }
     }
 }
 
@@ -149,9 +125,6 @@ pub struct ClaimRef {
     pub claim: Arc<Claim>,
     /// The fence of its grant; `None` while it is not known to hold.
     pub fence: Option<Fence>,
-    /// Until when whoever holds by that fence is sure of it, on [`BootClock`](crate::lease::BootClock): by then the store has not let the
-    /// grant end. A release before that need not look at the store's clock. `None` where nobody has said so.
-    pub sure_until: Option<Moment>,
 }
 
 /// How long the store has promised to keep a claim.
@@ -189,19 +162,6 @@ impl Claim {
             min_hold: None,
             once_per: None,
             detachable: false,
-            fresh: Fresh::default(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_a_claim_and_its_copies_one_is_fresh() {
-        let fresh = Fresh::default();
-        let copy = fresh.clone();
-        assert!(!fresh.take() && copy.take() && !copy.take() && !copy.clone().take());
     }
 }

@@ -50,6 +50,8 @@ pub enum Query {
         /// [`Page::next`] of the page before; `None` for the first.
         after: Option<String>,
     },
+    /// The holders of one name without its waiters, the first one first. The owner of a leader is what it proclaims.
+    Leader(Name),
 }
 
 /// The line of one name, as seen from outside.

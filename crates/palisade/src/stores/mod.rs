@@ -2,20 +2,15 @@
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
-mod events;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod gather;
-mod mailbox;
-#[cfg(feature = "sqlite")]
-mod mailboxes;
+pub(crate) mod kit;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "redis", feature = "etcd"))]
-mod runtimes;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "zookeeper-tls"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper-tls"))]
 mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

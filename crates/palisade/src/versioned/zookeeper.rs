@@ -45,8 +45,8 @@ use std::time::Duration;
 
 use super::{Swapped, Version, Versioned};
 use crate::error::Error;
-pub use crate::stores::zookeeper::nodes::Nodes;
-use crate::stores::zookeeper::nodes::{Change, NodeError, Wrote};
+pub use crate::stores::zookeeper::client::nodes::Nodes;
+use crate::stores::zookeeper::client::nodes::{Change, NodeError, Wrote};
 
 /// What a node holds whose value was removed.
 const REMOVED: &[u8] = b"palisade:versioned:1:removed";

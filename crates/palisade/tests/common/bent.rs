@@ -1,14 +1,15 @@
 //! A store whose answers a test bends: what no good store says or does, the core must bear all the same.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
+use palisade::Result;
 use palisade::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, Ending, Event, Holder, Leader, Observation, Page, Query, Released, Revoked,
-    Standing, Store, Woken,
+    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Listener, Push, Released, Standing, Store,
 };
-use palisade::{Fence, Name, Result};
+use palisade_conformance::around::{Around, Wrapped};
 use tokio::sync::Notify;
 
 /// A real store, bent.
@@ -39,13 +40,13 @@ pub struct Bends {
     /// The threads in which claims and releases were begun.
     pub threads: Mutex<Vec<Option<String>>>,
     released: Notify,
-    cut_off: Notify,
+    client: OnceLock<ClientHandle>,
 }
 
 impl Bends {
     /// Tells the client that contact is lost.
     pub fn say_cut_off(&self) {
-        self.cut_off.notify_one();
+        self.client.get().expect("a client").contact_lost();
     }
 
     /// The threads that were seen since the last call.
@@ -60,29 +61,53 @@ impl Bends {
 
 impl Bent {
     /// Bends a store, and what it says it can do.
-    pub fn over(store: Arc<dyn Store>, capability: impl FnOnce(Capability) -> Capability) -> (Arc<Bent>, Arc<Bends>) {
+    pub fn over(store: Arc<dyn Store>, capability: impl FnOnce(Capability) -> Capability) -> (Arc<dyn Store>, Arc<Bends>) {
         let bends = Arc::new(Bends::default());
         let capability = capability(*store.capability());
-        (Arc::new(Bent { store, capability, bends: Arc::clone(&bends) }), bends)
+        (Arc::new(Wrapped(Arc::new(Bent { store, capability, bends: Arc::clone(&bends) }))), bends)
+    }
+}
+
+/// Between the store and its client.
+struct Pushes {
+    client: Arc<dyn Listener>,
+    bends: Arc<Bends>,
+}
+
+impl Listener for Pushes {
+    fn hear(&self, push: Push) {
+        self.client.hear(match push {
+            Push::Granted { claim, .. } if self.bends.pushes_only_ask.load(Ordering::SeqCst) => Push::AskAgain { claim },
+            push => push,
+        });
+    }
+
+    fn wants(&self, claim: ClaimId) -> bool {
+        self.client.wants(claim)
+    }
+
+    fn done_waiting(&self, claim: ClaimId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.client.done_waiting(claim)
     }
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Store for Bent {
+impl Around for Bent {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn capability(&self) -> &Capability {
         &self.capability
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.store.attach(runtime);
+    fn attach(&self, client: ClientHandle) {
+        let _ = self.bends.client.set(client.clone());
+        let bends = Arc::clone(&self.bends);
+        self.store.attach(client.heard_by(|client| Arc::new(Pushes { client, bends })));
     }
 
-    fn part(&self, name: &Name) -> u64 {
-        self.store.part(name)
-    }
-
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         self.bends.see_thread();
         self.bends.claims.fetch_add(1, Ordering::SeqCst);
         if self.bends.claim_waits.load(Ordering::SeqCst) {
@@ -90,17 +115,6 @@ impl Store for Bent {
             return Ok(Answer::Busy(Busy::default()));
         }
         self.store.claim(claim).await
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        match self.store.wake(claim).await {
-            Woken::Granted(_) if self.bends.pushes_only_ask.load(Ordering::SeqCst) => Woken::Ask,
-            woken => woken,
-        }
-    }
-
-    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        self.store.holder(claim).await
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
@@ -118,48 +132,5 @@ impl Store for Bent {
         assert!(!self.bends.release_panics.load(Ordering::SeqCst), "a release that panics, by the test");
         self.bends.released.notify_one();
         self.store.release(claim, ending).await
-    }
-
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.downgrade(claim).await
-    }
-
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.detach(claim).await
-    }
-
-    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        self.store.leader(name).await
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        self.store.proclaim(claim, value).await
-    }
-
-    async fn observe(&self, name: &Name) -> Result<Observation> {
-        self.store.observe(name).await
-    }
-
-    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        self.store.revoke(name, fence).await
-    }
-
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.store.inspect(query).await
-    }
-
-    fn lock_key(&self, claim: palisade::store::ClaimId) -> Option<String> {
-        self.store.lock_key(claim)
-    }
-
-    fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.store.liveness()
-    }
-
-    async fn event(&self) -> Event {
-        tokio::select! {
-            event = self.store.event() => event,
-            () = self.bends.cut_off.notified() => Event::CutOff,
-        }
     }
 }

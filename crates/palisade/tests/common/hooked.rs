@@ -1,18 +1,14 @@
 //! A memory store that has, when told, the oddities of other stores: it stands in for the ones that the core must bear.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use palisade::lease::Moment;
-use palisade::store::{
-    Answer, Capability, Claim, ClaimRef, Ending, Event, Holder, Leader, Lease, Observation, Page, Query, Released, Revoked,
-    Standing, Store, Woken,
-};
+use palisade::store::{Answer, Capability, Claim, ClaimId, ClaimRef, ClientHandle, Lease, Standing, Store};
 use palisade::stores::memory::MemoryStore;
-use palisade::{Error, Fence, Name, Result};
-use tokio::sync::Notify;
+use palisade::{Error, Fence, Result};
+use palisade_conformance::around::Around;
 use tokio_util::sync::CancellationToken;
 
 use super::ms;
@@ -24,9 +20,9 @@ pub struct Hooked {
     heartbeat: Mutex<Option<Moment>>,
     stale_push: Mutex<Option<Fence>>,
     eager: CancellationToken,
-    wake_panics: AtomicBool,
+    claim_panics: AtomicBool,
     restore_in_reply: AtomicBool,
-    restored: Notify,
+    client: OnceLock<ClientHandle>,
 }
 
 impl Hooked {
@@ -40,9 +36,9 @@ impl Hooked {
             heartbeat: Mutex::default(),
             stale_push: Mutex::default(),
             eager: CancellationToken::new(),
-            wake_panics: AtomicBool::new(false),
+            claim_panics: AtomicBool::new(false),
             restore_in_reply: AtomicBool::new(false),
-            restored: Notify::new(),
+            client: OnceLock::new(),
         }
     }
 
@@ -66,14 +62,34 @@ impl Hooked {
         self.eager.cancel();
     }
 
-    /// Waiting for a wake panics.
-    pub fn wake_panics(&self) {
-        self.wake_panics.store(true, Ordering::SeqCst);
+    /// A claim arrives, and then the store panics.
+    pub fn claim_panics(&self) {
+        self.claim_panics.store(true, Ordering::SeqCst);
     }
 
-    /// Another server answers just when the answer to the next renewal is read: the event is taken up before the answer is.
+    /// Another server answers just when the answer to the next renewal is read: the push is taken up before the answer is.
     pub fn restore_in_next_reply(&self) {
         self.restore_in_reply.store(true, Ordering::SeqCst);
+    }
+
+    fn client(&self) -> &ClientHandle {
+        self.client.get().expect("a client")
+    }
+
+    /// What a good store does not push to a claim that it has just put in line.
+    fn push_oddly(&self, claim: ClaimId) {
+        let stale = self.stale_push.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(fence) = stale {
+            self.client().granted(claim, fence);
+        }
+        let (client, eager) = (self.client().clone(), self.eager.clone());
+        self.client().while_waiting(claim, async move {
+            eager.cancelled().await;
+            loop {
+                client.ask_again(claim);
+                tokio::task::yield_now().await;
+            }
+        });
     }
 
     fn date(&self, lease: &mut Lease) {
@@ -102,122 +118,49 @@ fn get<T: Copy>(switch: &Mutex<Option<T>>) -> Option<T> {
     *switch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets every task run once that is ready now; tokio's own yield would let those run, too, that they wake.
-async fn step_aside() {
-    let mut waited = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut waited, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Store for Hooked {
+impl Around for Hooked {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
     fn capability(&self) -> &Capability {
         &self.capability
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.store.attach(runtime);
+    fn attach(&self, client: ClientHandle) {
+        let _ = self.client.set(client.clone());
+        self.store.attach(client);
     }
 
-    fn part(&self, name: &Name) -> u64 {
-        self.store.part(name)
-    }
-
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         loop {
             let mut answer = self.store.claim(claim).await?;
+            assert!(!self.claim_panics.load(Ordering::SeqCst), "the test wants a panic here");
             match &mut answer {
                 Answer::Granted(grant) => self.date(&mut grant.lease),
                 Answer::Queued(_) if self.capability.claim_blocks => {
                     tokio::time::sleep(ms(2)).await;
                     continue;
                 }
-                Answer::Queued(place) => self.date(&mut place.lease),
+                Answer::Queued(place) => {
+                    self.date(&mut place.lease);
+                    self.push_oddly(claim.id);
+                }
                 Answer::Busy(_) | Answer::Sealed => {}
             }
             return Ok(answer);
         }
     }
 
-    async fn wake(&self, claim: &Claim) -> Woken {
-        assert!(!self.wake_panics.load(Ordering::SeqCst), "the test wants a panic here");
-        let stale = self.stale_push.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(fence) = stale {
-            return Woken::Granted(fence);
-        }
-        tokio::select! {
-            woken = self.store.wake(claim) => woken,
-            () = self.eager.cancelled() => Woken::Ask,
-        }
-    }
-
-    async fn holder(&self, claim: &Claim) -> Result<Option<Holder>> {
-        self.store.holder(claim).await
-    }
-
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         let answers = self.store.renew(claims).await;
         if self.restore_in_reply.swap(false, Ordering::SeqCst) {
-            self.restored.notify_one();
-            step_aside().await;
+            self.client().contact_regained();
         }
         if get(&self.dead_shard).is_some_and(|dead| claims.iter().any(|claim| claim.claim.name.as_str() != dead)) {
             tokio::time::sleep(ms(1)).await;
         }
         claims.iter().zip(answers).map(|(claim, answer)| self.renewed(claim, answer)).collect()
-    }
-
-    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        self.store.release(claim, ending).await
-    }
-
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.downgrade(claim).await
-    }
-
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.store.detach(claim).await
-    }
-
-    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        self.store.leader(name).await
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        self.store.proclaim(claim, value).await
-    }
-
-    async fn observe(&self, name: &Name) -> Result<Observation> {
-        self.store.observe(name).await
-    }
-
-    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        self.store.revoke(name, fence).await
-    }
-
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.store.inspect(query).await
-    }
-
-    fn lock_key(&self, claim: palisade::store::ClaimId) -> Option<String> {
-        self.store.lock_key(claim)
-    }
-
-    fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.store.liveness()
-    }
-
-    async fn event(&self) -> Event {
-        tokio::select! {
-            event = self.store.event() => event,
-            () = self.restored.notified() => Event::Restored,
-        }
     }
 }

@@ -26,6 +26,7 @@ use palisade::lease::{BootClock, Clock};
 use palisade::store::Capability;
 use palisade::stores::memory::MemoryStore;
 use palisade::{Client, Guard, Released};
+use palisade_conformance::around::Wrapped;
 use palisade_conformance::eventually;
 use palisade_conformance::faults::{Faults, Faulty};
 
@@ -53,7 +54,7 @@ pub fn bench_on(ours: Arc<dyn Clock>, theirs: Arc<dyn Clock>) -> Bench {
 pub fn hooked(ours: Arc<dyn Clock>, change: impl FnOnce(&mut Capability)) -> (Bench, Arc<Hooked>) {
     let store = MemoryStore::new(Arc::new(BootClock));
     let hooked = Arc::new(Hooked::over(store.another(), change));
-    let (faulty, faults) = Faulty::over(Arc::clone(&hooked) as _);
+    let (faulty, faults) = Faulty::over(Arc::new(Wrapped(Arc::clone(&hooked))));
     let outside = Client::over(Arc::new(store), Arc::new(BootClock));
     (Bench { client: Client::over(faulty, ours), outside, faults }, hooked)
 }

@@ -7,7 +7,8 @@ use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Exclusive, Guard};
 use crate::name::Name;
 use crate::store::{ClaimId, Mode};
-use crate::stores::etcd::{CAPABILITY, Link};
+use crate::stores::etcd::client::data::DataClient;
+use crate::stores::etcd::client::names::NAME_LIMIT;
 
 /// An exclusive grant of a lock in etcd, as a transaction can compare it.
 ///
@@ -30,10 +31,10 @@ impl Held {
     ///
     /// [`Config`](crate::ErrorKind::Config) when the lock is not in etcd.
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
-        let claim = &guard.held().kept.claim;
+        let claim = &guard.held().tracked.claim;
         in_etcd(guard.held().core.capability().store)?;
         // A grant that is known to be gone has none, and then no key has its revision.
-        let end = guard.held().core.store.lock_key(claim.id).and_then(|end| ClaimId::parse(&end));
+        let end = guard.held().lock_key().and_then(|end| ClaimId::parse(&end));
         Ok(Held::new(claim.name.clone(), end.unwrap_or(claim.id), guard.fence()))
     }
 
@@ -68,16 +69,16 @@ impl Held {
 
     /// The key of the lock that this grant holds by. A secret: who knows it, and may write it, can end the grant.
     pub fn lock_key(&self) -> Vec<u8> {
-        let name = if self.exact_name { self.name.as_str().to_owned() } else { self.name.mapped(CAPABILITY.name_limit) };
+        let name = if self.exact_name { self.name.as_str().to_owned() } else { self.name.mapped(NAME_LIMIT) };
         let prefix = self.prefix.as_deref().unwrap_or_default();
         let slash = if prefix.is_empty() { "" } else { "/" };
         format!("{prefix}{slash}{name}/{}", self.end.reveal()).into_bytes()
     }
 
     /// The same, where the URL of the locks says what is not said here.
-    pub(super) fn lock_key_of(&self, link: &Link) -> Vec<u8> {
+    pub(super) fn lock_key_of(&self, data: &DataClient) -> Vec<u8> {
         match (&self.prefix, self.exact_name) {
-            (None, false) => link.lock_key(&self.name, self.end),
+            (None, false) => format!("{}{}", data.names().line(&self.name), self.end.reveal()).into_bytes(),
             _ => self.lock_key(),
         }
     }

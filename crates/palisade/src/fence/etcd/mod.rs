@@ -74,13 +74,13 @@ use std::sync::Arc;
 pub use held::Held;
 
 use crate::error::Error;
-use crate::stores::etcd::{Link, Writing, may_be_done};
+use crate::stores::etcd::client::data::{DataClient, Writing, may_be_done};
 
 /// Keys in an etcd that are written only by who holds a lock there. See the [module docs](self).
 ///
 /// Cheap to clone; clones share the connection.
 #[derive(Clone)]
-pub struct FencedKeys(Arc<Link>);
+pub struct FencedKeys(Arc<DataClient>);
 
 impl FencedKeys {
     /// Keys in the etcd of this URL, which is the one that the locks have. Nothing is connected yet.
@@ -89,7 +89,7 @@ impl FencedKeys {
     ///
     /// [`Config`](crate::ErrorKind::Config) for a URL that cannot work.
     pub fn connect(url: impl AsRef<str>) -> Result<FencedKeys, Error> {
-        Ok(FencedKeys(Arc::new(Link::open(url.as_ref())?)))
+        Ok(FencedKeys(Arc::new(DataClient::open(url.as_ref())?)))
     }
 
     /// Reads a key; `None` when it is not there. Asks a majority: what it says is the latest.
@@ -102,7 +102,7 @@ impl FencedKeys {
     ///
     /// May be dropped at any point.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, KeyError> {
-        Ok(self.0.get(key.as_ref(), None).await?.map(|kept| kept.value))
+        Ok(self.0.get(key.as_ref(), None).await?.map(|found| found.value))
     }
 
     /// Sets a key, if this very grant holds the lock at this moment.

@@ -28,7 +28,7 @@ impl Held {
     ///
     /// [`Config`](crate::ErrorKind::Config) when the lock is not in Redis, or not in the format `palisade`.
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
-        let claim = &guard.held().kept.claim;
+        let claim = &guard.held().tracked.claim;
         let capability = guard.held().core.capability();
         in_redis(capability.store)?;
         if capability.format != "palisade" {

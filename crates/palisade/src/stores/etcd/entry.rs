@@ -1,16 +1,17 @@
 //! One key of a line, and what its value says.
 //!
-//! Our values are words: `palisade:1:kind=rwlock&mode=shared&owner=alice`. A value that is not ours, empty as that of Go's and
-//! etcdctl's locks, is an exclusive claim. That of an election's candidate is what it proclaims, ours included.
+//! Our values are words: `palisade:1:kind=rwlock&mode=shared&owner=alice`. Any other value, empty in Go's and etcdctl's locks, is
+//! an exclusive claim. The value of an election's candidate is what it proclaims, with our candidates, too.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::proto::KeyValue;
+use super::client::proto::{KeyValue, TxnResponse};
+use super::client::txn;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimId, Holder, Kind, Leader, Mode, Waiter};
 
-/// What stands before the version of the format.
+/// The beginning of all our values, before the version of the format.
 const MARK: &str = "palisade:";
 const VERSION: &str = "palisade:1:";
 
@@ -21,7 +22,7 @@ pub(super) enum Purpose {
     Claim,
     /// The rest of a minimum hold: its holder is gone.
     Closed,
-    /// What was to be done once is done.
+    /// The name is sealed: its work is done once and for all.
     Sealed,
 }
 
@@ -39,7 +40,7 @@ impl Purpose {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) key: Vec<u8>,
-    /// When the key was made: its place in line, and its fence.
+    /// The create revision of the key: its place in line, and its fence.
     pub(super) revision: i64,
     pub(super) lease: i64,
     pub(super) purpose: Purpose,
@@ -47,11 +48,11 @@ pub(super) struct Entry {
     pub(super) mode: Mode,
     owner: String,
     reason: Option<String>,
-    /// The value as it stands there, unless it is made of our words.
+    /// The value as it is, unless it consists of our words.
     value: Option<String>,
 }
 
-/// What is written for a claim.
+/// The value of a claim's key.
 pub(super) fn value(claim: &Claim) -> Vec<u8> {
     match &claim.value {
         Some(value) => value.as_bytes().to_vec(),
@@ -59,7 +60,7 @@ pub(super) fn value(claim: &Claim) -> Vec<u8> {
     }
 }
 
-/// Whether a candidate may proclaim this: not what we would take for words of our own.
+/// Whether a candidate may proclaim this value: it must not look like words of ours.
 pub(super) fn check_value(value: &str) -> Result<()> {
     if value.starts_with(MARK) {
         return Err(Error::config(format!(
@@ -152,7 +153,7 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Reads a line, in its order.
+    /// Reads keys, in the order of their line.
     pub(super) fn read_all(kvs: Vec<KeyValue>) -> Result<Vec<Entry>> {
         let mut entries = kvs.into_iter().map(Entry::read).collect::<Result<Vec<Entry>>>()?;
         entries.sort_by(|one, other| (one.revision, &one.key).cmp(&(other.revision, &other.key)));
@@ -161,10 +162,10 @@ impl Entry {
     }
 
     pub(super) fn fence(&self) -> Fence {
-        u64::try_from(self.revision).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+        fence_of(self.revision)
     }
 
-    /// What it says as the leader of an election.
+    /// Its value as the leader of an election.
     pub(super) fn leader(&self) -> Leader {
         Leader { value: self.value.as_ref().unwrap_or(&self.owner).clone(), fence: self.fence() }
     }
@@ -191,7 +192,40 @@ impl Entry {
     }
 }
 
-/// What is known of one who says nothing: the end of its key. That is a peer's lease, or a claim of ours, which is a secret.
+/// The fence of a key that was created at this revision.
+pub(super) fn fence_of(revision: i64) -> Fence {
+    u64::try_from(revision).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+}
+
+/// Keys of a line, in their order, as they were at one revision.
+pub(super) struct Snapshot {
+    pub(super) entries: Vec<Entry>,
+    pub(super) revision: i64,
+}
+
+impl Snapshot {
+    /// All keys that a transaction read.
+    pub(super) fn of(response: TxnResponse) -> Result<Snapshot> {
+        let revision = txn::revision_of(&response);
+        Ok(Snapshot { entries: Entry::read_all(txn::keys_of(response))?, revision })
+    }
+
+    pub(super) fn first(&self) -> Option<&Entry> {
+        self.entries.first()
+    }
+
+    /// The index of a key.
+    pub(super) fn position(&self, key: &[u8]) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.key == key)
+    }
+
+    /// The holder, where the first entry is a claim.
+    pub(super) fn holder(&self) -> Option<Holder> {
+        self.first().filter(|first| first.purpose == Purpose::Claim).map(Entry::holder)
+    }
+}
+
+/// The owner of a key without one: the end of the key. That is a peer's lease, or a claim of ours, which is a secret.
 fn stranger(key: &[u8]) -> String {
     let key = String::from_utf8_lossy(key);
     let end = key.rsplit('/').next().unwrap_or_default();

@@ -1,25 +1,27 @@
-//! `format=plain` — create if absent: the keys of the format `mutex`, made only while the name is free.
+//! `format=plain`: create if absent. The keys of the format `mutex`, created only while the name is free.
 //!
-//! The one transaction compares the whole line, so it never overtakes a claim that stands in line in the other format, or by
-//! Go's or etcdctl's hand. Whoever is turned away watches the first key and asks again when it is gone, all at once: where many wait
-//! for one name, `mutex` is the better format.
+//! The one transaction compares the whole line, so it never overtakes a claim that waits in the other format, or one of Go or
+//! etcdctl. A claim that is turned away watches the first key and asks again when that is gone. All of them ask at once: where many
+//! wait for one name, `mutex` is the better format.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use super::shared::Shared;
-use super::watcher::Told;
-use super::{CAPABILITY, txn};
+use super::CAPABILITY;
+use super::client::cluster::Resend;
+use super::client::proto::KeyValue;
+use super::client::txn;
+use super::client::watch::WatchEvent;
+use super::locks::Locks;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, Ending, Event, Leader, Observation, Order, Page, Query, Released,
-    Revoked, Standing, Store, Wakes, Woken,
+    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Order, Page, Query, Released, Revoked,
+    Standing, Store, Wakes,
 };
-use crate::stores::etcd::proto::TxnRequest;
 
 /// What the format `plain` can do.
 pub const PLAIN: Capability = Capability {
@@ -30,58 +32,69 @@ pub const PLAIN: Capability = Capability {
     semaphore: false,
     mutex_is_write_side: false,
     downgrade: false,
-    // Those who wait are not in the store.
+    // Waiters are not in the store.
     waiters_known: false,
     ..CAPABILITY
 };
 
-pub(super) struct PlainStore(pub(super) Arc<Shared>);
+pub(super) struct PlainStore(pub(super) Arc<Locks>);
 
-impl PlainStore {
+impl Locks {
     /// Returns when the first key of the line is gone.
     async fn freed(&self, name: &Name) -> Result<()> {
-        let line = self.0.settings.line(name).into_bytes();
+        let line = self.names.line(name).into_bytes();
+        let Some((mut first, mut seen)) = self.first_key(&line).await? else { return Ok(()) };
         loop {
-            let reading = TxnRequest { success: vec![txn::read_first(&line)], ..TxnRequest::default() };
-            let response = self.0.txn(reading, super::members::Again::Freely).await?;
-            let seen = txn::revision_of(&response);
-            let Some(first) = txn::keys_of(response).into_iter().next() else { return Ok(()) };
             let (tell, mut told) = mpsc::unbounded_channel();
-            let watch = self.0.watcher.open(first.key, Vec::new(), move |happened| {
-                let _ = match happened {
-                    // Something was written between our look and the opening of the watch.
-                    Told::Opened(revision) if revision != seen => tell.send(false),
-                    // Not the end of an earlier key by the same name.
-                    Told::Deleted(kv) if kv.mod_revision > seen => tell.send(true),
+            let watch = self.watches.open(first.key.clone(), Vec::new(), move |event| {
+                let _ = match event {
+                    // Something was written between our read and the opening of the watch.
+                    WatchEvent::Opened(revision) if revision != seen => tell.send(false),
+                    // Not the end of an earlier key of the same name.
+                    WatchEvent::Deleted(kv) if kv.mod_revision > seen => tell.send(true),
                     _ => Ok(()),
                 };
             });
-            let _closes = Closes { shared: &self.0, watch };
+            let _closes = Closes { locks: self, watch };
             loop {
-                match told.recv().await {
-                    Some(true) | None => return Ok(()),
-                    Some(false) => {
-                        let reading = TxnRequest { success: vec![txn::read_first(&line)], ..TxnRequest::default() };
-                        let now = txn::keys_of(self.0.txn(reading, super::members::Again::Freely).await?);
-                        if now.first().is_none_or(|now| now.create_revision != first.create_revision) {
-                            break;
-                        }
-                    }
+                let Some(false) = told.recv().await else { return Ok(()) };
+                let Some((now, revision)) = self.first_key(&line).await? else { return Ok(()) };
+                if now.create_revision != first.create_revision {
+                    (first, seen) = (now, revision);
+                    break;
                 }
             }
         }
+    }
+
+    /// The first key of a line, and the revision of the read.
+    async fn first_key(&self, line: &[u8]) -> Result<Option<(KeyValue, i64)>> {
+        let response = self.txn(txn::always(vec![txn::read_first(line)]), Resend::IfUnsure).await?;
+        let revision = txn::revision_of(&response);
+        Ok(txn::keys_of(response).into_iter().next().map(|first| (first, revision)))
     }
 }
 
 /// Closes a watch that was opened for one wait.
 struct Closes<'a> {
-    shared: &'a Shared,
+    locks: &'a Locks,
     watch: i64,
 }
 
 impl Drop for Closes<'_> {
     fn drop(&mut self) {
-        self.shared.watcher.close(self.watch);
+        self.locks.watches.close(self.watch);
+    }
+}
+
+/// Tells the client when the name of a claim that was turned away is free.
+async fn tell_freed(locks: Weak<Locks>, claim: Arc<Claim>) {
+    let Some(locks) = locks.upgrade() else { return };
+    match (locks.freed(&claim.name).await, locks.client()) {
+        (Ok(()), Some(client)) => client.ask_again(claim.id),
+        (Ok(()), None) => {}
+        // The core asks by its own clock.
+        (Err(error), _) => tracing::debug!(%error, name = %claim.name, "cannot watch the first key of the line"),
     }
 }
 
@@ -91,24 +104,21 @@ impl Store for PlainStore {
         &PLAIN
     }
 
-    fn attach(&self, runtime: &tokio::runtime::Handle) {
-        self.0.members.lanes.attach(runtime);
+    fn attach(&self, client: ClientHandle) {
+        self.0.attach(client);
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
-        match self.0.claim(&Claim { queue: false, ..claim.clone() }).await? {
-            Answer::Busy(busy) => Ok(Answer::Busy(Busy { woken: true, ..busy })),
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
+        let unqueued = if claim.queue { Arc::new(Claim { queue: false, ..(**claim).clone() }) } else { Arc::clone(claim) };
+        match self.0.claim(&unqueued).await? {
+            Answer::Busy(busy) if claim.queue => {
+                if let Some(client) = self.0.client() {
+                    client.while_waiting(claim.id, tell_freed(Arc::downgrade(&self.0), Arc::clone(claim)));
+                }
+                Ok(Answer::Busy(Busy { woken: true, ..busy }))
+            }
             other => Ok(other),
         }
-    }
-
-    async fn wake(&self, claim: &Claim) -> Woken {
-        if let Err(error) = self.freed(&claim.name).await {
-            tracing::debug!(%error, name = %claim.name, "cannot watch who holds the name");
-            // The core asks by its own clock.
-            std::future::pending::<()>().await;
-        }
-        Woken::Ask
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
@@ -119,38 +129,22 @@ impl Store for PlainStore {
         self.0.release(claim, ending).await
     }
 
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        self.0.detach(claim).await
-    }
-
-    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        self.0.leader(name).await
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        self.0.proclaim(claim, value).await
-    }
-
-    async fn observe(&self, name: &Name) -> Result<Observation> {
-        self.0.observe(name).await
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let mut page = self.0.inspect(query).await?;
+        // Waiters of the other format are listed, but they are not all.
+        page.lines.iter_mut().for_each(|line| line.waiters_known = false);
+        Ok(page)
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         self.0.revoke(name, fence).await
     }
 
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        let mut page = self.0.inspect(query).await?;
-        // Who waits in the other format is seen, but it is not all.
-        page.lines.iter_mut().for_each(|line| line.waiters_known = false);
-        Ok(page)
+    async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
+        self.0.change(claim, to).await
     }
 
-    fn lock_key(&self, claim: ClaimId) -> Option<String> {
-        self.0.key_end(claim)
-    }
-
-    async fn event(&self) -> Event {
-        self.0.events.next().await
+    fn extensions(&self) -> Extensions<'_> {
+        self.0.extensions()
     }
 }

@@ -1,18 +1,15 @@
 //! All lines of one hall, behind one lock: every verb is one event on one line, and then the telling.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
 use crate::name::Name;
 use crate::store::{
-    Answer, Claim, ClaimId, ClaimRef, Ending, Event, Gone, Leader, LineView, Observation, Page, Query, Released, Revoked,
-    Standing, Teller, Woken,
+    Answer, Claim, ClaimId, ClaimRef, ClientHandle, Leader, LineView, Observation, Page, Query, Released, Standing, Teller,
 };
-use crate::stores::events::Events;
-use crate::stores::mailbox::Mailbox;
+use crate::stores::kit::line::{self, Effect, Event};
 
 /// How many lines a page of a list has.
 const PAGE: usize = 256;
@@ -32,60 +29,35 @@ pub(super) struct Lines {
 /// How to reach the client of a claim.
 struct Route {
     name: Name,
-    inbox: Arc<Events>,
-    /// For a claim that waits, or was handed the name while it waited.
-    mailbox: Option<Arc<Mailbox>>,
+    client: ClientHandle,
 }
 
 impl Lines {
-    pub(super) fn claim(&mut self, now: StoreTime, claim: &Claim, inbox: &Arc<Events>) -> Result<Answer> {
-        let answer = self.event(now, &claim.name, |line, told| line.claim(now, claim, told))?;
-        if let Answer::Granted(_) | Answer::Queued(_) = answer {
-            let mailbox = matches!(answer, Answer::Queued(_)).then(Arc::default);
-            let route = Route { name: claim.name.clone(), inbox: Arc::clone(inbox), mailbox };
-            // A claim that is sent again and queued begins a new life, and must not find the pushes of the one before.
-            self.routes.insert(claim.id, route);
+    /// Applies one event; `client` is the client that asks.
+    pub(super) fn apply(&mut self, now: StoreTime, event: &Event, client: Option<&ClientHandle>) -> Result<Effect> {
+        let effect = self.event(now, event.name(), |line, told| event.apply(line, now, told))?;
+        match (event, &effect) {
+            (Event::Claim(claim), Effect::Answered(Answer::Granted(_) | Answer::Queued(_))) => self.route(claim, client),
+            (Event::Release(claim, _), Effect::Released(Released::Done)) => drop(self.routes.remove(&claim.claim.id)),
+            _ => {}
         }
-        Ok(answer)
+        Ok(effect)
     }
 
-    pub(super) fn renew(&mut self, now: StoreTime, claim: &ClaimRef, inbox: &Arc<Events>) -> Standing {
-        let ClaimRef { claim, fence, .. } = claim;
+    pub(super) fn renew(&mut self, now: StoreTime, claim: &ClaimRef, client: Option<&ClientHandle>) -> Standing {
+        let ClaimRef { claim, fence } = claim;
         let standing = self.event(now, &claim.name, |line, told| line.renew(now, claim.id, *fence, told));
         match &standing {
             Standing::Gone(_) => drop(self.routes.remove(&claim.id)),
             // A grant that was adopted is its new client's from now on.
-            _ => {
-                if let Some(route) = self.routes.get_mut(&claim.id) {
-                    route.inbox = Arc::clone(inbox);
-                }
-            }
+            _ => self.route(claim, client),
         }
         standing
     }
 
-    pub(super) fn release(&mut self, now: StoreTime, claim: &ClaimRef, ending: Ending) -> Released {
-        let ClaimRef { claim, fence, .. } = claim;
-        let released = self.event(now, &claim.name, |line, told| line.release(now, claim.id, *fence, ending, told));
-        if released == Released::Done {
-            self.routes.remove(&claim.id);
-        }
-        released
-    }
-
-    pub(super) fn downgrade(&mut self, now: StoreTime, claim: &ClaimRef) -> Standing {
-        let ClaimRef { claim, fence, .. } = claim;
-        match fence {
-            Some(fence) => self.event(now, &claim.name, |line, told| line.downgrade(now, claim.id, *fence, told)),
-            None => Standing::Gone(Gone::Expired),
-        }
-    }
-
-    pub(super) fn proclaim(&mut self, now: StoreTime, claim: &ClaimRef, value: &str) -> Standing {
-        let ClaimRef { claim, fence, .. } = claim;
-        match fence {
-            Some(fence) => self.event(now, &claim.name, |line, told| line.proclaim(now, claim.id, *fence, value, told)),
-            None => Standing::Gone(Gone::Expired),
+    fn route(&mut self, claim: &Claim, client: Option<&ClientHandle>) {
+        if let Some(client) = client {
+            self.routes.insert(claim.id, Route { name: claim.name.clone(), client: client.clone() });
         }
     }
 
@@ -103,13 +75,9 @@ impl Lines {
         observation
     }
 
-    pub(super) fn revoke(&mut self, now: StoreTime, name: &Name, fence: Fence) -> Revoked {
-        self.event(now, name, |line, told| line.revoke(now, fence, told))
-    }
-
     pub(super) fn inspect(&self, now: StoreTime, query: &Query) -> Page {
         match query {
-            Query::Show(name) => Page { lines: self.view(now, name).into_iter().collect(), next: None },
+            Query::Show(name) | Query::Leader(name) => Page { lines: self.view(now, name).into_iter().collect(), next: None },
             Query::List { prefix, after } => {
                 let after = after.as_deref().unwrap_or("");
                 let mut names: Vec<&Name> =
@@ -126,10 +94,6 @@ impl Lines {
     fn view(&self, now: StoreTime, name: &Name) -> Option<LineView> {
         let view = self.lines.get(name)?.view(now, name);
         (!view.holders.is_empty() || !view.waiters.is_empty()).then_some(view)
-    }
-
-    pub(super) fn mailbox(&self, claim: ClaimId) -> Option<Arc<Mailbox>> {
-        self.routes.get(&claim)?.mailbox.clone()
     }
 
     pub(super) fn names(&mut self, now: StoreTime) -> usize {
@@ -164,19 +128,8 @@ impl Lines {
     }
 
     fn tell(&self, told: Told) {
-        match told {
-            Told::Granted { claim, fence } => {
-                if let Some(mailbox) = self.mailbox(claim) {
-                    mailbox.push(Woken::Granted(fence));
-                }
-            }
-            Told::Gone { claim, why } => {
-                let Some(route) = self.routes.get(&claim) else { return };
-                if let Some(mailbox) = &route.mailbox {
-                    mailbox.push(Woken::Ask);
-                }
-                route.inbox.push(Event::Gone { claim, why });
-            }
+        if let Some(route) = self.routes.get(&told.claim()) {
+            line::hear(&route.client, told);
         }
     }
 
@@ -203,9 +156,11 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
+    use crate::store::Ending;
 
     const LEASE: Duration = Duration::from_secs(1);
 
@@ -217,9 +172,9 @@ mod tests {
         Arc::new(Claim::of_mutex(ClaimId::from_bits(number), &format!("lines/{number}"), LEASE))
     }
 
-    fn granted(lines: &mut Lines, now: StoreTime, claim: &Claim) -> Fence {
-        match lines.claim(now, claim, &Arc::default()).expect("an answer") {
-            Answer::Granted(grant) => grant.fence,
+    fn granted(lines: &mut Lines, now: StoreTime, claim: &Arc<Claim>) -> Fence {
+        match lines.apply(now, &Event::Claim(Arc::clone(claim)), None).expect("an answer") {
+            Effect::Answered(Answer::Granted(grant)) => grant.fence,
             other => panic!("not granted: {other:?}"),
         }
     }
@@ -230,7 +185,8 @@ mod tests {
         let mut lines = Lines::default();
         let claim = claim(1);
         let first = granted(&mut lines, at(0), &claim);
-        assert_eq!(lines.release(at(0), &claim.to_ref(Some(first)), Ending::Release), Released::Done);
+        let release = Event::Release(claim.to_ref(Some(first)), Ending::Release);
+        assert!(matches!(lines.apply(at(0), &release, None), Ok(Effect::Released(Released::Done))));
         assert_eq!((lines.lines.len(), lines.routes.len()), (0, 0));
         assert!(granted(&mut lines, at(0), &claim) > first);
     }

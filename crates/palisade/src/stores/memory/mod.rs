@@ -7,53 +7,30 @@
 mod lines;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use async_trait::async_trait;
 
 use self::lines::Lines;
 use crate::error::Result;
-use crate::fence::Fence;
 use crate::lease::{BootClock, Clock};
 use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Leader, LeaseUnit, Observation, Order,
-    Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
+    Capability, ClaimRef, ClientHandle, Detach, Durability, Extensions, FenceSource, Observation, Observe, Page, Query, Standing,
+    Store,
 };
-use crate::stores::events::Events;
+use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
 
 /// What the memory store can do.
 pub const CAPABILITY: Capability = Capability {
     store: "memory",
-    format: "line",
     durability: Durability::Process,
-    order: Order::Fifo,
-    wakes: Wakes::Push,
     fence: FenceSource::Counter,
-    lease_unit: LeaseUnit::Claim,
-    min_lease: Duration::from_millis(100),
-    max_lease: Duration::from_secs(24 * 3600),
-    rwlock: true,
-    semaphore: true,
-    mutex_is_write_side: true,
-    downgrade: true,
-    min_hold: true,
-    once_per: true,
-    once: true,
-    proclaim: true,
     observe: true,
     detach: Detach::InProcess,
-    list: true,
-    waiters_known: true,
-    short_waits: true,
-    revoke: true,
-    revoke_pushed: true,
-    name_limit: Name::LONGEST,
-    renew_batch: 1024,
-    claim_blocks: false,
+    ..Capability::LINE
 };
 
 /// The lines that clients of one name share.
@@ -84,10 +61,13 @@ impl Hall {
     }
 }
 
+/// The memory store: lines in this process.
+pub type MemoryStore = LineStore<Memory>;
+
 /// One client's door to the lines.
-pub struct MemoryStore {
+pub struct Memory {
     hall: Arc<Hall>,
-    inbox: Arc<Events>,
+    client: OnceLock<ClientHandle>,
 }
 
 /// Opens `memory:` or `memory:NAME`.
@@ -95,7 +75,7 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     url.finish(&[])?;
     let store = match url.local_path()? {
         "" => MemoryStore::new(Arc::new(BootClock)),
-        name => MemoryStore { hall: Hall::named(name), inbox: Arc::default() },
+        name => LineStore(Memory::of(Hall::named(name))),
     };
     Ok(Arc::new(store))
 }
@@ -103,18 +83,24 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
 impl MemoryStore {
     /// Empty lines, which expire by this clock.
     pub fn new(clock: Arc<dyn Clock>) -> MemoryStore {
-        MemoryStore { hall: Hall::new(clock), inbox: Arc::default() }
+        LineStore(Memory::of(Hall::new(clock)))
     }
 
     /// Another client's door to the same lines.
     #[must_use]
     pub fn another(&self) -> MemoryStore {
-        MemoryStore { hall: Arc::clone(&self.hall), inbox: Arc::default() }
+        LineStore(Memory::of(Arc::clone(&self.0.hall)))
     }
 
     /// How many names the lines know: held, waited for, closed, marked or sealed.
     pub fn names(&self) -> usize {
-        self.with_lines(|lines, now| lines.names(now))
+        self.0.with_lines(|lines, now| lines.names(now))
+    }
+}
+
+impl Memory {
+    fn of(hall: Arc<Hall>) -> Memory {
+        Memory { hall, client: OnceLock::new() }
     }
 
     fn with_lines<T>(&self, act: impl FnOnce(&mut Lines, StoreTime) -> T) -> T {
@@ -126,56 +112,36 @@ impl MemoryStore {
 }
 
 #[async_trait]
-impl Store for MemoryStore {
+impl LineBackend for Memory {
     fn capability(&self) -> &Capability {
         &CAPABILITY
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
-        self.with_lines(|lines, now| lines.claim(now, claim, &self.inbox))
+    fn attach(&self, client: ClientHandle) {
+        // Told once.
+        let _ = self.client.set(client);
     }
 
-    async fn wake(&self, claim: &Claim) -> Woken {
-        match self.with_lines(|lines, _| lines.mailbox(claim.id)) {
-            Some(mailbox) => mailbox.next().await,
-            // It is not in line any more; its renewal says why.
-            None => Woken::Ask,
-        }
+    async fn apply(&self, event: Event) -> Result<Effect> {
+        self.with_lines(|lines, now| lines.apply(now, &event, self.client.get()))
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        self.with_lines(|lines, now| claims.iter().map(|claim| Ok(lines.renew(now, claim, &self.inbox))).collect())
-    }
-
-    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        Ok(self.with_lines(|lines, now| lines.release(now, claim, ending)))
-    }
-
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        Ok(self.with_lines(|lines, now| lines.downgrade(now, claim)))
-    }
-
-    async fn leader(&self, name: &Name) -> Result<Option<Leader>> {
-        Ok(self.with_lines(|lines, now| lines.leader(now, name)))
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        Ok(self.with_lines(|lines, now| lines.proclaim(now, claim, value)))
-    }
-
-    async fn observe(&self, name: &Name) -> Result<Observation> {
-        Ok(self.with_lines(|lines, now| lines.observe(now, name)))
-    }
-
-    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        Ok(self.with_lines(|lines, now| lines.revoke(now, name, fence)))
+        self.with_lines(|lines, now| claims.iter().map(|claim| Ok(lines.renew(now, claim, self.client.get()))).collect())
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         Ok(self.with_lines(|lines, now| lines.inspect(now, query)))
     }
 
-    async fn event(&self) -> Event {
-        self.inbox.next().await
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { observe: Some(self), ..Extensions::default() }
+    }
+}
+
+#[async_trait]
+impl Observe for Memory {
+    async fn observe(&self, name: &Name) -> Result<Observation> {
+        Ok(self.with_lines(|lines, now| lines.observe(now, name)))
     }
 }

@@ -8,67 +8,48 @@ use std::os::unix::net::UnixDatagram as Sender;
 use std::sync::OnceLock;
 
 use tokio::net::UnixDatagram;
-use tokio::sync::Notify;
 
 use super::lines::Letter;
 use super::liveness::Folder;
 use crate::fence::Fence;
 use crate::line::Told;
-use crate::store::{ClaimId, Event, Gone, Woken};
-use crate::stores::mailboxes::Mailboxes;
+use crate::store::{ClaimId, ClientHandle, Gone};
+use crate::stores::kit::line;
 
 /// The letters to one client.
 #[derive(Default)]
 pub(super) struct Inbox {
-    socket: OnceLock<UnixDatagram>,
-    bound: Notify,
-    pub(super) mailboxes: Mailboxes,
+    client: OnceLock<ClientHandle>,
     sender: OnceLock<Sender>,
 }
 
 impl Inbox {
-    /// Makes the client's socket. Inside the client's runtime.
-    pub(super) fn bind(&self, folder: &Folder, client: &str) -> io::Result<()> {
-        if self.socket.get().is_none() {
-            let socket = UnixDatagram::bind(folder.socket(client))?;
-            let _ = self.socket.set(socket);
-            self.bound.notify_waiters();
-        }
-        Ok(())
+    pub(super) fn attach(&self, client: ClientHandle) {
+        // Told once.
+        let _ = self.client.set(client);
     }
 
-    /// Delivers letters until one is an event.
-    ///
-    /// # Cancel safety
-    ///
-    /// May be dropped at any point: a letter is either in the socket or delivered.
-    pub(super) async fn next(&self) -> Event {
-        loop {
-            let bound = self.bound.notified();
-            let Some(socket) = self.socket.get() else {
-                bound.await;
-                continue;
-            };
+    /// The client that the letters are for; `None` for a store that is used without one.
+    pub(super) fn client(&self) -> Option<&ClientHandle> {
+        self.client.get()
+    }
+
+    /// Makes the client's socket, and delivers what comes there for as long as the client's runtime lives. Once.
+    pub(super) fn bind(&self, folder: &Folder, id: &str) -> io::Result<()> {
+        let Some(client) = self.client() else { return Ok(()) };
+        let _inside = client.runtime().enter();
+        let socket = UnixDatagram::bind(folder.socket(id))?;
+        let told = client.clone();
+        client.runtime().spawn(async move {
             let mut letter = [0; LETTER];
             // Never ready means never pushed: heartbeats go on.
-            let Ok(length) = socket.recv(&mut letter).await else { return std::future::pending().await };
-            if let Some(event) = letter.get(..length).and_then(|letter| self.deliver(decode(letter)?)) {
-                return event;
+            while let Ok(length) = socket.recv(&mut letter).await {
+                if let Some(news) = letter.get(..length).and_then(decode) {
+                    line::hear(&told, news);
+                }
             }
-        }
-    }
-
-    fn deliver(&self, told: Told) -> Option<Event> {
-        match told {
-            Told::Granted { claim, fence } => {
-                self.mailboxes.push(claim, Woken::Granted(fence));
-                None
-            }
-            Told::Gone { claim, why } => {
-                self.mailboxes.push(claim, Woken::Ask);
-                Some(Event::Gone { claim, why })
-            }
-        }
+        });
+        Ok(())
     }
 
     /// Sends letters, each to the client of its claim.

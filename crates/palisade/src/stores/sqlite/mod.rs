@@ -42,60 +42,41 @@ use self::lines::{Letter, Loaded};
 use self::liveness::{Folder, Life};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::line::{Line, StoreTime, Told};
+use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Claim, ClaimId, ClaimRef, Detach, Durability, Ending, Event, FenceSource, Gone, Grant, Lease, LeaseUnit,
-    LineView, Order, Page, Query, Released, Revoked, Standing, Store, Wakes, Woken,
+    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Durability, Extensions, FenceSource, Grant, Lease,
+    LineView, Liveness, Page, Query, Standing, Store,
 };
+use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
 
 /// What the SQLite store can do.
-pub const CAPABILITY: Capability = Capability {
-    store: "sqlite",
-    format: "line",
-    durability: Durability::Machine,
-    order: Order::Fifo,
-    wakes: Wakes::Push,
-    fence: FenceSource::Counter,
-    lease_unit: LeaseUnit::Claim,
-    min_lease: Duration::from_millis(100),
-    max_lease: Duration::from_secs(24 * 3600),
-    rwlock: true,
-    semaphore: true,
-    mutex_is_write_side: true,
-    downgrade: true,
-    min_hold: true,
-    once_per: true,
-    once: true,
-    proclaim: true,
-    observe: false,
-    detach: Detach::Anywhere,
-    list: true,
-    waiters_known: true,
-    short_waits: true,
-    revoke: true,
-    revoke_pushed: true,
-    name_limit: Name::LONGEST,
-    renew_batch: 1024,
-    claim_blocks: false,
-};
+pub const CAPABILITY: Capability =
+    Capability { store: "sqlite", durability: Durability::Machine, fence: FenceSource::Counter, ..Capability::LINE };
 
 /// How many lines a page of a list has.
 const PAGE: i64 = 256;
 /// How often a client clears away what the dead have left.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How long a waiter that has asked because of a death leaves the file alone.
+const ANSWERED_BY: Duration = Duration::from_millis(50);
 /// How often a waiter looks anew at who stands before it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// The SQLite store: lines in a file.
+pub type SqliteStore = LineStore<Sqlite>;
+
 /// One client's door to the file.
-pub struct SqliteStore(Arc<Shared>);
+pub struct Sqlite(Arc<Shared>);
 
 struct Shared {
     database: Database,
     /// Begun with the first claim.
     client: OnceLock<Client>,
     starting: std::sync::Mutex<()>,
+    /// Held by the transaction of this client that waits for its turn at the file.
+    turn: Arc<tokio::sync::Mutex<()>>,
     inbox: Inbox,
     /// When the last sweep was, in ms of the file's time.
     swept_ms: AtomicU64,
@@ -124,22 +105,23 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
 impl SqliteStore {
     /// The store in this file. The file is made at first use; its folder must be there.
     pub fn new(path: impl Into<PathBuf>) -> SqliteStore {
-        let database = Database::new(path.into());
-        let starting = std::sync::Mutex::default();
-        SqliteStore(Arc::new(Shared {
-            database,
+        LineStore(Sqlite(Arc::new(Shared {
+            database: Database::new(path.into()),
             client: OnceLock::new(),
-            starting,
+            starting: std::sync::Mutex::default(),
+            turn: Arc::default(),
             inbox: Inbox::default(),
             swept_ms: AtomicU64::new(0),
-        }))
+        })))
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
-        self.0.database.path()
+        self.0.0.database.path()
     }
+}
 
+impl Sqlite {
     /// Runs a transaction in the caller's thread if it can have its turn at once, else where waiting hurts nobody.
     async fn transact<T: Send + 'static>(
         &self,
@@ -150,9 +132,18 @@ impl SqliteStore {
             Ok(done) => done,
             Err(Refusal::Failed(error)) => return Err(error),
             Err(Refusal::Busy) => {
-                let patient = move || shared.database.run(|connection, now| work(&shared, connection, now));
-                let waited = tokio::task::spawn_blocking(patient).await;
-                waited.map_err(|cause| Error::protocol("the transaction broke off; this is a bug").with_source(cause))??
+                // As a task: the turn must not be given to a caller that is not polled. One at a time, in order: many threads of one
+                // client that ask for the file would leave no turn to other processes.
+                let patient = tokio::spawn(async move {
+                    let turn = Arc::clone(&shared.turn).lock_owned().await;
+                    let run = move || {
+                        let _turn = turn;
+                        shared.database.run(|connection, now| work(&shared, connection, now))
+                    };
+                    tokio::task::spawn_blocking(run).await
+                });
+                let broken = |cause| Error::protocol("the transaction broke off; this is a bug").with_source(cause);
+                patient.await.map_err(broken)?.map_err(broken)??
             }
         };
         if !letters.is_empty()
@@ -161,23 +152,6 @@ impl SqliteStore {
             self.0.inbox.send(&client.folder, letters);
         }
         Ok(answer)
-    }
-
-    /// One event on one line.
-    async fn event<T: Send + 'static>(
-        &self,
-        name: &Name,
-        act: impl Fn(&mut Line, StoreTime, &mut Vec<Told>) -> T + Send + 'static,
-    ) -> Result<T> {
-        let name = name.clone();
-        self.transact(move |shared, connection, now| {
-            let mut loaded = shared.sql(Loaded::load(connection, now, &name))?;
-            let mut told = Vec::new();
-            let answer = act(&mut loaded.line, now, &mut told);
-            let client = shared.client()?;
-            Ok((answer, shared.sql(loaded.save(&client.folder, &client.id, told))?))
-        })
-        .await
     }
 }
 
@@ -228,9 +202,31 @@ impl Shared {
         Ok(())
     }
 
+    /// Applies one event inside a transaction.
+    fn apply(&self, connection: &Connection, now: StoreTime, event: &Event) -> Result<(Effect, Vec<Letter>)> {
+        let client = self.client()?;
+        let mut told = Vec::new();
+        let mut loaded = self.sql(Loaded::load(connection, now, event.name()))?;
+        if let Event::Claim(claim) = event {
+            self.sweep(connection, now, &client.folder)?;
+            loaded = loaded.ours(claim.id, &client.id);
+            loaded.reap(&client.folder, &client.id, &mut told);
+        }
+        let effect = event.apply(&mut loaded.line, now, &mut told)?;
+        let letters = self.sql(loaded.save(&client.folder, &client.id, told))?;
+        if let (Event::Change(claim, Change::Detach), Effect::Stands(Standing::Held(_))) = (event, &effect) {
+            let let_go = connection.execute(
+                "UPDATE entries SET client = NULL WHERE name = ?1 AND claim = ?2",
+                params![claim.claim.name.as_str(), claim.claim.id.bits().to_be_bytes()],
+            );
+            self.sql(let_go)?;
+        }
+        Ok((effect, letters))
+    }
+
     /// Renews one claim inside a transaction. A holder needs one statement.
     fn renew(&self, connection: &Connection, now: StoreTime, claim: &ClaimRef) -> Result<(Standing, Vec<Letter>)> {
-        let ClaimRef { claim, fence, .. } = claim;
+        let ClaimRef { claim, fence } = claim;
         if let Some(fence) = fence
             && let Some(grant) = self.sql(renew_holder(connection, now, claim, *fence))?
         {
@@ -243,9 +239,6 @@ impl Shared {
         let standing = loaded.line.renew(now, claim.id, *fence, &mut told);
         // What the reaping has granted to this very claim is in its answer.
         told.retain(|news| news.claim() != claim.id);
-        if let Standing::Gone(_) = standing {
-            self.inbox.mailboxes.close(claim.id);
-        }
         Ok((standing, self.sql(loaded.save(&client.folder, &client.id, told))?))
     }
 
@@ -310,46 +303,22 @@ fn renew_holder(connection: &Connection, now: StoreTime, claim: &Claim, fence: F
 }
 
 #[async_trait]
-impl Store for SqliteStore {
+impl LineBackend for Sqlite {
     fn capability(&self) -> &Capability {
         &CAPABILITY
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Answer> {
-        let asked = claim.clone();
-        if claim.queue {
-            self.0.inbox.mailboxes.open(claim.id);
-        }
-        let answer = self
-            .transact(move |shared, connection, now| {
-                let client = shared.client()?;
-                shared.sweep(connection, now, &client.folder)?;
-                let mut loaded = shared.sql(Loaded::load(connection, now, &asked.name))?.ours(asked.id, &client.id);
-                let mut told = Vec::new();
-                loaded.reap(&client.folder, &client.id, &mut told);
-                let answer = loaded.line.claim(now, &asked, &mut told)?;
-                Ok((answer, shared.sql(loaded.save(&client.folder, &client.id, told))?))
-            })
-            .await;
-        if !matches!(answer, Ok(Answer::Queued(_))) {
-            self.0.inbox.mailboxes.close(claim.id);
-        }
-        answer
+    fn attach(&self, client: ClientHandle) {
+        self.0.inbox.attach(client);
     }
 
-    async fn wake(&self, claim: &Claim) -> Woken {
-        let Some(mailbox) = self.0.inbox.mailboxes.get(claim.id) else { return Woken::Ask };
-        let Ok(client) = self.0.client() else { return mailbox.next().await };
-        loop {
-            // Of ourselves we would know.
-            let before: Vec<String> = self.0.before(claim).into_iter().flatten().filter(|other| *other != client.id).collect();
-            tokio::select! {
-                biased;
-                woken = mailbox.next() => return woken,
-                () = any_death(&client.folder, &before) => return Woken::Ask,
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
-            }
+    async fn apply(&self, event: Event) -> Result<Effect> {
+        let asked = event.clone();
+        let effect = self.transact(move |shared, connection, now| shared.apply(connection, now, &asked)).await?;
+        if let (Event::Claim(claim), Effect::Answered(Answer::Queued(_))) = (event, &effect) {
+            self.watch_deaths(&claim);
         }
+        Ok(effect)
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
@@ -368,56 +337,13 @@ impl Store for SqliteStore {
         renewed.await.unwrap_or_else(|error| vec![Err(error); count])
     }
 
-    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        let ClaimRef { claim, fence, .. } = claim.clone();
-        let id = claim.id;
-        let released = self.event(&claim.name, move |line, now, told| line.release(now, id, fence, ending, told)).await;
-        if released.is_ok() {
-            self.0.inbox.mailboxes.close(id);
-        }
-        released
-    }
-
-    async fn downgrade(&self, claim: &ClaimRef) -> Result<Standing> {
-        let ClaimRef { claim, fence, .. } = claim.clone();
-        let Some(fence) = fence else { return Ok(Standing::Gone(Gone::Expired)) };
-        let id = claim.id;
-        self.event(&claim.name, move |line, now, told| line.downgrade(now, id, fence, told)).await
-    }
-
-    async fn proclaim(&self, claim: &ClaimRef, value: &str) -> Result<Standing> {
-        let ClaimRef { claim, fence, .. } = claim.clone();
-        let Some(fence) = fence else { return Ok(Standing::Gone(Gone::Expired)) };
-        let (id, value) = (claim.id, value.to_owned());
-        self.event(&claim.name, move |line, now, told| line.proclaim(now, id, fence, &value, told)).await
-    }
-
-    async fn detach(&self, claim: &ClaimRef) -> Result<Standing> {
-        let claim = claim.clone();
-        self.transact(move |shared, connection, now| {
-            let (standing, letters) = shared.renew(connection, now, &claim)?;
-            if let Standing::Held(_) = standing {
-                let ClaimRef { claim, .. } = &claim;
-                let let_go = connection.execute(
-                    "UPDATE entries SET client = NULL WHERE name = ?1 AND claim = ?2",
-                    params![claim.name.as_str(), claim.id.bits().to_be_bytes()],
-                );
-                shared.sql(let_go)?;
-            }
-            Ok((standing, letters))
-        })
-        .await
-    }
-
-    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        self.event(name, move |line, now, told| line.revoke(now, fence, told)).await
-    }
-
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let query = query.clone();
         self.transact(move |shared, connection, now| {
             let page = match &query {
-                Query::Show(name) => Page { lines: shared.view(connection, now, name)?.into_iter().collect(), next: None },
+                Query::Show(name) | Query::Leader(name) => {
+                    Page { lines: shared.view(connection, now, name)?.into_iter().collect(), next: None }
+                }
                 Query::List { prefix, after } => shared.page(connection, now, prefix, after.as_deref().unwrap_or(""))?,
             };
             Ok((page, Vec::new()))
@@ -425,12 +351,37 @@ impl Store for SqliteStore {
         .await
     }
 
-    fn liveness(&self) -> Option<BorrowedFd<'_>> {
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { liveness: Some(self), ..Extensions::default() }
+    }
+}
+
+impl Liveness for Sqlite {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.0.client.get()?.life.descriptor()
     }
+}
 
-    async fn event(&self) -> Event {
-        self.0.inbox.next().await
+impl Sqlite {
+    /// While a claim waits, the death of a client that stands before it makes it ask.
+    fn watch_deaths(&self, claim: &Arc<Claim>) {
+        let Some(client) = self.0.inbox.client() else { return };
+        let (shared, claim, handle) = (Arc::clone(&self.0), Arc::clone(claim), client.clone());
+        client.while_waiting(claim.id, async move {
+            let Ok(us) = shared.client() else { return };
+            loop {
+                // Of ourselves we would know.
+                let before: Vec<String> = shared.before(&claim).into_iter().flatten().filter(|other| *other != us.id).collect();
+                tokio::select! {
+                    () = any_death(&us.folder, &before) => {
+                        handle.ask_again(claim.id);
+                        // Until the answer is there, the dead client still stands before us.
+                        tokio::time::sleep(ANSWERED_BY).await;
+                    }
+                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                }
+            }
+        });
     }
 }
 

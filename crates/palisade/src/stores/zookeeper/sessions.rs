@@ -1,97 +1,170 @@
-//! The sessions of a client: one for each length of lease, opened at first use and shared by its claims of that length; and one of
-//! its own for a claim that must be able to outlive the client.
+//! The sessions that claims hang on, and one to read by.
 
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::failure::client_ended;
-use super::session::{Hears, Session};
-use super::settings::Settings;
+use super::batch::{self, Batcher};
+use super::client::{Credentials, Session, SessionListener, Settings};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock};
+use crate::store::{Claim, Lease};
+use crate::stores::kit::session::in_task;
+use crate::stores::kit::session::sessions::{self as kit, Length, OpensSessions};
 
+/// With less than this part of its life left, a session takes no new claims.
+const JOINABLE: f64 = 0.4;
+
+/// A session that claims hang on, and the batches of its claims and releases.
 #[derive(Clone)]
-pub(super) struct Sessions {
-    settings: Arc<Settings>,
-    /// The current session of each length. Locked while one is opened, so that not every claim opens its own.
-    by_length: Arc<tokio::sync::Mutex<HashMap<Duration, Arc<Session>>>>,
+pub(super) struct LockSession {
+    session: Arc<Session>,
+    pub(super) batcher: Arc<Batcher>,
+    /// Held while a heartbeat is in flight: renewals of many claims at the same time share one.
+    pub(super) heartbeat: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Sessions {
-    pub(super) fn new(settings: &Arc<Settings>) -> Sessions {
-        Sessions { settings: Arc::clone(settings), by_length: Arc::default() }
+impl LockSession {
+    fn new(session: Arc<Session>) -> LockSession {
+        LockSession { batcher: batch::on(&session), session, heartbeat: Arc::default() }
     }
 
-    /// The session for claims of this length. `exact` when no other length will do.
-    ///
-    /// One of which little is left is on its way out: if it has claims, nobody renews them, and whoever joined it and renewed
-    /// it would keep them alive. So another is opened in its place.
-    pub(super) async fn of_length(&self, length: Duration, exact: bool, hears: Weak<dyn Hears>) -> Result<Arc<Session>> {
-        let (this, limit) = (self.clone(), self.settings.request_timeout);
-        let finding = async move {
-            let mut sessions = this.by_length.lock().await;
-            sessions.retain(|_, session| !session.is_gone());
-            if let Some(session) = sessions.get(&length).filter(|session| session.can_be_joined(BootClock.now())) {
-                this.check(session, length, exact).await?;
-                return Ok(Arc::clone(session));
-            }
-            let session = this.open(length, exact, hears).await?;
-            sessions.insert(length, Arc::clone(&session));
-            Ok(session)
-        };
-        let too_long = |_| Error::unavailable("ZooKeeper has not opened a session in time");
-        in_client(async move { tokio::time::timeout(limit, finding).await.map_err(too_long)? }).await
+    /// Its lease, as far as it is proven.
+    pub(super) fn lease(&self) -> Lease {
+        self.lease_of(self.length())
     }
 
-    /// The same without waiting: `None` when one would have to be opened first, or somebody else is just looking.
-    pub(super) fn at_hand(&self, length: Duration, exact: bool) -> Option<Arc<Session>> {
-        let sessions = self.by_length.try_lock().ok()?;
-        let session = sessions.get(&length).filter(|session| session.can_be_joined(BootClock.now()))?;
-        (!exact || session.length().as_millis() == length.as_millis()).then(|| Arc::clone(session))
+    /// The last part of its lease, at most so long.
+    pub(super) fn lease_of(&self, longest: Duration) -> Lease {
+        let (length, counted_from) = self.last_part(longest);
+        Lease { length, counted_from: Some(counted_from) }
     }
+}
 
-    /// A session of its own.
-    pub(super) async fn open(&self, length: Duration, exact: bool, hears: Weak<dyn Hears>) -> Result<Arc<Session>> {
-        let session = Session::open(&self.settings, length, hears).await?;
-        self.check(&session, length, exact).await?;
+impl Deref for LockSession {
+    type Target = Arc<Session>;
+
+    fn deref(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+/// All sessions of a client that claims hang on.
+pub(super) type Sessions = kit::Sessions<Servers>;
+
+/// Opens sessions.
+pub(super) struct Servers {
+    settings: Arc<Settings>,
+    listener: Weak<dyn SessionListener>,
+}
+
+impl OpensSessions for Servers {
+    type Session = LockSession;
+
+    async fn open(&self, length: Length) -> Result<LockSession> {
+        let session = LockSession::new(Session::open(&self.settings, length.of, Some(Weak::clone(&self.listener))).await?);
+        self.check(&session, length).await?;
         Ok(session)
     }
 
+    fn can_join(&self, session: &LockSession, length: Length) -> bool {
+        is_granted(session, length) && session.left(BootClock.now()) > JOINABLE
+    }
+
+    async fn can_join_later(&self, session: &LockSession, length: Length) -> Result<bool> {
+        if session.left(BootClock.now()) > JOINABLE {
+            self.check(session, length).await?;
+        }
+        Ok(false)
+    }
+
+    async fn close(&self, session: LockSession) {
+        drop(session.session.close().await);
+    }
+
+    fn limit(&self) -> Duration {
+        self.settings.request_timeout
+    }
+}
+
+fn length_of(claim: &Claim) -> Length {
+    Length { of: claim.lease, is_exact: claim.exact_lease }
+}
+
+/// Whether the server has granted this length, or another will do.
+fn is_granted(session: &Session, asked: Length) -> bool {
+    !asked.is_exact || session.length().as_millis() == asked.of.as_millis()
+}
+
+impl Servers {
+    pub(super) fn new(settings: &Arc<Settings>, listener: Weak<dyn SessionListener>) -> Servers {
+        Servers { settings: Arc::clone(settings), listener }
+    }
+
+    /// Opens a session to read by.
+    async fn open_to_read(&self) -> Result<Arc<Session>> {
+        Session::open(&self.settings, Duration::from_secs(10), Some(Weak::clone(&self.listener))).await
+    }
+
     /// Refuses a length that the server does not grant, if no other will do.
-    async fn check(&self, session: &Arc<Session>, asked: Duration, exact: bool) -> Result<()> {
-        if !exact || session.length().as_millis() == asked.as_millis() {
+    async fn check(&self, session: &Session, asked: Length) -> Result<()> {
+        if is_granted(session, asked) {
             return Ok(());
         }
-        // The limits are nowhere to be read, but a server grants the nearest.
-        let mut limits = Vec::new();
-        for extreme in [Duration::from_millis(1), Duration::from_millis(i32::MAX as u64)] {
-            let probe = Session::open(&self.settings, extreme, Weak::<Nobody>::new()).await?;
-            limits.push(probe.length());
-        }
-        let (least, most) = (limits.first().copied().unwrap_or_default(), limits.last().copied().unwrap_or_default());
+        // The limits cannot be read, but a server grants the nearest length.
+        let least = Session::open(&self.settings, Duration::from_millis(1), None).await?.length();
+        let most = Session::open(&self.settings, Duration::from_millis(i32::MAX as u64), None).await?.length();
         Err(Error::config(format!(
-            "a lease of {asked:?} does not work on this ZooKeeper, whose sessions last {least:?} to {most:?}; give one of that \
-             length, or raise maxSessionTimeout of the servers"
+            "a lease of {:?} does not work on this ZooKeeper, whose sessions last {least:?} to {most:?}; give one of that \
+             length, or raise maxSessionTimeout of the servers",
+            asked.of
         )))
     }
 }
 
-/// Does in a task of its own what takes a lock that others wait for: a caller may leave lying for a while what is lent to him.
-pub(super) async fn in_client<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(client_ended()))
+impl Sessions {
+    /// The session that the nodes of a claim hang on, if it is open and can be joined as it is.
+    pub(super) fn at_hand(&self, claim: &Claim) -> Option<LockSession> {
+        if claim.detachable { None } else { self.ready(length_of(claim)) }
+    }
+
+    /// The same, opened if need be.
+    pub(super) async fn of_claim(self: &Arc<Self>, claim: &Claim) -> Result<LockSession> {
+        if !claim.detachable {
+            return self.of_length(length_of(claim)).await;
+        }
+        if let Some(session) = self.owned_by(claim.id).filter(|session| !session.is_gone()) {
+            return Ok(session);
+        }
+        let session = self.system.open(length_of(claim)).await?;
+        self.own(claim.id, &session);
+        Ok(session)
+    }
+
+    /// Takes up the session of a claim that another client has left; `None` when it has ended.
+    pub(super) async fn take_up(&self, claim: &Claim, credentials: Credentials) -> Result<Option<LockSession>> {
+        let Servers { settings, listener } = &self.system;
+        let session = Session::take_up(settings, claim.lease, credentials, Some(Weak::clone(listener))).await?;
+        Ok(session.map(LockSession::new).inspect(|session| self.own(claim.id, session)))
+    }
 }
 
-/// Hears nothing: for sessions on which nothing hangs.
-pub(super) struct Nobody;
+/// A session to read by, for a client without claims.
+#[derive(Clone, Default)]
+pub(super) struct ReadingSession(Arc<tokio::sync::Mutex<Option<Arc<Session>>>>);
 
-impl Hears for Nobody {
-    fn told(&self, _: &Arc<Session>, _: &str) {}
-    fn cut_off(&self, _: &Arc<Session>) {}
-    fn restored(&self, _: &Arc<Session>) {}
-    fn ended(&self, _: &Arc<Session>) {}
-    fn left(&self, _: i64) {}
-    fn in_use(&self, _: &Session) -> bool {
-        false
+impl ReadingSession {
+    pub(super) async fn get(&self, sessions: &Arc<Sessions>) -> Result<Arc<Session>> {
+        let (this, sessions) = (self.clone(), Arc::clone(sessions));
+        in_task(async move {
+            let mut reading = this.0.lock().await;
+            if let Some(session) = reading.as_ref().filter(|session| session.left(BootClock.now()) > JOINABLE) {
+                return Ok(Arc::clone(session));
+            }
+            let session = sessions.system.open_to_read().await?;
+            *reading = Some(Arc::clone(&session));
+            Ok(session)
+        })
+        .await
     }
 }

@@ -1,11 +1,11 @@
-//! What the URL says: where the servers are, how to log in, which format to use, and where the nodes are.
+//! What the URL says about the locks: which format to use, and where the nodes are.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::proto::Acl;
+use super::client;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::url::{Host, Secret, StoreUrl};
+use crate::url::StoreUrl;
 
 /// How locks are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,86 +18,32 @@ pub(super) enum Format {
     Plain,
 }
 
-/// Who we are to the servers, and how they are told.
-pub(super) struct Login {
-    pub(super) scheme: Scheme,
-    pub(super) user: Secret,
-    pub(super) password: Secret,
-}
-
-/// Their names for a way to log in, as they stand before the colon of an ACL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
-    /// The password itself is sent. A server takes every one of them: what another has made is out of reach by a wrong one.
-    Digest,
-    /// SASL with DIGEST-MD5: a proof of the password is sent, and the server knows its users.
-    Sasl,
-}
-
 pub(super) struct Settings {
-    pub(super) hosts: Vec<Host>,
+    pub(super) client: Arc<client::Settings>,
     pub(super) format: Format,
-    pub(super) login: Option<Login>,
-    pub(super) tls: Option<super::tls::Tls>,
-    /// What stands before every name: empty, or the path without a slash at its end.
+    /// Stands before every name: empty, or a path without a slash at its end.
     pub(super) chroot: String,
     exact_names: bool,
-    /// By how much our clock and the servers' may differ in speed.
-    pub(super) drift: f64,
-    pub(super) connect_timeout: Duration,
-    pub(super) request_timeout: Duration,
 }
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every node can be read back.
-pub(super) const NAME_LIMIT: usize = 3 * Name::LONGEST;
+const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
 impl Settings {
     pub(super) fn read(mut url: StoreUrl) -> Result<Settings> {
-        let tls = super::tls::Tls::of(&url)?;
-        let hosts = url.endpoints(if tls.is_some() { 2281 } else { 2181 })?;
-        let scheme = scheme(url.take("auth").as_deref())?;
-        url.finish(&["auth"])?;
+        let client = Arc::new(client::Settings::read(&mut url)?);
         let common = url.common();
-        if common.prefix.is_some() {
-            return Err(Error::bad_url("bad store URL: on ZooKeeper the prefix is the path; write zk://host/prefix"));
-        }
         let format = match common.format.as_deref() {
             None | Some("curator") => Format::Curator,
             Some("kazoo") => Format::Kazoo,
             Some("plain") => Format::Plain,
             Some(_) => return Err(Error::bad_url("bad store URL: format= of zk: is curator, kazoo or plain")),
         };
-        let login = match (url.user(), url.password()) {
-            (Some(user), Some(password)) if !user.reveal().is_empty() => {
-                Some(Login { scheme: scheme.unwrap_or(Scheme::Digest), user: user.clone(), password: password.clone() })
-            }
-            (None, None) if scheme.is_none() => None,
-            _ => {
-                return Err(Error::bad_url(
-                    "bad store URL: ZooKeeper wants a user and a password; write zk://user:password@host",
-                ));
-            }
-        };
-        Ok(Settings {
-            hosts,
-            format,
-            login,
-            tls,
-            chroot: chroot(url.below_hosts())?,
-            exact_names: common.exact_names,
-            drift: common.drift,
-            connect_timeout: common.connect_timeout,
-            request_timeout: common.request_timeout,
-        })
-    }
-
-    /// Who may do what with our nodes: with a login, only that login.
-    pub(super) fn acl(&self) -> Acl {
-        if self.login.is_some() { Acl::Creator } else { Acl::Open }
+        Ok(Settings { client, format, chroot: chroot(url.below_hosts())?, exact_names: common.exact_names })
     }
 
     /// A name as it stands in a path.
-    pub(super) fn mapped(&self, name: &Name) -> String {
+    fn mapped(&self, name: &Name) -> String {
         if self.exact_names { name.as_str().to_owned() } else { name.mapped(NAME_LIMIT) }
     }
 
@@ -116,7 +62,7 @@ impl Settings {
         Ok(format!("{}/{}", self.chroot, self.mapped(name)))
     }
 
-    /// The name of a node below the chroot; `None` for one that is nobody's.
+    /// The name of a node below the chroot; `None` for one that no name maps to.
     pub(super) fn name(&self, node: &str) -> Option<Name> {
         if self.exact_names { Name::new(node).ok() } else { Name::unmapped(node) }
     }
@@ -124,16 +70,6 @@ impl Settings {
     /// The node whose children are the names.
     pub(super) fn root(&self) -> &str {
         if self.chroot.is_empty() { "/" } else { &self.chroot }
-    }
-}
-
-fn scheme(word: Option<&str>) -> Result<Option<Scheme>> {
-    match word {
-        None => Ok(None),
-        Some("digest") => Ok(Some(Scheme::Digest)),
-        Some("sasl") if cfg!(feature = "zookeeper-sasl") => Ok(Some(Scheme::Sasl)),
-        Some("sasl") => Err(Error::bad_url("auth=sasl is not compiled in; build with the feature zookeeper-sasl")),
-        Some(_) => Err(Error::bad_url("bad store URL: auth= of zk: is digest or sasl")),
     }
 }
 
@@ -146,7 +82,7 @@ fn chroot(path: &str) -> Result<String> {
     Ok(format!("/{path}"))
 }
 
-/// What ZooKeeper refuses in a path, before it does.
+/// Refuses what ZooKeeper would refuse in a path.
 fn check_path(path: &str) -> Result<(), &'static str> {
     if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return Err("a part of it is empty or of dots");
@@ -180,18 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
-        for url in ["zk://h?prefix=a", "zk://h?format=palisade", "zk://user@h", "zk://h?ca=/x", "zk:", "zk://h?tick=1"] {
-            assert!(read(url).is_err(), "{url}");
-        }
-        for url in ["zk://h?auth=digest", "zk://me:pw@h?auth=x509", "zk://me@h?auth=digest"] {
-            assert!(read(url).is_err(), "{url}");
-        }
+    fn a_format_has_a_name() {
+        assert!(read("zk://h?format=palisade").is_err());
         assert_eq!(read("zk://h?format=kazoo").map(|settings| settings.format).ok(), Some(Format::Kazoo));
-        assert_eq!(read("zk://me:pw@h").map(|settings| settings.acl()).ok(), Some(Acl::Creator));
-        let scheme = |url| read(url).ok().and_then(|settings| settings.login).map(|login| login.scheme);
-        assert_eq!(scheme("zk://me:pw@h"), Some(Scheme::Digest));
-        assert_eq!(scheme("zk://me:pw@h?auth=digest"), Some(Scheme::Digest));
-        assert_eq!(scheme("zk://me:pw@h?auth=sasl"), cfg!(feature = "zookeeper-sasl").then_some(Scheme::Sasl));
     }
 }

@@ -1,17 +1,17 @@
-//! What our nodes say about who made them: `palisade:1:owner=alice&reason=nightly%20run`. Peers do not read it, and what is not
-//! written so is a peer's.
+//! The data of our nodes, which names the owner: `palisade:1:owner=alice&reason=nightly%20run`. Peers do not read it, and a node with
+//! other data is a peer's.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::recipe;
+use super::queue_rules;
 use crate::error::{Error, Result};
 use crate::store::{Claim, ClaimId, Kind};
 
-/// What stands before the version of the format.
+/// Stands before the version of the format.
 const MARK: &str = "palisade:";
 const VERSION: &str = "palisade:1:";
 
-/// What a node says.
+/// The data of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) owner: String,
@@ -24,7 +24,7 @@ pub(super) struct Value {
     pub(super) session: Option<Vec<u8>>,
 }
 
-/// What is written for a claim. With a session's password where the claim has that session for itself.
+/// The data of a claim's node. With a session's password where the claim has that session for itself.
 pub(super) fn of(claim: &Claim, password: Option<&[u8]>, guid: Option<&str>) -> Vec<u8> {
     let mut text = String::with_capacity(128);
     text.push_str(VERSION);
@@ -47,19 +47,19 @@ pub(super) fn of(claim: &Claim, password: Option<&[u8]>, guid: Option<&str>) -> 
         add("limit", &limit.to_string());
     }
     if let Some(password) = password {
-        let hidden = recipe::mask(claim.id, password);
+        let hidden = queue_rules::mask(claim.id, password);
         add("session", &hidden.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     }
     text.into_bytes()
 }
 
-/// What is written into the node that holds a semaphore's permits.
+/// The data of the node that has a semaphore's permits.
 pub(super) fn of_limit(limit: u32) -> Vec<u8> {
     format!("{VERSION}limit={limit}").into_bytes()
 }
 
 impl Value {
-    /// Reads a node. `node` is what a peer's is called.
+    /// Reads a node. `node` names a peer's.
     ///
     /// # Errors
     ///
@@ -86,9 +86,9 @@ impl Value {
         Ok(value)
     }
 
-    /// The password of the session that the node hangs on, if it is this claim's to know.
+    /// The password of the session that the node hangs on, if this claim may know it.
     pub(super) fn password(&self, claim: ClaimId) -> Option<Vec<u8>> {
-        self.session.as_deref().map(|hidden| recipe::mask(claim, hidden))
+        self.session.as_deref().map(|hidden| queue_rules::mask(claim, hidden))
     }
 }
 
@@ -96,7 +96,7 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect()
 }
 
-/// What is known of a peer: its address, which Curator writes, or its node.
+/// The owner of a peer's node: the address, which Curator writes, or the node itself.
 fn stranger(text: &str, node: &str) -> String {
     let shown = !text.is_empty() && text.len() <= 200 && !text.chars().any(char::is_control);
     if shown { text.to_owned() } else { format!("node {node}") }

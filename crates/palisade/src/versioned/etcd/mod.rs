@@ -55,7 +55,7 @@ pub use error::{SwapError, UpdateError};
 
 use super::{PendingSwap, Settled, Swapped, Version, Versioned};
 use crate::error::Error;
-use crate::stores::etcd::{Kept, Link, may_be_done};
+use crate::stores::etcd::client::data::{DataClient, Value, may_be_done};
 
 const TRIES: u32 = 32;
 /// How often a lost answer is asked for again by [`VersionedKeys::update`].
@@ -68,7 +68,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Cheap to clone; clones share the connection.
 #[derive(Clone)]
 pub struct VersionedKeys {
-    link: Arc<Link>,
+    data: Arc<DataClient>,
     tries: u32,
 }
 
@@ -79,7 +79,7 @@ impl VersionedKeys {
     ///
     /// [`Config`](crate::ErrorKind::Config) for a URL that cannot work.
     pub fn connect(url: impl AsRef<str>) -> Result<VersionedKeys, Error> {
-        Ok(VersionedKeys { link: Arc::new(Link::open(url.as_ref())?), tries: TRIES })
+        Ok(VersionedKeys { data: Arc::new(DataClient::open(url.as_ref())?), tries: TRIES })
     }
 
     /// How often [`update`](VersionedKeys::update) tries, 32 unless told otherwise; at least once.
@@ -98,7 +98,7 @@ impl VersionedKeys {
     ///
     /// May be dropped at any point.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Versioned>, SwapError> {
-        Ok(self.link.get(key.as_ref(), None).await?.map(versioned))
+        Ok(self.data.get(key.as_ref(), None).await?.map(versioned))
     }
 
     /// Sets the value, if the expected version stands there; `None` expects that there is no value.
@@ -152,7 +152,7 @@ impl VersionedKeys {
         let Some(now) = &current else { return Ok(Settled::Unknown(None)) };
         let is_ours = swap.value.as_ref() == Some(&now.value);
         let before = revision_of(Some(now.version))? - 1;
-        let replaced = match self.link.get(&swap.key, Some(before)).await {
+        let replaced = match self.data.get(&swap.key, Some(before)).await {
             Ok(replaced) => replaced.map(versioned).map(|replaced| replaced.version),
             Err(error) if may_be_done(&error) => return Err(unanswered(swap, error)),
             // Compaction has taken it.
@@ -225,7 +225,7 @@ impl VersionedKeys {
 
     async fn send(&self, swap: &PendingSwap) -> Result<Swapped, SwapError> {
         let expected = revision_of(swap.expected)?;
-        match self.link.swap((&swap.key, swap.value.as_deref()), expected).await {
+        match self.data.swap((&swap.key, swap.value.as_deref()), expected).await {
             Ok(Ok(revision)) => Ok(Swapped::Done(version(revision))),
             Ok(Err(current)) => Ok(Swapped::Conflict(current.map(versioned))),
             Err(error) if may_be_done(&error) => Err(unanswered(swap, error)),
@@ -262,7 +262,7 @@ fn revision_of(version: Option<Version>) -> Result<i64, SwapError> {
     }
 }
 
-fn versioned(kept: Kept) -> Versioned {
+fn versioned(kept: Value) -> Versioned {
     Versioned { version: version(kept.revision), value: kept.value }
 }
 

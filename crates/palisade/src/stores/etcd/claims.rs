@@ -1,0 +1,189 @@
+//! This client's own claims: the slot, the mode and the watches of each.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::client::proto::Compare;
+use super::client::txn;
+use super::entry::fence_of;
+use super::key_pool::LockKey;
+use super::queue_rules::Blocker;
+use super::session::Session;
+use crate::fence::Fence;
+use crate::lease::{BootClock, Clock, Moment};
+use crate::store::{ByClaim, Claim, ClaimId, Gone, Grant, Kind, Lease, Mode};
+
+/// Where a claim stands in the store: its key, the revision that created it, and the session that it is attached to.
+#[derive(Clone)]
+pub(super) struct Slot {
+    pub(super) key: Arc<LockKey>,
+    pub(super) revision: i64,
+    pub(super) session: Arc<Session>,
+}
+
+impl Slot {
+    pub(super) fn fence(&self) -> Fence {
+        fence_of(self.revision)
+    }
+
+    pub(super) fn grant(&self) -> Grant {
+        Grant { fence: self.fence(), lease: self.session.lease() }
+    }
+
+    /// The condition that the key is still this claim's.
+    pub(super) fn is_there(&self) -> Compare {
+        txn::created_at(&self.key.bytes, self.revision)
+    }
+}
+
+/// A claim of ours that is in the store, as far as we know.
+pub(super) struct OwnClaim {
+    pub(super) slot: Slot,
+    pub(super) kind: Kind,
+    pub(super) mode: Mode,
+    pub(super) lease: Duration,
+    /// The end of its minimum hold.
+    pub(super) closed_until: Option<Moment>,
+    /// Whether its session is as long as the minimum hold. Such a session is never renewed: it must end in time if we are gone.
+    pub(super) is_span: bool,
+    /// Set while it waits.
+    pub(super) waiting: Option<Waiting>,
+    /// Whether it holds with the short session of a waiter still: its next renewal moves it to the full one.
+    pub(super) is_short: bool,
+    pub(super) watch: OwnWatch,
+}
+
+/// The watch of a claim's own key.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OwnWatch {
+    pub(super) id: Option<i64>,
+    pub(super) is_open: bool,
+    /// Whether the key was seen after the watch was opened: then the watch reports its end.
+    pub(super) is_verified: bool,
+}
+
+/// What a waiter waits for.
+pub(super) struct Waiting {
+    pub(super) claim: Arc<Claim>,
+    pub(super) blocker: Blocker,
+    pub(super) watch: Option<i64>,
+    /// The store's revision when the line was last read.
+    pub(super) seen: i64,
+    /// Whether it waits for a holder, and not only for another waiter.
+    pub(super) is_near: bool,
+    /// Whether the watch has reported since that it is worth looking.
+    pub(super) is_woken: bool,
+    /// The revision of the last event of its watch.
+    pub(super) last_event: i64,
+    pub(super) look: Look,
+}
+
+/// Whether a waiter's position is being read because of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    None,
+    InFlight,
+    /// Another event came meanwhile.
+    Again,
+}
+
+impl OwnClaim {
+    pub(super) fn new(claim: &Claim, slot: Slot, lease: Duration) -> OwnClaim {
+        OwnClaim {
+            slot,
+            kind: claim.kind,
+            mode: claim.mode,
+            lease,
+            closed_until: None,
+            is_span: false,
+            waiting: None,
+            is_short: false,
+            watch: OwnWatch::default(),
+        }
+    }
+
+    /// The lease of a claim whose key was seen by a request that was sent at this time: that of its session, or as much as its
+    /// minimum hold has left.
+    pub(super) fn lease_from(&self, asked: Moment) -> Lease {
+        if !self.is_span {
+            return self.slot.session.lease();
+        }
+        Lease::of(self.lease.min(self.slot.session.end_of().since(asked)))
+    }
+
+    /// Whether its next renewal must move it to another session: it has a waiter's still, or its minimum hold is nearly over.
+    pub(super) fn must_move(&self, now: Moment) -> bool {
+        self.is_short || self.is_span && self.slot.session.end_of().since(now) < self.lease * 2
+    }
+
+    pub(super) fn watches(&self) -> impl Iterator<Item = i64> {
+        self.watch.id.into_iter().chain(self.waiting.as_ref().and_then(|waiting| waiting.watch))
+    }
+}
+
+/// All claims of a client, and why those ended that the core may still ask about.
+#[derive(Default)]
+pub(super) struct ClaimTable(Mutex<Claims>);
+
+#[derive(Default)]
+pub(super) struct Claims {
+    pub(super) own: ByClaim<OwnClaim>,
+    ended: HashMap<ClaimId, (Gone, Moment)>,
+}
+
+impl ClaimTable {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Claims> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn slot(&self, claim: ClaimId) -> Option<Slot> {
+        self.lock().own.get(&claim).map(|own| own.slot.clone())
+    }
+
+    /// Whether this claim is one of ours, with a key of this revision.
+    pub(super) fn knows(&self, claim: ClaimId, revision: i64) -> bool {
+        self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision)
+    }
+
+    /// Whether the same still waits.
+    pub(super) fn still_waits(&self, claim: ClaimId, revision: i64) -> bool {
+        self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision && own.waiting.is_some())
+    }
+
+    /// Whether claims are attached to this session.
+    pub(super) fn uses(&self, session: &Session) -> bool {
+        self.lock().own.values().any(|own| std::ptr::eq(&*own.slot.session, session))
+    }
+
+    /// The claims that are attached to this session.
+    pub(super) fn of_session(&self, session: &Session) -> Vec<ClaimId> {
+        self.lock().own.iter().filter(|(_, own)| std::ptr::eq(&*own.slot.session, session)).map(|(id, _)| *id).collect()
+    }
+
+    /// Takes a claim out, and remembers why it ended, in one step: else a renewal in between would take it for an unknown one.
+    pub(super) fn record_end(&self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
+        let mut claims = self.lock();
+        let own = claims.own.remove(&claim)?;
+        let now = BootClock.now();
+        if claims.ended.len() >= 1024 {
+            claims.ended.retain(|_, (_, until)| *until > now);
+        }
+        claims.ended.insert(claim, (why, now + own.lease));
+        Some(own)
+    }
+
+    pub(super) fn clear_end(&self, claim: ClaimId) {
+        self.lock().ended.remove(&claim);
+    }
+
+    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
+        self.lock().end_reason(claim)
+    }
+}
+
+impl Claims {
+    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
+        self.ended.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
+    }
+}

@@ -1,0 +1,209 @@
+//! The parts that all verbs of one client share, and how claims end without their owner.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use super::batch::{self, Batcher};
+use super::claims::{ClaimTable, OwnClaim, Slot};
+use super::client::cluster::{Cluster, Failed, Resend, Sent};
+use super::client::names::Names;
+use super::client::proto::{TXN, TxnRequest, TxnResponse};
+use super::client::watch::{Contact, Watches};
+use super::client::{in_task, spawn, txn};
+use super::entry::Snapshot;
+use super::key_pool::{KeyPool, LockKey};
+use super::own_watches::OwnWatches;
+use super::pending_deletes::PendingDeletes;
+use super::session::{Session, Sessions};
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::store::{ClaimId, ClientHandle, Gone};
+
+pub(super) struct Locks {
+    pub(super) names: Names,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) watches: Arc<Watches>,
+    pub(super) claims: ClaimTable,
+    pub(super) keys: KeyPool,
+    pub(super) own_watches: OwnWatches,
+    pub(super) deletes: PendingDeletes,
+    client: Arc<OnceLock<ClientHandle>>,
+    batcher: OnceLock<Arc<Batcher>>,
+    limits: Limits,
+}
+
+/// How many requests of one client are in flight at the most. Others wait in the client, in order. Releases have permits of their own,
+/// so that they never wait for claims.
+struct Limits {
+    claims: Arc<Semaphore>,
+    releases: Arc<Semaphore>,
+    others: Semaphore,
+}
+
+impl Limits {
+    fn new() -> Limits {
+        let full_batches = || Arc::new(Semaphore::new(128));
+        Limits { claims: full_batches(), releases: full_batches(), others: Semaphore::new(64) }
+    }
+}
+
+impl Locks {
+    pub(super) fn new(settings: Settings) -> Result<Arc<Locks>> {
+        let cluster = Cluster::new(&settings.endpoints)?;
+        let client = Arc::new(OnceLock::<ClientHandle>::new());
+        let told = Arc::clone(&client);
+        let watches = Watches::new(&cluster, move |contact| match (told.get(), contact) {
+            (Some(client), Contact::Lost) => client.contact_lost(),
+            (Some(client), Contact::Restored) => client.contact_regained(),
+            (None, _) => {}
+        });
+        let locks = Arc::new(Locks {
+            names: settings.names,
+            sessions: Sessions::new(&cluster),
+            cluster,
+            watches,
+            claims: ClaimTable::default(),
+            keys: KeyPool::default(),
+            own_watches: OwnWatches::default(),
+            deletes: PendingDeletes::default(),
+            client,
+            batcher: OnceLock::new(),
+            limits: Limits::new(),
+        });
+        let weak = Arc::downgrade(&locks);
+        locks.cluster.on_rollback(move || {
+            if let Some(locks) = weak.upgrade() {
+                locks.all_ended();
+            }
+        });
+        Ok(locks)
+    }
+
+    pub(super) fn attach(&self, client: ClientHandle) {
+        // Told once.
+        let _ = self.client.set(client);
+    }
+
+    /// The client, which a store without one does not have.
+    pub(super) fn client(&self) -> Option<&ClientHandle> {
+        self.client.get()
+    }
+
+    pub(super) async fn txn(&self, txn: TxnRequest, resend: Resend) -> Result<TxnResponse, Failed> {
+        let _permit = self.limits.others.acquire().await;
+        self.cluster.call(TXN, txn, resend).await
+    }
+
+    /// Sends the request of a claim, with others if some are in flight; unless its caller has left before.
+    pub(super) async fn send_claim(&self, claim: ClaimId, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
+        let request = batch::Request { line: key.line.clone(), txn, resend: Resend::IfUnsure, claim: Some(claim) };
+        self.send(&self.limits.claims, request).await
+    }
+
+    /// Sends the deletion of a claim's key, with others if some are in flight.
+    pub(super) async fn send_release(&self, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
+        let request = batch::Request { line: key.line.clone(), txn, resend: Resend::Never, claim: None };
+        self.send(&self.limits.releases, request).await
+    }
+
+    async fn send(&self, limit: &Arc<Semaphore>, request: batch::Request) -> Result<(TxnResponse, Sent), Failed> {
+        let batcher = self.batcher.get_or_init(|| batch::batcher(&self.cluster, &self.client, &Handle::current()));
+        let (batcher, limit) = (Arc::clone(batcher), Arc::clone(limit));
+        // As a task: no other request waits for this one's caller to be polled.
+        let sending = in_task(async move {
+            let _permit = limit.acquire().await;
+            Ok(batcher.ask(request).await)
+        });
+        sending.await?.unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
+    }
+
+    /// Reads a whole line.
+    pub(super) async fn read_line(&self, line: &[u8]) -> Result<Snapshot, Failed> {
+        let response = self.txn(txn::always(vec![txn::read_line(line)]), Resend::IfUnsure).await?;
+        Ok(Snapshot::of(response)?)
+    }
+
+    /// Deletes a key, if it was created at this revision; whether it was.
+    pub(super) async fn delete(&self, key: &[u8], revision: i64) -> Result<bool, Failed> {
+        let deleting = txn::only_if(txn::created_at(key, revision), txn::delete(key));
+        Ok(self.txn(deleting, Resend::IfUnsure).await?.succeeded)
+    }
+
+    /// The key of a claim that was made here. Else it follows from the claim alone, so that a process that adopts it finds it.
+    pub(super) fn key(&self, name: &Name, claim: ClaimId) -> Arc<LockKey> {
+        let known = self.claims.slot(claim).map(|slot| slot.key).or_else(|| self.keys.of(claim));
+        known.unwrap_or_else(|| LockKey::named(&self.names, name, claim))
+    }
+
+    /// The end of the key of a claim that is in the store.
+    pub(super) fn key_end(&self, claim: ClaimId) -> Option<String> {
+        self.claims.slot(claim)?.key.end()
+    }
+
+    /// Attaches a key to another session, which must last as long as the claim counts on the present one.
+    pub(super) async fn move_key(&self, slot: &Slot, to: &Arc<Session>) -> Result<(), Failed> {
+        let moving = txn::only_if(slot.is_there(), txn::move_to(&slot.key.bytes, to.id));
+        if self.txn(moving, Resend::IfUnsure).await?.succeeded { Ok(()) } else { Err(gone().into()) }
+    }
+
+    /// Forgets a claim, with its watches.
+    pub(super) fn forget(&self, claim: ClaimId) -> Option<OwnClaim> {
+        let own = self.claims.lock().own.remove(&claim)?;
+        own.watches().for_each(|watch| self.watches.close(watch));
+        Some(own)
+    }
+
+    /// Forgets a claim that has ended, and remembers why.
+    pub(super) fn record_end(&self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
+        let own = self.claims.record_end(claim, why)?;
+        own.watches().for_each(|watch| self.watches.close(watch));
+        // Its key is gone, but not by our own deletion: it is not used again.
+        self.keys.discard(&[claim]);
+        Some(own)
+    }
+
+    /// A claim has ended without its owner, which is told.
+    pub(super) fn ended(&self, claim: ClaimId, why: Gone) {
+        if self.record_end(claim, why).is_some()
+            && let Some(client) = self.client()
+        {
+            client.gone(claim, why);
+        }
+    }
+
+    /// A session has ended, and with it all its claims.
+    pub(super) fn session_ended(&self, session: &Session) {
+        session.end();
+        for claim in self.claims.of_session(session) {
+            self.ended(claim, Gone::SessionEnded);
+        }
+    }
+
+    /// The server has lost the lease of one of these sessions: finds out which.
+    pub(super) async fn find_ended(&self, sessions: &[&Arc<Session>]) -> Result<(), Failed> {
+        for session in self.sessions.ended_of(sessions).await? {
+            self.session_ended(&session);
+        }
+        Ok(())
+    }
+
+    /// The cluster has lost what it confirmed, and with it all claims. Their sessions are ended, so that a key which has come
+    /// back is not kept alive by us.
+    fn all_ended(self: &Arc<Self>) {
+        self.keys.clear();
+        for session in self.sessions.end_all() {
+            self.session_ended(&session);
+            let sessions = Arc::clone(&self.sessions);
+            spawn(async move { drop(sessions.revoke(&session).await) });
+        }
+    }
+}
+
+/// The claim was gone before its position could be read.
+pub(super) fn gone() -> Error {
+    Error::unavailable("the claim was gone before the store could say where it stands")
+}

@@ -1,0 +1,10 @@
+//! Three families of stores, one kit each. A store fills in a kit; it does not write a loop.
+//!
+//! | kit | the store must be able to | stores |
+//! |---|---|---|
+//! | [`line`] | apply one event of the line to one name in one atomic step, and push to one inbox | memory, SQLite, Redis |
+//! | `session` | keep a session alive, keep entries in an order of its own, tell when an entry goes | etcd, ZooKeeper |
+
+pub(crate) mod line;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod session;

@@ -1,0 +1,246 @@
+//! This client's own claims: where each stands, and the session that it hangs on.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::cleanup::Leftover;
+use super::client::{Failed, KeepOpen};
+use super::queue_rules::{self, Recipe};
+use super::sessions::LockSession;
+use super::settings::{Format, Settings};
+use super::value;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::store::{ByClaim, Claim, ClaimId, Grant, Kind, Mode};
+use crate::stores::kit::session;
+
+/// Where a claim's nodes are.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    /// The node of the name.
+    pub(super) base: String,
+    pub(super) guid: String,
+    pub(super) recipe: Recipe,
+    /// Of a semaphore.
+    pub(super) permits: Option<Permits>,
+}
+
+/// How many permits a claim wants, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Permits {
+    pub(super) count: u32,
+    pub(super) limit: u32,
+}
+
+/// The two nodes below that of a semaphore: the line of waiters, and the permits that are held.
+pub(super) const LOCKS: &str = "locks";
+pub(super) const LEASES: &str = "leases";
+
+impl Seat {
+    pub(super) fn of(settings: &Settings, claim: &Claim) -> Result<Seat> {
+        let permits = match (claim.kind, claim.mode) {
+            (Kind::Semaphore { limit }, Mode::Permits(count)) => Some(Permits { count, limit }),
+            _ => None,
+        };
+        let recipe = match (settings.format, claim.kind, claim.mode) {
+            (Format::Kazoo, Kind::RwLock, Mode::Shared) => Recipe::KazooRead,
+            (Format::Kazoo, Kind::RwLock, _) => Recipe::KazooWrite,
+            (Format::Kazoo, _, _) => Recipe::KazooLock,
+            (_, Kind::RwLock, Mode::Shared) => Recipe::Read,
+            (_, Kind::RwLock, _) => Recipe::Write,
+            (_, Kind::Mutex | Kind::Semaphore { .. }, _) => Recipe::Mutex,
+        };
+        Ok(Seat { base: settings.dir(&claim.name)?, guid: queue_rules::guid(claim.id), recipe, permits })
+    }
+
+    /// The node whose children are the line.
+    pub(super) fn line(&self) -> Cow<'_, str> {
+        if self.permits.is_some() { format!("{}/{LOCKS}", self.base).into() } else { Cow::Borrowed(&self.base) }
+    }
+
+    /// The path of a node in the line.
+    pub(super) fn node(&self, child: &str) -> String {
+        [&self.line(), "/", child].concat()
+    }
+
+    /// The path of its own node in the line, to which the server appends its number.
+    pub(super) fn own_node(&self) -> String {
+        self.node(&self.recipe.prefix(&self.guid))
+    }
+
+    /// The node whose children are the permits that are held.
+    pub(super) fn leases(&self) -> String {
+        format!("{}/{LEASES}", self.base)
+    }
+}
+
+/// A claim, where its nodes are, and the session that they hang on.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) claim: Arc<Claim>,
+    pub(super) seat: Arc<Seat>,
+    pub(super) session: LockSession,
+}
+
+impl Entry {
+    /// The value of our node. A claim that may be carried elsewhere says how to take its session up, to the owner of the grant.
+    pub(super) fn value(&self) -> Vec<u8> {
+        let password = self.claim.detachable.then(|| self.session.password());
+        value::of(&self.claim, password.as_deref(), None)
+    }
+
+    pub(super) fn grant(&self, fence: Fence) -> Grant {
+        Grant { fence, lease: self.session.lease() }
+    }
+}
+
+/// A claim of ours that is in the store, as far as we know.
+pub(super) struct OwnClaim {
+    pub(super) entry: Entry,
+    pub(super) stage: Stage,
+    /// Held while its position is looked up: of two that find permits for the same claim, the second would find its place gone.
+    pub(super) looking: Arc<tokio::sync::Mutex<()>>,
+    /// Until its nodes are deleted.
+    pub(super) keep_open: KeepOpen,
+}
+
+#[derive(Clone)]
+pub(super) enum Stage {
+    Waiting(Waiting),
+    Holding(Holding),
+}
+
+#[derive(Clone)]
+pub(super) struct Waiting {
+    /// Its node in the line, without the path.
+    pub(super) child: String,
+    /// The transaction that made its node.
+    pub(super) czxid: i64,
+    pub(super) watches: Option<Watched>,
+}
+
+/// A node whose end a claim is told of, and by which connection.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Watched {
+    pub(super) path: String,
+    pub(super) connection: u64,
+}
+
+#[derive(Clone)]
+pub(super) struct Holding {
+    /// The nodes that it holds by, with their paths: one, or one for each permit.
+    pub(super) nodes: Vec<String>,
+    pub(super) fence: Fence,
+    /// The connection on which its nodes are watched; 0 when they are not.
+    pub(super) watched_on: u64,
+}
+
+impl OwnClaim {
+    /// Its nodes, with their paths.
+    pub(super) fn nodes(&self) -> Cow<'_, [String]> {
+        match &self.stage {
+            Stage::Waiting(waiting) => vec![self.entry.seat.node(&waiting.child)].into(),
+            Stage::Holding(holding) => Cow::Borrowed(&holding.nodes),
+        }
+    }
+
+    /// One of its permits was taken away, and so it is lost: the others are given back.
+    pub(super) fn give_up_rest(self) {
+        let nodes = self.nodes().into_owned();
+        if nodes.len() > 1 {
+            Leftover::Nodes(nodes).delete_later(&self.entry.session);
+        }
+    }
+
+    /// Whether `fence` identifies this grant. A waiter is named without a fence, or by the one that it will have.
+    pub(super) fn is_meant_by(&self, fence: Option<Fence>) -> bool {
+        let own = match &self.stage {
+            Stage::Waiting(waiting) => fence_of(waiting.czxid),
+            Stage::Holding(holding) => holding.fence,
+        };
+        fence.is_none_or(|fence| fence == own)
+    }
+}
+
+pub(super) fn fence_of(czxid: i64) -> Fence {
+    u64::try_from(czxid).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+}
+
+impl session::claims::OwnClaim for OwnClaim {
+    fn session(&self) -> i64 {
+        self.entry.session.id()
+    }
+
+    fn lease(&self) -> Duration {
+        self.entry.claim.lease
+    }
+}
+
+/// All claims of a client.
+pub(super) type ClaimTable = session::claims::ClaimTable<OwnClaim>;
+
+impl ClaimTable {
+    /// Notes where a claim stands.
+    pub(super) fn insert(&self, entry: &Entry, stage: Stage) {
+        let keep_open = entry.session.keep_open();
+        let mut own = OwnClaim { entry: entry.clone(), stage, looking: Arc::default(), keep_open };
+        let mut claims = self.lock();
+        if let Some(before) = claims.own.get(&entry.claim.id) {
+            own.looking = Arc::clone(&before.looking);
+        }
+        claims.own.insert(entry.claim.id, own);
+    }
+
+    /// Removes a claim, unless its position is looked up just now: then with the lock that is held meanwhile.
+    pub(super) fn remove_idle(&self, claim: ClaimId) -> Result<Option<OwnClaim>, Arc<tokio::sync::Mutex<()>>> {
+        let mut claims = self.lock();
+        let Some(own) = claims.own.get(&claim) else { return Ok(None) };
+        if own.looking.try_lock().is_err() {
+            return Err(Arc::clone(&own.looking));
+        }
+        Ok(claims.own.remove(&claim))
+    }
+
+    /// Whether a claim of ours is named by a fence that is not its own: the caller means another grant.
+    pub(super) fn is_misnamed(&self, claim: ClaimId, fence: Option<Fence>) -> bool {
+        self.lock().own.get(&claim).is_some_and(|own| !own.is_meant_by(fence))
+    }
+
+    /// Notes that a waiting claim is told of the end of a node.
+    pub(super) fn is_told_of(&self, claim: ClaimId, watched: Watched) {
+        if let Some(Stage::Waiting(waiting)) = self.lock().own.get_mut(&claim).map(|own| &mut own.stage) {
+            waiting.watches = Some(watched);
+        }
+    }
+}
+
+/// Claims that were sent without an answer: they may be there or not.
+#[derive(Default)]
+pub(super) struct Unconfirmed(Mutex<ByClaim<(LockSession, KeepOpen)>>);
+
+impl Unconfirmed {
+    fn lock(&self) -> MutexGuard<'_, ByClaim<(LockSession, KeepOpen)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up whether an answer says what became of a claim.
+    pub(super) fn take_up<T>(&self, entry: &Entry, answer: &Result<T, Failed>) {
+        match answer {
+            Err(Failed::Unsure(_)) => {
+                self.lock().insert(entry.claim.id, (entry.session.clone(), entry.session.keep_open()));
+            }
+            _ => self.confirmed(entry.claim.id),
+        }
+    }
+
+    /// It is known what became of the claim.
+    pub(super) fn confirmed(&self, claim: ClaimId) {
+        self.lock().remove(&claim);
+    }
+
+    /// The session that the claim would hang on.
+    pub(super) fn session_of(&self, claim: ClaimId) -> Option<LockSession> {
+        self.lock().get(&claim).map(|(session, _)| session.clone())
+    }
+}
