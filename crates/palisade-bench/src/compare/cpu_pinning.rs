@@ -1,41 +1,40 @@
 //! Client and server on cores of their own.
 //!
-//! One who takes a lock and gives it back again and again waits for a wake, and wakes, four times in each cycle. What that costs depends
-//! on which core the scheduler happens to put whom: on one and the same it is a third of what it is across two, and either lasts
-//! for a whole run. So both ends are held where they are, for every side alike: this process on the first core, and the server
-//! on all others.
+//! A cycle of acquire and release has four wake-ups. What they cost depends on the cores that the scheduler happens to choose: on one
+//! core a third of what they cost across two, and either lasts for a whole run. So both ends are pinned, for every side alike:
+//! this process to the first core, and the server to all others.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use super::{Result, Server};
 
-/// Both are let go when this is dropped.
-pub(crate) struct Apart {
+/// Dropping it lets both use all cores again.
+pub(crate) struct CpuPinning {
     server: u32,
     /// All cores that we may use, as they are written.
     all: String,
 }
 
-impl Apart {
+impl CpuPinning {
     /// `None` where there is only one core.
-    pub(crate) fn keep(server: &impl Server) -> Result<Option<Apart>> {
+    pub(crate) fn apply(server: &impl Server) -> Result<Option<CpuPinning>> {
         let status = fs::read_to_string("/proc/self/status")?;
         let all = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default().trim().to_owned();
         let cores = cores(&all)?;
         let Some((first, others)) = cores.split_first().filter(|(_, others)| !others.is_empty()) else { return Ok(None) };
-        let apart = Apart { server: server.pid(), all };
+        let pinning = CpuPinning { server: server.pid(), all };
         let others: Vec<String> = others.iter().map(u32::to_string).collect();
-        hold(std::process::id(), &first.to_string())?;
-        hold(apart.server, &others.join(","))?;
-        Ok(Some(apart))
+        pin(std::process::id(), &first.to_string())?;
+        pin(pinning.server, &others.join(","))?;
+        Ok(Some(pinning))
     }
 }
 
-impl Drop for Apart {
+impl Drop for CpuPinning {
     fn drop(&mut self) {
         for process in [std::process::id(), self.server] {
-            if let Err(error) = hold(process, &self.all) {
+            if let Err(error) = pin(process, &self.all) {
                 eprintln!("palisade-bench: {error}");
             }
         }
@@ -43,7 +42,7 @@ impl Drop for Apart {
 }
 
 /// With all its threads, and those that they start.
-fn hold(process: u32, cores: &str) -> Result<()> {
+fn pin(process: u32, cores: &str) -> Result<()> {
     let held = Command::new("taskset").args(["-a", "-c", "-p", cores, &process.to_string()]).stdout(Stdio::null()).status();
     match held {
         Ok(status) if status.success() => Ok(()),

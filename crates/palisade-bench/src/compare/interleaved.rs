@@ -1,7 +1,7 @@
-//! Many short turns, in an order that favours nobody.
+//! Many short turns, in an order that favours no side.
 //!
 //! A disk is slower in one second than in the next, by more than what is to be measured; and a Java that has just worked still tidies
-//! up in the turn of whoever comes next. So turns are short, and every side comes as often behind every other.
+//! up in the turn of the next side. So turns are short, and every side comes as often behind every other.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SHORTER: u32 = 5;
 
 /// Lets every side have its turn, again and again: the turns of each side. If their number is no prime, not every one comes as often
 /// behind every other.
-pub(crate) fn take<S, R, const N: usize>(
+pub(crate) fn measure<S, R, const N: usize>(
     sides: &[S; N],
     round: Duration,
     mut turn: impl FnMut(&S, Duration) -> Result<R>,

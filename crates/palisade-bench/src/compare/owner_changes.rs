@@ -1,4 +1,4 @@
-//! Who had the lock after whom.
+//! How often the lock changed hands.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Turn {
 /// How often another process got it than before, from this time on. The first turn that counts may change the owner as well: the one
 /// before it is known.
 ///
-/// Whoever gets the lock notes the time before it gives it back, so the order of the notes is the order of the turns.
+/// A process that gets the lock notes the time before it gives it back, so the order of the notes is the order of the turns.
 pub(crate) fn owner_changes(turns: &mut [Turn], from: Duration) -> usize {
     turns.sort_by_key(|turn| turn.at);
     turns.windows(2).filter(|pair| pair[1].at >= from && pair[0].process != pair[1].process).count()
