@@ -3,5 +3,8 @@
 //! | kit | the store must be able to | stores |
 //! |---|---|---|
 //! | [`line`] | apply one event of the line to one name in one atomic step, and push to one inbox | memory, SQLite, Redis |
+//! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple` |
 
 pub(crate) mod line;
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod token;
