@@ -7,24 +7,23 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
 use super::client::{Call, Called, EncodeCall, Failed, Script, Server, push_count, push_text};
+use super::settings::Format;
 use super::{Locks, unwanted};
 use crate::error::Result;
 use crate::store::{Claim, ClaimId};
-use crate::stores::gather::{Carries, Gather};
+use crate::stores::batch::{BatchExecutor, Batcher, Limits};
 
-/// How many requests may be in flight before others wait to go together: while the server works on one, the next is made.
-const IN_FLIGHT: usize = 2;
-/// The same in a cluster, where each call goes alone.
-const IN_FLIGHT_APART: usize = 256;
-/// How many go together at most. The server serves no other request meanwhile, which is a tenth of a millisecond; a larger batch
-/// costs no less per call.
-const LARGEST: usize = 16;
+/// While the server works on one batch, the next is made. A larger batch would cost no less per call, and the server serves no other
+/// request meanwhile, which is a tenth of a millisecond.
+const LIMITS: Limits = Limits { in_flight: 2, largest: 16, apart: 2, patience: None };
+/// In a cluster each call goes alone: its keys are in different slots, and no script may touch two of them. So do those of `simple`.
+const ALONE: Limits = Limits { in_flight: 256, largest: 1, apart: 256, patience: None };
 
 /// The batches of one store.
 pub(super) struct Batch {
     locks: Arc<Locks>,
     /// Made at first use, inside the client's runtime.
-    batcher: OnceLock<Arc<Gather<Executor>>>,
+    batcher: OnceLock<Arc<Batcher<Executor>>>,
 }
 
 impl Batch {
@@ -32,23 +31,22 @@ impl Batch {
         Batch { locks: Arc::clone(locks), batcher: OnceLock::new() }
     }
 
-    /// Sends a claim, unless its caller has left before it is written.
-    pub(super) async fn claim(&self, call: Arc<Call>, claim: &Claim) -> Result<Called> {
-        self.call(Request { call, needs_inbox: claim.queue, claim: Some(claim.id) }).await
+    /// Sends a claim, unless its caller has left before it is written. `needs_inbox`: the claim may be pushed to.
+    pub(super) async fn claim(&self, call: Arc<Call>, claim: &Claim, needs_inbox: bool) -> Result<Called> {
+        self.call(Request { call, needs_inbox, claim: Some(claim.id) }).await
     }
 
     pub(super) async fn release(&self, call: Arc<Call>) -> Result<Called> {
         self.call(Request { call, needs_inbox: false, claim: None }).await
     }
 
-    /// Calls a script where its key is, with other calls at the same time. In a cluster each goes alone: their keys are in
-    /// different slots, and no script may touch two of them.
+    /// Calls a script where its key is, with other calls at the same time.
     async fn call(&self, request: Request) -> Result<Called> {
         let (client, again) = (&self.locks.client, request.clone());
         let batcher = self.batcher.get_or_init(|| {
-            let largest = if client.settings().is_cluster() { 1 } else { LARGEST };
-            let in_flight = if client.settings().is_cluster() { IN_FLIGHT_APART } else { IN_FLIGHT };
-            Gather::new(Executor(Arc::clone(&self.locks)), Handle::current(), in_flight, largest)
+            let alone = client.settings().is_cluster() || self.locks.settings.format == Format::Simple;
+            let limits = if alone { ALONE } else { LIMITS };
+            Batcher::new(Executor(Arc::clone(&self.locks)), Handle::current(), limits)
         });
         let failed = match batcher.ask(request).await.unwrap_or(Reply::NotReady) {
             Reply::Called(called) => return Ok(called),
@@ -86,18 +84,21 @@ impl Locks {
 
 struct Executor(Arc<Locks>);
 
-impl Carries for Executor {
+impl BatchExecutor for Executor {
     type Request = Request;
-    type Answer = Reply;
-
-    const ANSWER_WAKES: bool = true;
+    type Reply = Reply;
 
     /// Several calls on one key are done in their order.
-    fn fits(&self, batch: &[Request], request: &Request) -> bool {
+    fn can_join(&self, batch: &[Request], request: &Request) -> bool {
         batch.first().is_none_or(|first| can_join(&first.call, &request.call))
     }
 
-    async fn carry(&self, batch: Vec<Request>) -> Vec<Reply> {
+    /// Releases and withdrawals go before claims.
+    fn is_urgent(&self, request: &Request) -> bool {
+        request.claim.is_none()
+    }
+
+    async fn execute(&self, batch: Vec<Request>) -> Vec<Reply> {
         let wanted: Vec<bool> = batch.iter().map(|request| self.0.wants_request(request)).collect();
         let sent: Vec<&Request> = batch.iter().zip(&wanted).filter(|(_, wanted)| **wanted).map(|(request, _)| request).collect();
         let needs_inbox = sent.iter().any(|request| request.needs_inbox);
@@ -106,15 +107,6 @@ impl Carries for Executor {
         };
         let mut replies = call_together(&server, &sent).await.into_iter().map(|reply| called(&server, reply));
         wanted.iter().map(|wanted| if *wanted { replies.next().unwrap_or(Reply::NotReady) } else { Reply::Unwanted }).collect()
-    }
-
-    async fn carry_alone(&self, request: Request) -> Option<Reply> {
-        if !self.0.wants_request(&request) {
-            return Some(Reply::Unwanted);
-        }
-        let server = self.0.client.ready(request.call.key(), request.needs_inbox)?;
-        let reply = server.call(request.call.as_ref()).await;
-        Some(called(&server, reply))
     }
 }
 

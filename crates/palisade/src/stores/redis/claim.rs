@@ -22,7 +22,7 @@ pub(super) async fn claim(lines: &Lines, key: &str, claim: &Arc<Claim>) -> Resul
 async fn ask(lines: &Lines, key: &str, claim: &Arc<Claim>) -> Result<Answer> {
     let client = &lines.locks.client;
     let call = Arc::new(line::claim(key, claim, client.inbox()));
-    let called = lines.batch.claim(call, claim).await?;
+    let called = lines.batch.claim(call, claim, claim.queue).await?;
     match line::claim_answer(&called.value, claim)? {
         Answer::Granted(granted) => {
             if !claim.queue {
@@ -30,7 +30,7 @@ async fn ask(lines: &Lines, key: &str, claim: &Arc<Claim>) -> Result<Answer> {
                 client.ensure_inbox(&called.server);
             }
             let undo = |fence| line::release(key, &claim.to_ref(Some(fence)), Ending::Undo);
-            grant::accept_or_undo(&lines.locks, &called.server, claim, granted, undo).await
+            grant::accept_or_undo(&lines.locks, &called.server, claim, granted, undo).await.map(Answer::Granted)
         }
         other => Ok(other),
     }

@@ -7,7 +7,7 @@ use super::Locks;
 use super::client::{Call, Server};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::store::{Answer, Claim, Grant};
+use crate::store::{Claim, Grant};
 
 /// How long to wait for replicas at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -42,9 +42,9 @@ pub(super) async fn accept_or_undo(
     claim: &Claim,
     grant: Grant,
     undo: impl FnOnce(Fence) -> Call,
-) -> Result<Answer> {
+) -> Result<Grant> {
     let refused = match check(locks, server, claim, grant).await {
-        Ok(grant) => return Ok(Answer::Granted(grant)),
+        Ok(grant) => return Ok(grant),
         Err(refused) => refused,
     };
     if let Err(error) = Box::pin(locks.call(&undo(grant.fence))).await {

@@ -59,6 +59,7 @@ use self::simple::Keyspace;
 use crate::error::{Error, Result};
 use crate::store::{ByClaim, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Page, Query, Standing, Store};
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
+use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
 
 /// What the format `palisade` can do.
@@ -69,7 +70,7 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let locks = Locks::open(url)?;
     Ok(match locks.settings.format {
         Format::Palisade => Arc::new(LineStore(Lines { batch: Batch::of(&locks), locks })),
-        Format::Simple => Arc::new(simple::SimpleStore(locks)),
+        Format::Simple => Arc::new(TokenStore(simple::Simple::of(locks))),
     })
 }
 

@@ -19,14 +19,12 @@ use self::token::{Token, read_fence};
 use super::client::{Call, Purpose, Script};
 use super::failure::unreadable;
 use super::release::unless_sent_again;
-use super::{Locks, grant, renew};
-use crate::error::{Error, Result};
+use super::{Batch, Locks, grant, renew};
+use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Kind, Lease, LineView, Mode, Page, Query,
-    Released, Revoked, Standing, Store,
-};
+use crate::store::{Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Holder, Lease, Released, Revoked, Standing};
+use crate::stores::kit::token::{Put, TokenBackend};
 
 /// What the format `simple` can do.
 pub const CAPABILITY: Capability = Capability { store: "redis", format: "simple", ..Capability::TOKEN };
@@ -37,7 +35,11 @@ static RELEASE: Script = Script::new(include_str!("release.lua"));
 static SHOW: Script = Script::new(include_str!("show.lua"));
 static REVOKE: Script = Script::new(include_str!("revoke.lua"));
 
-pub(super) struct SimpleStore(pub(super) Arc<Locks>);
+/// The locks in the format `simple`, for one client.
+pub(super) struct Simple {
+    locks: Arc<Locks>,
+    batch: Batch,
+}
 
 /// The key that keeps the last fence, in the slot of the lock.
 fn mark(key: &str) -> String {
@@ -49,9 +51,13 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
 }
 
-impl SimpleStore {
+impl Simple {
+    pub(super) fn of(locks: Arc<Locks>) -> Simple {
+        Simple { batch: Batch::of(&locks), locks }
+    }
+
     fn call(&self, script: &'static Script, name: &Name) -> Call {
-        let key = self.0.settings.key(name);
+        let key = self.locks.settings.key(name);
         let mark = mark(&key);
         Call::new(script, &key).beside(&mark)
     }
@@ -75,35 +81,31 @@ fn held(fence: Fence, claim: &Claim) -> Grant {
 }
 
 #[async_trait]
-impl Store for SimpleStore {
+impl TokenBackend for Simple {
     fn capability(&self) -> &Capability {
         &CAPABILITY
     }
 
     fn attach(&self, client: ClientHandle) {
-        self.0.attach(client);
+        self.locks.attach(client);
     }
 
-    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
-        check(claim)?;
-        let (client, keyspace) = (&self.0.client, &self.0.keyspace);
+    async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
+        let (locks, keyspace) = (&self.locks, &self.locks.keyspace);
         let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
         if let Some(reason) = &claim.reason {
             owner.push('.');
             owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
         }
         let call = self.call(&CLAIM, &claim.name).text(&claim.id.reveal()).number(millis(claim.lease)).text(&owner);
-        let channel = self.0.settings.keyspace(call.key());
+        let channel = locks.settings.keyspace(call.key());
         let changes = keyspace.changes(&channel);
-        let called = match client.ready(call.key(), false) {
-            Some(_) => client.call(&call, false).await?,
-            None => client.call_with_recovery(&call, false, None, &|| self.0.wants(claim.id)).await?,
-        };
+        let called = self.batch.claim(Arc::new(call), claim, false).await?;
         let (token, left) = match &called.value {
             Value::BulkString(digits) => {
                 let fence = read_fence(digits).ok_or_else(unreadable)?;
                 let undo = |fence| self.release_call(claim, Some(fence));
-                return grant::accept_or_undo(&self.0, &called.server, claim, held(fence, claim), undo).await;
+                return grant::accept_or_undo(locks, &called.server, claim, held(fence, claim), undo).await.map(Put::Done);
             }
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => (Token::read(token), *left),
@@ -113,16 +115,15 @@ impl Store for SimpleStore {
         };
         let woken = claim.queue && called.server.notifies_of_keys().await;
         if woken {
-            keyspace.busy(&channel, &called.server, claim.id, changes, &self.0);
+            keyspace.busy(&channel, &called.server, claim.id, changes, locks);
         }
         let left = u64::try_from(left).ok().map(Duration::from_millis);
-        let holder = Some(token.holder(left));
-        Ok(Answer::Busy(Busy { holder, ask_in: left, too_soon: false, woken }))
+        Ok(Put::Taken { holder: Some(token.holder(left)), left, woken })
     }
 
-    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+    async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         let calls = claims.iter().map(|claim| (self.renew_call(claim), renew::limit(claim))).collect();
-        let answers = self.0.client.call_all(calls, Purpose::Renewals, false).await;
+        let answers = self.locks.client.call_all(calls, Purpose::Renewals, false).await;
         let standing = |(claim, answer): (&ClaimRef, Result<Value>)| match answer? {
             Value::BulkString(token) => {
                 let fence = Token::read(&token).fence().ok_or_else(unreadable)?;
@@ -136,13 +137,10 @@ impl Store for SimpleStore {
         claims.iter().zip(answers).map(standing).collect()
     }
 
-    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        if let Ending::Seal(_) = ending {
-            return Err(Error::unsupported("the format simple of redis: cannot seal a name; take the format palisade"));
-        }
-        let call = self.release_call(&claim.claim, claim.fence);
-        let called = self.0.call(&call).await?;
-        self.0.release_replay.keep(Arc::new(call));
+    async fn delete_if(&self, claim: &ClaimRef, _ending: Ending) -> Result<Released> {
+        let call = Arc::new(self.release_call(&claim.claim, claim.fence));
+        let called = self.batch.release(Arc::clone(&call)).await?;
+        self.locks.release_replay.keep(call);
         match called.value {
             Value::Int(1) => Ok(Released::Done),
             Value::Int(0) => Ok(unless_sent_again(Released::AlreadyLost, called.sent_again)),
@@ -152,7 +150,7 @@ impl Store for SimpleStore {
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         let call = self.call(&REVOKE, name).text(&if fence.is_none() { String::new() } else { fence.get().to_string() });
-        match self.0.call(&call).await?.value {
+        match self.locks.call(&call).await?.value {
             Value::Int(1) => Ok(Revoked::Done),
             Value::Int(0) => Ok(Revoked::NotHeld),
             Value::BulkString(token) => Ok(Revoked::OtherHolder { fence: Token::read(&token).fence().unwrap_or(Fence::NONE) }),
@@ -160,42 +158,18 @@ impl Store for SimpleStore {
         }
     }
 
-    async fn inspect(&self, query: &Query) -> Result<Page> {
-        let (Query::Show(name) | Query::Leader(name)) = query else {
-            return Err(Error::unsupported(
-                "the format simple of redis: cannot tell locks from other keys; show one by its name",
-            ));
-        };
-        let lines = match self.0.call(&self.call(&SHOW, name)).await?.value {
-            Value::Nil => Vec::new(),
+    async fn look(&self, name: &Name) -> Result<Option<Holder>> {
+        match self.locks.call(&self.call(&SHOW, name)).await?.value {
+            Value::Nil => Ok(None),
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => {
-                    let left = u64::try_from(*left).ok().map(Duration::from_millis);
-                    vec![LineView {
-                        name: name.as_str().to_owned(),
-                        kind: Kind::Mutex,
-                        holders: vec![Token::read(token).holder(left)],
-                        waiters: Vec::new(),
-                        waiters_known: false,
-                    }]
+                    Ok(Some(Token::read(token).holder(u64::try_from(*left).ok().map(Duration::from_millis))))
                 }
-                _ => return Err(unreadable()),
+                _ => Err(unreadable()),
             },
-            _ => return Err(unreadable()),
-        };
-        Ok(Page { lines, next: None })
+            _ => Err(unreadable()),
+        }
     }
-}
-
-/// Refuses a claim that the format has no place for.
-fn check(claim: &Claim) -> Result<()> {
-    let what = match (claim.kind, claim.mode) {
-        (Kind::Mutex | Kind::RwLock, Mode::Exclusive) if claim.min_hold.is_none() && claim.once_per.is_none() => return Ok(()),
-        (_, Mode::Shared) => "readers",
-        (Kind::Semaphore { .. }, _) => "permits",
-        _ => "min-hold and once-per",
-    };
-    Err(Error::unsupported(format!("the format simple of redis: has no {what}; take the format palisade")))
 }
 
 #[cfg(test)]
