@@ -3,8 +3,8 @@
 //! A claim holds its permit until it is answered, and one whose caller has left until its withdrawal is answered, too. So a storm of
 //! callers that give up cannot bury the store: a claim that is dropped while it queues here is never sent.
 //!
-//! A caller that is not polled must not hold up the others. So permits are waited for on the client's runtime, and one that is older
-//! than any request is taken back.
+//! A caller that is not polled must not hold up the others. So permits are waited for on the client's runtime, and one that is overdue is
+//! taken back when others queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,11 +17,12 @@ use tokio::time::Instant;
 /// How many claims one client has in flight, and beside them how many releases.
 const IN_FLIGHT: usize = 128;
 
-/// No store takes longer for a request: its own time-out is shorter.
-const LONGEST_REQUEST: Duration = Duration::from_secs(30);
+/// A request that has taken so long does not hold up others any more: its caller may not be polled. If it is the store that hangs, its
+/// own time-out bounds how many such requests there are.
+const OVERDUE: Duration = Duration::from_secs(1);
 
 /// How often a queued request looks for permits to take back.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP: Duration = Duration::from_millis(100);
 
 /// A place among the requests in flight; dropping it frees the place.
 pub(super) struct Permit {
@@ -132,12 +133,12 @@ impl Lane {
         Permit { _place: Some(place) }
     }
 
-    /// Takes back the permits of callers that are not polled: their requests have ended long ago.
+    /// Takes back the permits that are overdue.
     fn take_back(&self) {
         let mut taken = locked(&self.taken);
         while let Some(place) = taken.front() {
             match place.upgrade() {
-                Some(place) if place.since.elapsed() < LONGEST_REQUEST => return,
+                Some(place) if place.since.elapsed() < OVERDUE => return,
                 Some(place) => drop(locked(&place.permit).take()),
                 None => {}
             }
@@ -218,6 +219,6 @@ mod tests {
         }
         let begun = Instant::now();
         gate.claim().await;
-        assert!(begun.elapsed() >= LONGEST_REQUEST && begun.elapsed() < LONGEST_REQUEST * 2);
+        assert!(begun.elapsed() >= OVERDUE && begun.elapsed() < OVERDUE * 2);
     }
 }

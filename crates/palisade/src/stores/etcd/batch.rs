@@ -146,6 +146,8 @@ mod tests {
     use palisade_testkit::etcd::Etcd;
 
     use super::super::client::endpoints::Endpoints;
+    use std::time::Duration;
+
     use super::*;
 
     fn executor(server: &Etcd) -> (Executor, Arc<Cluster>) {
