@@ -227,8 +227,9 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     let freed = Instant::now();
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     let guard = waiting.await.expect("no panic").expect("acquired");
-    // Half a second on top for a machine that is busy with other checks.
-    assert!(freed.elapsed() <= lease + Duration::from_millis(500), "after {:?}", freed.elapsed());
+    // Half a second on top for a machine that is busy with other checks; where a waiter hangs on a session, the server's ticks, too.
+    let slack = Duration::from_millis(if subject.capability().short_waits { 500 } else { 4000 });
+    assert!(freed.elapsed() <= lease + slack, "after {:?}", freed.elapsed());
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     Verdict::Kept
 }
