@@ -4,17 +4,18 @@
 //! of them before it writes for any: so two of one line never go together, nor two of which one line is within the other. A batch
 //! that the server refuses has changed nothing; then each goes alone, and has its own response.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::claims::ClaimTable;
 use super::client::cluster::{Cluster, Failed, Resend, SUSPECT, Sent};
 use super::client::proto::{Response, ResponseOp, TXN, TxnRequest, TxnResponse};
 use super::client::txn;
 use crate::error::Error;
-use crate::store::{ClaimId, ClientHandle};
+use crate::store::ClaimId;
 use crate::stores::gather::{Carries, Gather};
 
 /// How many requests may be in flight before others wait for them. The server commits together what arrives at the same time.
@@ -37,18 +38,18 @@ pub(super) struct Request {
 
 pub(super) struct Executor {
     cluster: Arc<Cluster>,
-    client: Arc<OnceLock<ClientHandle>>,
+    claims: Arc<ClaimTable>,
     /// The largest batch that the server has not yet refused for its size.
     most: AtomicUsize,
 }
 
-pub(super) fn batcher(cluster: &Arc<Cluster>, client: &Arc<OnceLock<ClientHandle>>, runtime: &Handle) -> Arc<Batcher> {
-    Gather::new(Executor::new(cluster, client), runtime.clone(), AT_ONCE, MOST)
+pub(super) fn batcher(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>, runtime: &Handle) -> Arc<Batcher> {
+    Gather::new(Executor::new(cluster, claims), runtime.clone(), AT_ONCE, MOST)
 }
 
 impl Executor {
-    fn new(cluster: &Arc<Cluster>, client: &Arc<OnceLock<ClientHandle>>) -> Executor {
-        Executor { cluster: Arc::clone(cluster), client: Arc::clone(client), most: AtomicUsize::new(MOST) }
+    fn new(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>) -> Executor {
+        Executor { cluster: Arc::clone(cluster), claims: Arc::clone(claims), most: AtomicUsize::new(MOST) }
     }
 
     async fn alone(&self, request: Request) -> Result<(TxnResponse, Sent), Failed> {
@@ -101,10 +102,7 @@ impl Carries for Executor {
 
 impl Executor {
     fn is_wanted(&self, request: &Request) -> bool {
-        match (request.claim, self.client.get()) {
-            (Some(claim), Some(client)) => client.wants(claim),
-            _ => true,
-        }
+        request.claim.is_none_or(|claim| self.claims.is_wanted(claim))
     }
 
     async fn execute(&self, mut batch: Vec<Request>) -> Vec<Result<(TxnResponse, Sent), Failed>> {
