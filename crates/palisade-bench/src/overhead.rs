@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use palisade::blocking::Wait;
 use palisade::line::{Line, StoreTime};
-use palisade::store::{Answer, Claim, ClaimId, Ending, Fresh, Kind, Mode};
+use palisade::store::{Answer, Claim, ClaimId, Ending, Kind, Mode};
 use palisade::{Client, Name};
 
 use crate::figure;
@@ -45,7 +45,6 @@ fn bare_line() -> Duration {
         min_hold: None,
         once_per: None,
         detachable: false,
-        fresh: Fresh::default(),
         exact_lease: false,
     };
     let mut told = Vec::new();

@@ -33,6 +33,7 @@ pub mod relay;
 pub mod resp;
 pub mod shared;
 mod spawner;
+mod spec;
 mod template;
 mod tree;
 pub mod zookeeper;

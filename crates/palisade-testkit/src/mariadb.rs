@@ -15,7 +15,6 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,9 +22,10 @@ use crate::certs::certs;
 use crate::clock::Clock;
 use crate::dir::Dir;
 use crate::error::{OrPanic, Result};
-use crate::lan::{Host, Place};
+use crate::lan::Place;
 use crate::port::Port;
-use crate::process::{Recipe, Server, TOOL_LIMIT, is_root, with_free_ports};
+use crate::process::{Recipe, Server, TOOL_LIMIT, is_root};
+use crate::spec::server;
 use crate::{command, template};
 
 /// It refuses to run as root.
@@ -57,30 +57,6 @@ impl Setup {
         self
     }
 
-    /// Gives it a wall clock of its own: see [`MariaDb::clock`].
-    #[must_use]
-    pub fn clock(mut self) -> Self {
-        self.clock = true;
-        self
-    }
-
-    /// Puts it on a host of a [`crate::lan::Lan`].
-    #[must_use]
-    pub fn on(mut self, host: &Host) -> Self {
-        self.place = Place::on(host);
-        self
-    }
-
-    /// Starts it, and returns when it answers.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start(&self) -> MariaDb {
-        with_free_ports(|| self.start_once()).or_panic()
-    }
-
     fn start_once(&self) -> Result<MariaDb> {
         let (dir, port) = (Dir::new("mariadb"), Port::new());
         let address: SocketAddr = (self.place.ip(), port.number()).into();
@@ -101,7 +77,7 @@ impl Setup {
             recipe = recipe.args(files);
         }
         recipe.user = Some(USER);
-        let clock = if self.clock { Some(Clock::give(&mut recipe, &dir)?) } else { None };
+        let clock = self.clock.then(|| Clock::give(&mut recipe, &dir)).transpose()?;
         let probe = Box::new({
             let socket = socket.clone();
             move || sql(&socket, "select 1").map(drop).map_err(|failure| failure.to_string())
@@ -139,23 +115,9 @@ pub struct MariaDb {
     clock: Option<Clock>,
 }
 
+server!(MariaDb, clock);
+
 impl MariaDb {
-    /// Starts a plain one.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start() -> Self {
-        Self::with().start()
-    }
-
-    /// Starts one that is not plain: `MariaDb::with().tls().start()`.
-    #[must_use]
-    pub fn with() -> Setup {
-        Setup::default()
-    }
-
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -181,25 +143,6 @@ impl MariaDb {
     /// As [`MariaDb::sql`], for a server that may be down: says why it failed.
     pub fn try_sql(&self, text: &str) -> Result<String, String> {
         sql(&self.socket, text).map_err(|failure| failure.to_string())
-    }
-
-    /// Its own wall clock.
-    ///
-    /// # Panics
-    ///
-    /// When [`Setup::clock`] did not ask for one.
-    #[track_caller]
-    #[must_use]
-    pub fn clock(&self) -> &Clock {
-        self.clock.as_ref().expect("started with .clock()")
-    }
-}
-
-impl Deref for MariaDb {
-    type Target = Server;
-
-    fn deref(&self) -> &Server {
-        &self.server
     }
 }
 

@@ -14,7 +14,6 @@
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,9 +24,10 @@ use crate::certs::certs;
 use crate::clock::Clock;
 use crate::dir::Dir;
 use crate::error::{OrPanic, Result};
-use crate::lan::{Host, Place};
+use crate::lan::Place;
 use crate::port::Port;
-use crate::process::{Recipe, Server, TOOL_LIMIT, is_root, with_free_ports};
+use crate::process::{Recipe, Server, TOOL_LIMIT, is_root};
+use crate::spec::server;
 use crate::{command, template};
 
 /// It refuses to run as root.
@@ -50,30 +50,6 @@ impl Setup {
         self
     }
 
-    /// Gives it a wall clock of its own: see [`Postgres::clock`].
-    #[must_use]
-    pub fn clock(mut self) -> Self {
-        self.clock = true;
-        self
-    }
-
-    /// Puts it on a host of a [`crate::lan::Lan`].
-    #[must_use]
-    pub fn on(mut self, host: &Host) -> Self {
-        self.place = Place::on(host);
-        self
-    }
-
-    /// Starts it, and returns when it answers.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start(&self) -> Postgres {
-        with_free_ports(|| self.start_once()).or_panic()
-    }
-
     fn start_once(&self) -> Result<Postgres> {
         let (dir, port) = (Dir::new("postgres"), Port::new());
         let address: SocketAddr = (self.place.ip(), port.number()).into();
@@ -87,7 +63,7 @@ impl Setup {
         recipe.user = Some(USER);
         // The "fast" one: without waiting for clients to leave.
         recipe.stop = Signal::INT;
-        let clock = if self.clock { Some(Clock::give(&mut recipe, &dir)?) } else { None };
+        let clock = self.clock.then(|| Clock::give(&mut recipe, &dir)).transpose()?;
         let probe = Box::new(move || sql(address, "postgres", "select 1").map(drop).map_err(|failure| failure.to_string()));
         let server = Server::start(recipe, dir, vec![port], probe)?;
         sql(address, "postgres", "create role locker login password 'lockpw'")?;
@@ -143,23 +119,9 @@ pub struct Postgres {
     clock: Option<Clock>,
 }
 
+server!(Postgres, clock);
+
 impl Postgres {
-    /// Starts a plain one.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start() -> Self {
-        Self::with().start()
-    }
-
-    /// Starts one that is not plain: `Postgres::with().tls().start()`.
-    #[must_use]
-    pub fn with() -> Setup {
-        Setup::default()
-    }
-
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -185,25 +147,6 @@ impl Postgres {
     /// As [`Postgres::sql`], for a server that may be down: says why it failed.
     pub fn try_sql(&self, text: &str) -> Result<String, String> {
         sql(self.address, "locks", text).map_err(|failure| failure.to_string())
-    }
-
-    /// Its own wall clock.
-    ///
-    /// # Panics
-    ///
-    /// When [`Setup::clock`] did not ask for one.
-    #[track_caller]
-    #[must_use]
-    pub fn clock(&self) -> &Clock {
-        self.clock.as_ref().expect("started with .clock()")
-    }
-}
-
-impl Deref for Postgres {
-    type Target = Server;
-
-    fn deref(&self) -> &Server {
-        &self.server
     }
 }
 

@@ -331,7 +331,7 @@ impl Lock {
     }
 
     async fn revoke<C: ConnectionLike>(&self, redis: &mut C, grant: &DetachedGrant) {
-        let script = line_script!("fence", "time.lua", "nobody.lua", "line.lua", "revoke.lua");
+        let script = line_script!("fence", "time.lua", "no_claim.lua", "line.lua", "revoke.lua");
         let said = self.run(redis, script, &[grant.fence().to_string().as_bytes()]).await;
         assert_eq!(said, redis::Value::BulkString(b"D".to_vec()));
     }

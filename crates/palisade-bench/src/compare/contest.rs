@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use palisade::lease::{BootClock, Clock};
 
-use super::order::{self, Turn};
+use super::owner_changes::{Turn, owner_changes, unfairness};
 use super::round::{Round, spread};
 use super::{Result, Server};
 
@@ -20,7 +20,7 @@ pub(crate) const PROCESSES: usize = 16;
 /// From the word to the start: enough for all to hear it.
 const GET_READY: Duration = Duration::from_millis(200);
 
-/// From the start to the first turn that counts: whoever waits for the first time opens what it needs for that, on every side.
+/// From the start to the first turn that counts: a process that waits for the first time opens what it needs for that, on every side.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// What all processes of one side did in one round.
@@ -68,13 +68,13 @@ impl Contest {
         (client, server): (Duration, Duration),
         counted: Vec<f64>,
     ) -> Contest {
-        let changes = order::owner_changes(&mut turns, counts_from) as f64;
+        let changes = owner_changes(&mut turns, counts_from) as f64;
         turns.retain(|turn| turn.at >= counts_from);
         let waits = turns.iter().map(|turn| turn.waited).collect();
         Contest {
             round: Round::new(waits, length, client, server),
             changes_per_second: changes / length.as_secs_f64(),
-            unfairness: order::unfairness(&turns, PROCESSES),
+            unfairness: unfairness(&turns, PROCESSES),
             client_per_change: client.as_secs_f64() * 1e6 / changes,
             server_per_change: server.as_secs_f64() * 1e6 / changes,
             counted_per_change: counted.into_iter().map(|counted| counted / changes).collect(),

@@ -3,15 +3,15 @@
 //! Turns are short, so that whatever else the machine does hits all sides. Every figure is the median of the rounds with the
 //! least and the greatest; a ratio is the median of the rounds' own ratios.
 
-pub(crate) mod apart;
+pub(crate) mod caller_kind;
 pub(crate) mod contest;
+pub(crate) mod cpu_pinning;
+pub(crate) mod interleaved;
 pub(crate) mod network;
-mod order;
+mod owner_changes;
 pub(crate) mod round;
 pub(crate) mod spread;
-pub(crate) mod turns;
 pub(crate) mod verdict;
-pub(crate) mod way;
 pub(crate) mod worker;
 
 use std::panic::{UnwindSafe, catch_unwind, set_hook, take_hook};

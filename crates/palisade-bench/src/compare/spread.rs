@@ -28,7 +28,7 @@ impl Spread {
 /// The least and the greatest, as they follow the median.
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Of large figures nobody reads the decimals.
+        // Decimals of large figures say nothing.
         let decimals = if self.greatest >= 1000.0 { 0 } else { 3 };
         write!(f, "({:.decimals$}..{:.decimals$})", self.least, self.greatest)
     }

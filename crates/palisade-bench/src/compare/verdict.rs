@@ -6,6 +6,9 @@ use std::time::Duration;
 use super::spread::Spread;
 use crate::figure;
 
+/// Of a cycle by raw requests: most of it is the same two round trips on both sides.
+const THROUGH_NETWORK: Wanted = Wanted::AtLeast(0.95);
+
 /// How good it should be.
 #[derive(Clone, Copy)]
 pub(crate) enum Wanted {
@@ -14,10 +17,9 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Of a cycle by raw requests: this much on the machine itself. Through a network most of a cycle is the same two round trips on
-    /// both sides.
-    pub(crate) fn of_cycle(rtt: Option<Duration>, directly: f64) -> Wanted {
-        Wanted::AtLeast(if rtt.is_some() { 0.95 } else { directly })
+    /// Of a cycle by raw requests, with a network between or without.
+    pub(crate) fn of_cycle(rtt: Option<Duration>, without: f64) -> Wanted {
+        if rtt.is_some() { THROUGH_NETWORK } else { Wanted::AtLeast(without) }
     }
 
     fn met_by(self, value: f64) -> bool {
@@ -62,6 +64,14 @@ impl Verdicts {
         let verdict = Verdict { what: what.into(), value: spread.median, wanted };
         figure(&verdict.what, verdict.value, &format!("{spread} wanted {wanted} {}", verdict.word()));
         self.all.push(verdict);
+    }
+
+    /// Judges a cycle by that of a side that is only a bound, unless a network lies between: then it is to be reached, too.
+    pub(crate) fn judge_through_network(&mut self, what: impl Into<String>, spread: Spread, rtt: Option<Duration>) {
+        match rtt {
+            Some(_) => self.judge(what, spread, THROUGH_NETWORK),
+            None => spread.print(&what.into(), ""),
+        }
     }
 
     /// Notes that a lock did not do what it is for, however fast.

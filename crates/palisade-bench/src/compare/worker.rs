@@ -7,10 +7,10 @@ use std::time::Duration;
 use palisade::lease::{BootClock, Clock};
 
 use super::Result;
-use super::way::{Caller, Way};
+use super::caller_kind::{Caller, CallerKind};
 use crate::usage;
 
-/// Somebody who wants a lock.
+/// A process that wants a lock.
 pub(crate) trait Contender {
     /// What it has while it holds.
     type Held;
@@ -25,9 +25,9 @@ pub(crate) trait Contender {
     async fn give_back(&mut self, held: Self::Held) -> Result<()>;
 }
 
-/// Runs as one process of a contest, which waits in this way.
-pub(crate) fn contend<C: Contender>(way: Way, connect: impl AsyncFnOnce() -> Result<C>) -> ExitCode {
-    match Caller::new(way).and_then(|caller| caller.wait(take_part(connect))) {
+/// Runs as one process of a contest, by a caller of this kind.
+pub(crate) fn contend<C: Contender>(kind: CallerKind, connect: impl AsyncFnOnce() -> Result<C>) -> ExitCode {
+    match Caller::new(kind).and_then(|caller| caller.wait(take_part(connect))) {
         Ok(report) => {
             print!("{report}");
             ExitCode::SUCCESS

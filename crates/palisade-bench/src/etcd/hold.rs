@@ -21,7 +21,7 @@ const RENEWED_EVERY: Duration = Duration::from_secs(3);
 /// How many tasks take them.
 const TASKS: usize = 64;
 
-/// Fewer than elsewhere: one is as long as ten.
+/// Fewer than in the other parts: one is as long as ten.
 const ROUNDS: usize = 3;
 
 /// What was used while all locks were held.

@@ -9,7 +9,7 @@ use crate::compare::Result;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Somebody who makes locks.
+/// A client of one side.
 #[derive(Clone)]
 pub(super) enum Side {
     Ours(Client),

@@ -89,15 +89,15 @@ impl RawLock {
 }
 
 /// A connection whose driver has a thread of its own, as the connections of a library that needs no runtime of its caller's.
-pub(super) struct Elsewhere {
+pub(super) struct OwnThread {
     pub(super) raw: Raw,
     /// The thread ends when this is dropped.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Elsewhere {
-    pub(super) fn connect(url: &str) -> Result<Elsewhere> {
+impl OwnThread {
+    pub(super) fn connect(url: &str) -> Result<OwnThread> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let raw = runtime.block_on(Raw::connect(url))?;
         let (stop, stopped) = oneshot::channel();
@@ -105,11 +105,11 @@ impl Elsewhere {
             // An error means that the sender is gone, which is how it stops.
             runtime.block_on(stopped).unwrap_or_default();
         })?;
-        Ok(Elsewhere { raw, stop: Some(stop), thread: Some(thread) })
+        Ok(OwnThread { raw, stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for OwnThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

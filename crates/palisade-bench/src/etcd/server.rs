@@ -43,7 +43,7 @@ impl Server {
     }
 
     /// Forgets the past, as every cluster does from time to time: until then the index keeps a place for each key that ever was,
-    /// and whoever looks at a line passes those of all its earlier claims.
+    /// and a read of a line passes those of all its earlier claims.
     pub(super) fn compact(&self) -> Result<()> {
         let said = self.etcd.try_etcdctl(&["get", "revision", "-w", "json"])?;
         let revision = said.split("\"revision\":").nth(1).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Server {
         }
     }
 
-    /// Every message of every client is in it; the health checks of its own are not, and whoever reads this page neither.
+    /// Every message of every client is in it; its own health checks and reads of this page are not.
     pub(super) fn received(&self) -> Result<Received> {
         let page = self.etcd.metrics()?;
         let mut received = Received::default();

@@ -8,20 +8,20 @@ use super::Setting;
 use super::lock::Side;
 use super::raw::Raw;
 use crate::compare::Result;
+use crate::compare::caller_kind::{Caller, CallerKind};
 use crate::compare::round::{self, Round, ratio, take_turns};
 use crate::compare::verdict::{Verdicts, Wanted};
-use crate::compare::way::{Caller, Way};
 
 const TASKS: usize = 64;
 const WARM: Duration = Duration::from_millis(200);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
-    one(setting, Way::Body, "two workers", verdicts)?;
-    one(setting, Way::CurrentThread, "one thread", verdicts)
+    one(setting, CallerKind::Body, "two workers", verdicts)?;
+    one(setting, CallerKind::CurrentThread, "one thread", verdicts)
 }
 
-fn one(setting: &Setting, way: Way, label: &str, verdicts: &mut Verdicts) -> Result<()> {
-    let caller = Caller::new(way)?;
+fn one(setting: &Setting, kind: CallerKind, label: &str, verdicts: &mut Verdicts) -> Result<()> {
+    let caller = Caller::new(kind)?;
     let (ours, url) = (setting.ours.clone(), setting.server.url().to_owned());
     let ours = caller.call(async move { Ok(palisade::connect(ours).await?) })?;
     let raw = caller.call(async move { Raw::connect(&url).await })?;

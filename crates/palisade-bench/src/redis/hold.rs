@@ -22,7 +22,7 @@ const LOCKS: u32 = 10_000;
 const LEASE: Duration = Duration::from_secs(9);
 const RENEWED_EVERY: Duration = Duration::from_secs(3);
 
-/// Fewer than elsewhere: one is as long as ten.
+/// Fewer than in the other parts: one is as long as ten.
 const ROUNDS: usize = 3;
 
 /// What one side used while it held all locks.
@@ -123,7 +123,7 @@ async fn hold_raw(setting: &Setting, length: Duration) -> Result<Held> {
         });
     }
     while taken.load(Ordering::Relaxed) < LOCKS as usize {
-        // Nobody ends before all are taken, unless it fails.
+        // No task ends before all locks are taken, unless it fails.
         if let Some(ended) = tasks.try_join_next() {
             ended??;
         }

@@ -11,7 +11,7 @@ use super::raw::RawLock;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Somebody who makes locks.
+/// A client of one side.
 #[derive(Clone)]
 pub(super) enum Side {
     Ours(Client),

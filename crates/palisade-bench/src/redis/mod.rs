@@ -21,7 +21,7 @@ use std::time::Duration;
 use server::Server;
 use verdict::Verdicts;
 
-use crate::compare::{Chosen, Result, our_url, report, round, spread, verdict, way};
+use crate::compare::{Chosen, Result, our_url, report, round, spread, verdict};
 
 /// Of a round. Long enough for thousands of hand-offs, short enough that both sides see the same machine.
 const SECONDS: f64 = 1.5;

@@ -36,15 +36,15 @@ pub(super) fn no_delay() -> TcpSettings {
 }
 
 /// A connection whose driver has a thread of its own, as the connections of a library that needs no runtime of its caller's.
-pub(super) struct Elsewhere {
+pub(super) struct OwnThread {
     pub(super) connection: MultiplexedConnection,
     /// The thread ends when this is dropped.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Elsewhere {
-    pub(super) fn connect(url: &str) -> Result<Elsewhere> {
+impl OwnThread {
+    pub(super) fn connect(url: &str) -> Result<OwnThread> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let connection = runtime.block_on(connect(url))?;
         let (stop, stopped) = oneshot::channel();
@@ -52,11 +52,11 @@ impl Elsewhere {
             // An error means that the sender is gone, which is how it stops.
             runtime.block_on(stopped).unwrap_or_default();
         })?;
-        Ok(Elsewhere { connection, stop: Some(stop), thread: Some(thread) })
+        Ok(OwnThread { connection, stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for OwnThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

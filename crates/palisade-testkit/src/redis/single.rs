@@ -1,5 +1,4 @@
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::time::Duration;
 use std::{fs, path::PathBuf};
 
@@ -8,10 +7,11 @@ use crate::clock::Clock;
 use crate::command;
 use crate::dir::Dir;
 use crate::error::{Failure, OrPanic, Result};
-use crate::lan::{Host, Place};
+use crate::lan::Place;
 use crate::port::Port;
-use crate::process::{Recipe, Server, TOOL_LIMIT, with_free_ports};
+use crate::process::{Recipe, Server, TOOL_LIMIT};
 use crate::resp::{Connection, Reply};
+use crate::spec::server;
 
 /// For the server's probe: one question, so that a hanging server does not eat all the patience.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
@@ -49,24 +49,10 @@ impl Setup {
         self
     }
 
-    /// Gives it a wall clock of its own: see [`Redis::clock`].
-    #[must_use]
-    pub fn clock(mut self) -> Self {
-        self.clock = true;
-        self
-    }
-
     /// Writes every change to disk before it is confirmed, so that a restart keeps it.
     #[must_use]
     pub fn durable(self) -> Self {
         self.set("appendonly", "yes").set("appendfsync", "always")
-    }
-
-    /// Puts it on a host of a [`crate::lan::Lan`].
-    #[must_use]
-    pub fn on(mut self, host: &Host) -> Self {
-        self.place = Place::on(host);
-        self
     }
 
     /// One more line of the configuration.
@@ -89,20 +75,6 @@ impl Setup {
         self
     }
 
-    /// Starts it, and returns when it answers.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start(&self) -> Redis {
-        self.try_start().or_panic()
-    }
-
-    pub(super) fn try_start(&self) -> Result<Redis> {
-        with_free_ports(|| self.start_once())
-    }
-
     fn start_once(&self) -> Result<Redis> {
         let dir = Dir::new(if self.sentinel { "sentinel" } else { "redis" });
         let port = if self.bus { Port::with_bus() } else { Port::new() };
@@ -117,7 +89,7 @@ impl Setup {
         if self.sentinel {
             recipe = recipe.args(["--sentinel"]);
         }
-        let clock = if self.clock { Some(Clock::give(&mut recipe, &dir)?) } else { None };
+        let clock = self.clock.then(|| Clock::give(&mut recipe, &dir)).transpose()?;
         let probe = Box::new({
             let client = client.clone();
             move || client.probe()
@@ -161,23 +133,9 @@ pub struct Redis {
     clock: Option<Clock>,
 }
 
+server!(Redis, clock);
+
 impl Redis {
-    /// Starts a plain one, which keeps nothing on disk.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start() -> Self {
-        Self::with().start()
-    }
-
-    /// Starts one that is not plain: `Redis::with().tls().start()`.
-    #[must_use]
-    pub fn with() -> Setup {
-        Setup::default()
-    }
-
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -207,30 +165,11 @@ impl Redis {
         self.client.call(words, Duration::from_secs(5)).map_err(|failure| failure.to_string())
     }
 
-    /// Its own wall clock.
-    ///
-    /// # Panics
-    ///
-    /// When [`Setup::clock`] did not ask for one.
-    #[track_caller]
-    #[must_use]
-    pub fn clock(&self) -> &Clock {
-        self.clock.as_ref().expect("started with .clock()")
-    }
-
     /// Kills it and starts it without its data, as a node that lost its disk.
     pub fn restart_empty(&self) {
         self.kill();
         fs::remove_dir_all(&self.data).and_then(|()| fs::create_dir(&self.data)).map_err(Failure::from).or_panic();
         self.restart();
-    }
-}
-
-impl Deref for Redis {
-    type Target = Server;
-
-    fn deref(&self) -> &Server {
-        &self.server
     }
 }
 

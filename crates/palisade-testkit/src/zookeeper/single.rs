@@ -1,7 +1,6 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +10,8 @@ use crate::dir::Dir;
 use crate::error::{Failure, OrPanic, Result};
 use crate::lan::{Host, Place};
 use crate::port::Port;
-use crate::process::{Recipe, Server, TOOL_LIMIT, with_free_ports};
+use crate::process::{Recipe, Server, TOOL_LIMIT};
+use crate::spec::server;
 use crate::{command, probe};
 
 /// The first names the rest of ZooKeeper's own needs, but for what TLS needs; without the second it logs nothing.
@@ -87,26 +87,10 @@ impl Setup {
         self
     }
 
-    /// Puts it on a host of a [`crate::lan::Lan`].
-    #[must_use]
-    pub fn on(mut self, host: &Host) -> Self {
-        self.place = Place::on(host);
-        self
-    }
-
-    /// Starts it, and returns when it answers.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start(&self) -> ZooKeeper {
-        with_free_ports(|| {
-            let zookeeper = Node::new(&self.place).launch(None, self)?;
-            zookeeper.wait_ready()?;
-            Ok(zookeeper)
-        })
-        .or_panic()
+    fn start_once(&self) -> Result<ZooKeeper> {
+        let zookeeper = Node::new(&self.place).launch(None, self)?;
+        zookeeper.wait_ready()?;
+        Ok(zookeeper)
     }
 }
 
@@ -119,23 +103,9 @@ pub struct ZooKeeper {
     tls_address: SocketAddr,
 }
 
+server!(ZooKeeper);
+
 impl ZooKeeper {
-    /// Starts one that stands alone. Takes a second.
-    ///
-    /// # Panics
-    ///
-    /// When it does not start.
-    #[must_use]
-    pub fn start() -> Self {
-        Self::with().start()
-    }
-
-    /// One that is not plain.
-    #[must_use]
-    pub fn with() -> Setup {
-        Setup::default()
-    }
-
     /// As [`ZooKeeper::start`], on a host of a [`crate::lan::Lan`].
     ///
     /// # Panics
@@ -229,14 +199,6 @@ impl ZooKeeper {
 
     pub(super) fn wait_ready(&self) -> Result<()> {
         self.server.wait_ready()
-    }
-}
-
-impl Deref for ZooKeeper {
-    type Target = Server;
-
-    fn deref(&self) -> &Server {
-        &self.server
     }
 }
 

@@ -286,11 +286,11 @@ impl Acquisition<'_> {
         if core.capability().claim_blocks {
             return Ok(Permit::unbounded());
         }
-        let give_up = self.deadline.min(since + self.plan.store_wait);
         tokio::select! {
             biased;
             permit = core.gate.claim() => Ok(permit),
-            () = core.sleep_until(give_up) => Err(Exit::Failed(overloaded())),
+            () = core.sleep_until(self.deadline) => Err(Exit::TimedOut),
+            () = core.sleep_until(since + self.plan.store_wait) => Err(Exit::Failed(overloaded())),
         }
     }
 

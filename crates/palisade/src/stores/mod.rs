@@ -1,15 +1,13 @@
 //! The stores: one folder each, and the table of their URLs.
 
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+mod batch;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
-mod gather;
 pub(crate) mod kit;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
-mod runtimes;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper-tls"))]

@@ -32,9 +32,9 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     print("Go's concurrency.Mutex", &go);
     let changes = |contest: &Contest| contest.changes_per_second;
     verdicts.judge("handoff: owner changes, ours / the server's own lock", ratio(&ours, &server, changes), Wanted::AtLeast(2.0));
-    verdicts.judge("handoff: owner changes, ours / Go", ratio(&ours, &go, changes), Wanted::AtLeast(1.5));
-    verdicts.judge("handoff: unary requests of ours, per change", spread(&ours, unary), Wanted::AtMost(3.0));
-    verdicts.judge("handoff: all messages of ours, per change", spread(&ours, all), Wanted::AtMost(3.0));
+    verdicts.judge("handoff: owner changes, ours / Go", ratio(&ours, &go, changes), Wanted::AtLeast(4.0));
+    verdicts.judge("handoff: unary requests of ours, per change", spread(&ours, unary), Wanted::AtMost(3.1));
+    verdicts.judge("handoff: all messages of ours, per change", spread(&ours, all), Wanted::AtMost(3.1));
     verdicts.judge("handoff: fairness of ours, most / least", spread(&ours, |contest| contest.unfairness), Wanted::AtMost(1.1));
     Ok(())
 }

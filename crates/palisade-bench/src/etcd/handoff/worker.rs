@@ -7,7 +7,7 @@ use palisade::{Guard, Mutex};
 use super::super::lock::released;
 use super::super::raw::Raw;
 use crate::compare::Result;
-use crate::compare::way::Way;
+use crate::compare::caller_kind::CallerKind;
 use crate::compare::worker::{Contender, contend};
 
 const NAME: &str = "handoff";
@@ -15,8 +15,8 @@ const NAME: &str = "handoff";
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
     match words {
-        ["ours", url] => contend(Way::CurrentThread, async || ours(url).await),
-        ["server", url] => contend(Way::CurrentThread, async || Raw::connect(url).await),
+        ["ours", url] => contend(CallerKind::CurrentThread, async || ours(url).await),
+        ["server", url] => contend(CallerKind::CurrentThread, async || Raw::connect(url).await),
         _ => ExitCode::from(64),
     }
 }

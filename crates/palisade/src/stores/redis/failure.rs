@@ -1,142 +1,46 @@
-//! What the server's errors mean to us. Messages hold no secret: of what the server says only its first word is shown, and the
-//! rest where it cannot be a secret.
+//! Replies that are no answer of our scripts.
 
-use redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
+use redis::Value;
 
-use super::address::Address;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
-/// What to do about an error.
-#[derive(Debug)]
-pub(super) enum Remedy {
-    /// The server has not seen the script: send its text.
-    SendWhole,
-    /// The key lives elsewhere, from now on or for this request only.
-    Redirect { to: Address, slot: Option<u16> },
-    /// The key is on its way between two servers: ask again in a moment.
-    AskAgain,
-    /// The connection is gone.
-    Reconnect(Error),
-    /// This is not the server to write to any more.
-    FindPrimary(Error),
-    /// Nothing here helps.
-    Tell(Error),
-}
-
-pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
-    let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}"));
-    match error.kind() {
-        Kind::Server(ServerErrorKind::NoScript) => Remedy::SendWhole,
-        Kind::Server(kind @ (ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
-            match error.redirect_node().and_then(|(node, slot)| Some((Address::parse(node, asked)?, slot))) {
-                Some((to, slot)) => Remedy::Redirect { to, slot: (kind == ServerErrorKind::Moved).then_some(slot) },
-                None => Remedy::Tell(Error::protocol(format!("{asked} redirects to a place that cannot be read"))),
-            }
-        }
-        Kind::Server(ServerErrorKind::TryAgain) => Remedy::AskAgain,
-        Kind::Server(ServerErrorKind::ReadOnly) => Remedy::FindPrimary(unavailable("is a replica and takes no writes")),
-        Kind::Server(ServerErrorKind::ClusterDown) => Remedy::FindPrimary(unavailable("says that its cluster is down")),
-        Kind::Server(ServerErrorKind::MasterDown) => Remedy::FindPrimary(unavailable("has lost its primary")),
-        Kind::Server(ServerErrorKind::BusyLoading) => Remedy::Tell(unavailable("is still loading its data")),
-        Kind::Server(ServerErrorKind::NoPerm) => Remedy::Tell(denied(asked, error)),
-        Kind::Server(ServerErrorKind::CrossSlot) => {
-            Remedy::Tell(Error::config("the keys of this lock are in different slots of the cluster; take a name without braces"))
-        }
-        Kind::AuthenticationFailed => Remedy::Tell(denied(asked, error)),
-        Kind::RESP3NotSupported => {
-            Remedy::Tell(Error::unsupported(format!("{asked} is older than Redis 6.0, which this store needs; upgrade it")))
-        }
-        Kind::InvalidClientConfig => {
-            Remedy::Tell(Error::bad_url(format!("{asked}: {}", error.category())).with_source(error.clone()))
-        }
-        Kind::Io => Remedy::Reconnect(unreached(error, asked)),
-        _ => by_code(error, asked),
+/// Why a script of the format `palisade` could not do its work, if it says so.
+pub(super) fn no_answer(reply: &Value) -> Error {
+    let Value::Array(parts) = reply else {
+        return match reply {
+            Value::ServerError(error) => Error::protocol(format!("the script of the lock failed on the Redis server: {error}")),
+            _ => strange(),
+        };
+    };
+    match parts.as_slice() {
+        [Value::BulkString(mark), why, ..] if mark == b"?" => match why {
+            Value::BulkString(why) if why == b"type" => Error::protocol(
+                "the key of this name holds something that is no lock of ours; use another prefix, or delete the key if it is not needed",
+            ),
+            Value::BulkString(why) if why == b"version" => Error::protocol(
+                "the key of this name was written by a newer version of Palisade; upgrade this program, or use another prefix",
+            ),
+            _ => Error::protocol(
+                "the key of this name cannot be read: another program has written to it; \
+                 use another prefix, or delete the key when the lock is not held",
+            ),
+        },
+        _ => strange(),
     }
 }
 
-fn by_code(error: &RedisError, asked: &Address) -> Remedy {
-    let unavailable = |what: &str| Error::unavailable(format!("{asked} {what}"));
-    match error.code() {
-        Some("NOAUTH" | "WRONGPASS") => Remedy::Tell(denied(asked, error)),
-        Some("NOREPLICAS") => Remedy::Tell(unavailable("has too few replicas to take writes")),
-        Some("BUSY") => Remedy::Tell(unavailable("is busy with somebody's endless script; end it with SCRIPT KILL")),
-        Some("OOM") => Remedy::Tell(unavailable("is out of memory and takes no writes")),
-        Some("MISCONF") => Remedy::Tell(unavailable("cannot save its data and takes no writes; see its log")),
-        Some("UNBLOCKED") => Remedy::FindPrimary(unavailable("has just become a replica")),
-        Some("WRONGTYPE") => Remedy::Tell(Error::protocol(
-            "the key of this lock holds data of another kind; take another name or prefix, or delete that key",
-        )),
-        Some(code) => Remedy::Tell(refusal(code, error, asked)),
-        None if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() => {
-            Remedy::Reconnect(unreached(error, asked))
-        }
-        None => Remedy::Tell(Error::protocol(format!("{asked}: {}", error.category())).with_source(error.clone())),
-    }
+/// Whether a script says that it could not do its work.
+pub(super) fn is_no_answer(parts: &[Value]) -> bool {
+    matches!(parts.first(), Some(Value::BulkString(mark)) if mark == b"?")
 }
 
-/// What the operating system or TLS says of it is no secret, and tells a wrong port from a wrong certificate.
-fn unreached(error: &RedisError, asked: &Address) -> Error {
-    Error::unavailable(format!("{asked} cannot be reached: {error}")).with_source(error.clone())
+pub(super) fn strange() -> Error {
+    Error::protocol(
+        "the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?",
+    )
 }
 
-/// An answer that is none of the known refusals.
-fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
-    // What a server does not know it repeats with its arguments, and a password may be among them.
-    let detail = error.detail().unwrap_or_default().split(", with args").next().unwrap_or_default();
-    // A limit of connections is told in words only.
-    if detail.contains("max number of clients") {
-        return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));
-    }
-    // A script that may not do all it does: which command it was is said by later servers only.
-    if detail.contains("The user executing the script can't") || detail.contains("ACL failure in script") {
-        return denied_right(asked, detail.split(" script: ").next().unwrap_or_default());
-    }
-    if detail.contains("DB index is out of range") {
-        return Error::bad_url(format!("{asked} has no database of this number; see databases in its configuration"));
-    }
-    if detail.contains("WRONGTYPE") {
-        return Error::protocol(
-            "the key of this lock holds data of another kind; take another name or prefix, or delete that key",
-        );
-    }
-    Error::protocol(format!("{asked} refused a request: {code} {detail}"))
-}
-
-fn denied(asked: &Address, error: &RedisError) -> Error {
-    match error.code() {
-        Some("NOAUTH") => Error::new(ErrorKind::Denied, format!("{asked} wants a user or a password; write them into the URL")),
-        Some("NOPERM") => denied_right(asked, error.detail().unwrap_or_default()),
-        _ => Error::new(ErrorKind::Denied, format!("{asked} refused the user or the password")),
-    }
-}
-
-fn denied_right(asked: &Address, what: &str) -> Error {
-    let what = what.trim().trim_end_matches('.');
-    let message = format!("{asked} denies a right: {what}; see docs/stores/redis.md for the rights that are needed");
-    Error::new(ErrorKind::Denied, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a server answers, as it comes over the wire.
-    fn told(answer: &str) -> String {
-        let error = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap().extract_error().unwrap_err();
-        match remedy(&error, &Address::new("h", 1)) {
-            Remedy::Tell(error) => format!("{error} {error:?}"),
-            _ => panic!("{answer}: nothing is told"),
-        }
-    }
-
-    #[test]
-    fn arguments_that_a_server_repeats_are_not_told() {
-        for answer in [
-            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'me' 'secret' ",
-            "ERR unknown subcommand or wrong number of arguments for 'X', with args beginning with: 'secret'",
-        ] {
-            let told = told(answer);
-            assert!(told.contains("ERR unknown") && !told.contains("secret"), "{told}");
-        }
-    }
+/// A reply to a script of the format `simple`.
+pub(super) fn unreadable() -> Error {
+    Error::protocol("the server's answer to a script cannot be read; does another program write to this key?")
 }

@@ -1,31 +1,25 @@
-//! What no user can see from outside: who waits for whom inside of a client, and what it forgets.
+//! Properties that no user can see from outside.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade_testkit::redis::Redis;
 
-use super::address::Address;
-use super::lane::Purpose;
-use super::line;
-use super::link::Link;
-use super::settings::Settings;
-use super::shared::Shared;
-use crate::store::{Claim, ClaimId, Standing};
+use super::client::{Address, Purpose, Server};
+use super::{Locks, line};
+use crate::store::{Claim, ClaimId, ClientHandle, Listener, Push, Standing};
 use crate::url::StoreUrl;
 
 const LONG: Duration = Duration::from_secs(30);
 
-fn client_of(url: &str) -> Arc<Shared> {
-    Shared::new(Settings::read(StoreUrl::parse(url).unwrap()).unwrap())
+fn locks_of(url: &str) -> Arc<Locks> {
+    Locks::open(StoreUrl::parse(url).unwrap()).unwrap()
 }
 
-fn address(server: &Redis) -> Address {
-    Address::new("127.0.0.1", server.address().port())
-}
-
-async fn link(shared: &Arc<Shared>, server: &Redis) -> Arc<Link> {
-    shared.lane().unwrap().link(&address(server), Purpose::Requests).await.unwrap()
+async fn server_of(locks: &Arc<Locks>, server: &Redis) -> Arc<Server> {
+    let address = Address::new("127.0.0.1", server.address().port());
+    locks.client.server(&address, Purpose::Requests).await.unwrap()
 }
 
 fn mutex(name: &str) -> Arc<Claim> {
@@ -35,18 +29,18 @@ fn mutex(name: &str) -> Arc<Claim> {
 #[tokio::test]
 async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
     let (good, hangs) = (Redis::start(), Redis::start());
-    // Nobody gives up on the one that hangs before this is over.
-    let shared = client_of(&format!("{}?request_timeout=600s", good.url()));
-    let (lane, claim) = (shared.lane().unwrap(), mutex("elsewhere"));
-    let key = shared.settings.key(&claim.name);
-    let on_good = link(&shared, &good).await;
-    on_good.call(&line::claim(&key, &claim, &lane.inbox, true)).await.unwrap();
-    let on_hanging = link(&shared, &hangs).await;
+    // The server that hangs is not given up before the test is over.
+    let locks = locks_of(&format!("{}?request_timeout=600s", good.url()));
+    let (client, claim) = (&locks.client, mutex("elsewhere"));
+    let key = locks.settings.key(&claim.name);
+    let on_good = server_of(&locks, &good).await;
+    on_good.call(&line::claim(&key, &claim, client.inbox())).await.unwrap();
+    let on_hanging = server_of(&locks, &hangs).await;
     hangs.pause();
-    let home = lane.begin_home(&on_hanging);
-    assert!(home.is_some(), "the inbox is being opened where nobody answers");
-    let renewal = line::renew(&key, &claim.to_ref(None), &lane.inbox);
-    let renewed = tokio::time::timeout(LONG, shared.call_all(vec![renewal], Purpose::Renewals, true)).await;
+    client.ensure_inbox(&on_hanging);
+    let renewal = line::renew(&key, &claim.to_ref(None), client.inbox());
+    let renewed = tokio::time::timeout(LONG, client.call_all(vec![(renewal, LONG)], Purpose::Renewals, true)).await;
+    assert!(!client.is_subscribed(), "the inbox is being opened on a server that does not answer");
     hangs.resume();
     let answer = renewed.expect("the renewal waits for a server that it does not need").pop().unwrap().unwrap();
     assert!(matches!(line::standing(&answer, &claim), Ok(Standing::Held(_))), "{answer:?}");
@@ -55,24 +49,45 @@ async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
 #[tokio::test]
 async fn nothing_is_kept_of_keyspace_waiters_that_left() {
     let server = Redis::start();
-    let shared = client_of(&server.url());
-    let (keyspace, link) = (&shared.keyspace, link(&shared, &server).await);
-    let channel = shared.settings.keyspace("theirs");
+    let locks = locks_of(&server.url());
+    let (wanted, handle) = wanted_claims();
+    locks.attach(handle);
+    let (keyspace, on) = (&locks.keyspace, server_of(&locks, &server).await);
+    let channel = locks.settings.keyspace("theirs");
     let subscribed = || server.call(&["PUBSUB", "CHANNELS"]).text().contains("theirs");
-    let first = ClaimId::random().unwrap();
-    keyspace.freed(&channel, &link, first).await.expect("subscribed, so it may have changed");
-    assert!(subscribed());
-    for _ in 0..100 {
-        let claim = ClaimId::random().unwrap();
-        keyspace.busy(&channel, claim, keyspace.changes(&channel).expect("it is watched"));
-        let waiting = tokio::time::timeout(Duration::from_millis(1), keyspace.freed(&channel, &link, claim)).await;
-        assert!(waiting.is_err(), "nobody has let go");
+    keyspace.busy(&channel, &on, ClaimId::random().unwrap(), None, &locks);
+    // Asked for again as soon as it is subscribed.
+    while keyspace.waiting(&channel) != Some(0) {
+        tokio::task::yield_now().await;
     }
-    assert_eq!(keyspace.kept(&channel), Some(0), "each took what was known of it along");
-    keyspace.sweep(&link).await;
-    keyspace.sweep(&link).await;
-    assert_eq!(keyspace.kept(&channel), None);
+    assert!(subscribed());
+    let claims: Vec<ClaimId> = (0..100).map(|_| ClaimId::random().unwrap()).collect();
+    wanted.lock().unwrap().extend(&claims);
+    for claim in &claims {
+        keyspace.busy(&channel, &on, *claim, keyspace.changes(&channel), &locks);
+    }
+    keyspace.sweep(&locks).await;
+    assert_eq!(keyspace.waiting(&channel), Some(100), "they are wanted");
+    wanted.lock().unwrap().clear();
+    keyspace.sweep(&locks).await;
+    keyspace.sweep(&locks).await;
+    assert_eq!(keyspace.waiting(&channel), None);
     assert!(!subscribed());
+}
+
+/// A client that wants just these claims.
+fn wanted_claims() -> (Arc<Mutex<HashSet<ClaimId>>>, ClientHandle) {
+    struct Wants(Arc<Mutex<HashSet<ClaimId>>>);
+    impl Listener for Wants {
+        fn hear(&self, _: Push) {}
+
+        fn wants(&self, claim: ClaimId) -> bool {
+            self.0.lock().unwrap().contains(&claim)
+        }
+    }
+    let wanted = Arc::default();
+    let handle = ClientHandle::new(tokio::runtime::Handle::current(), Arc::new(Wants(Arc::clone(&wanted))));
+    (wanted, handle)
 }
 
 #[tokio::test]

@@ -59,6 +59,8 @@ pub const CAPABILITY: Capability =
 const PAGE: i64 = 256;
 /// How often a client clears away what the dead have left.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How long a waiter that has asked because of a death leaves the file alone.
+const ANSWERED_BY: Duration = Duration::from_millis(50);
 /// How often a waiter looks anew at who stands before it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -73,6 +75,8 @@ struct Shared {
     /// Begun with the first claim.
     client: OnceLock<Client>,
     starting: std::sync::Mutex<()>,
+    /// Held by the transaction of this client that waits for its turn at the file.
+    turn: Arc<tokio::sync::Mutex<()>>,
     inbox: Inbox,
     /// When the last sweep was, in ms of the file's time.
     swept_ms: AtomicU64,
@@ -105,6 +109,7 @@ impl SqliteStore {
             database: Database::new(path.into()),
             client: OnceLock::new(),
             starting: std::sync::Mutex::default(),
+            turn: Arc::default(),
             inbox: Inbox::default(),
             swept_ms: AtomicU64::new(0),
         })))
@@ -127,9 +132,18 @@ impl Sqlite {
             Ok(done) => done,
             Err(Refusal::Failed(error)) => return Err(error),
             Err(Refusal::Busy) => {
-                let patient = move || shared.database.run(|connection, now| work(&shared, connection, now));
-                let waited = tokio::task::spawn_blocking(patient).await;
-                waited.map_err(|cause| Error::protocol("the transaction broke off; this is a bug").with_source(cause))??
+                // As a task: the turn must not be given to a caller that is not polled. One at a time, in order: many threads of one
+                // client that ask for the file would leave no turn to other processes.
+                let patient = tokio::spawn(async move {
+                    let turn = Arc::clone(&shared.turn).lock_owned().await;
+                    let run = move || {
+                        let _turn = turn;
+                        shared.database.run(|connection, now| work(&shared, connection, now))
+                    };
+                    tokio::task::spawn_blocking(run).await
+                });
+                let broken = |cause| Error::protocol("the transaction broke off; this is a bug").with_source(cause);
+                patient.await.map_err(broken)?.map_err(broken)??
             }
         };
         if !letters.is_empty()
@@ -359,7 +373,11 @@ impl Sqlite {
                 // Of ourselves we would know.
                 let before: Vec<String> = shared.before(&claim).into_iter().flatten().filter(|other| *other != us.id).collect();
                 tokio::select! {
-                    () = any_death(&us.folder, &before) => handle.ask_again(claim.id),
+                    () = any_death(&us.folder, &before) => {
+                        handle.ask_again(claim.id);
+                        // Until the answer is there, the dead client still stands before us.
+                        tokio::time::sleep(ANSWERED_BY).await;
+                    }
                     () = tokio::time::sleep(LOOK_AGAIN) => {}
                 }
             }

@@ -16,22 +16,20 @@ use super::client::proto::{ANY, Code, Created, Make, Multi, Outcome, Request, St
 use super::client::{Failed, LONGEST, Sent, Session, client_ended};
 use super::failure::{gone, unexpected, unsure};
 use crate::store::{ClaimId, ClientHandle};
-use crate::stores::gather::{Carries, Gather};
+use crate::stores::batch::{self, BatchExecutor, Limits};
 
-/// How many batches are in flight at once. Fewer tasks than that never wait for each other.
-const AT_ONCE: usize = 4;
-/// How many requests a batch has at most.
-const MOST: usize = 128;
+/// Fewer tasks than may be in flight at once never wait for each other.
+const LIMITS: Limits = Limits { in_flight: 4, largest: 128, apart: 4, patience: None };
 /// How often the rest of a transaction that was refused goes together again.
 const TRIES: usize = 2;
 /// The bytes of a step beside its path and its data.
 const STEP: usize = 64;
 
-pub(super) type Batcher = Gather<OnSession>;
+pub(super) type Batcher = batch::Batcher<OnSession>;
 
 /// The batches of this session.
 pub(super) fn on(session: &Arc<Session>) -> Arc<Batcher> {
-    Gather::new(OnSession(Arc::clone(session)), tokio::runtime::Handle::current(), AT_ONCE, MOST)
+    Batcher::new(OnSession(Arc::clone(session)), tokio::runtime::Handle::current(), LIMITS)
 }
 
 /// A request that may go with others.
@@ -189,26 +187,21 @@ impl Single {
 /// Sends batches on one session.
 pub(super) struct OnSession(Arc<Session>);
 
-impl Carries for OnSession {
+impl BatchExecutor for OnSession {
     type Request = Action;
-    type Answer = Answer;
-
-    /// The last answer is awaited first, and the others are there by then.
-    const ANSWER_WAKES: bool = true;
+    type Reply = Answer;
 
     /// Actions of one line go in transactions of their own, one behind the other.
-    fn fits(&self, group: &[Action], action: &Action) -> bool {
+    fn can_join(&self, group: &[Action], action: &Action) -> bool {
         group.is_empty() || group.iter().map(Action::bytes).sum::<usize>() + action.bytes() <= LONGEST / 2
     }
 
-    async fn carry_alone(&self, action: Action) -> Option<Answer> {
-        // Always wanted: it has not waited.
-        let sent = action.send(&self.0);
-        drop(action);
-        Some(sent.answer().await)
+    /// Releases and withdrawals go before claims.
+    fn is_urgent(&self, action: &Action) -> bool {
+        matches!(action, Action::Delete(_))
     }
 
-    async fn carry(&self, group: Vec<Action>) -> Vec<Answer> {
+    async fn execute(&self, group: Vec<Action>) -> Vec<Answer> {
         let _open = self.0.keep_open();
         let mut answers: Vec<(usize, Answer)> = Vec::with_capacity(group.len());
         let (wanted, left): (Vec<_>, Vec<_>) = group.iter().enumerate().partition(|(_, action)| action.is_wanted());

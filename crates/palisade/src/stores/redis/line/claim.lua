@@ -1,7 +1,7 @@
 expire()
-local queues, asked, mode, permits = match(how, '^([fqn])(%a%d*) ?(%a)(%d*)$')
+local queues, asked, mode, permits = match(how, '^([qn])(%a%d*) ?(%a)(%d*)$')
 local function answer()
-  -- How a claim is written that no name can ever grant.
+  -- The mode does not fit the kind.
   if not mode then return { 'M' } end
   if kind ~= '' and kind ~= asked and (sub(kind, 1, 1) == 's' or sub(asked, 1, 1) == 's') then return { 'K', kind } end
   local _, inbox_end = inbox_of(meta)
@@ -29,7 +29,7 @@ local function answer()
   local dies = now + wait_lease(entry)
   sure = count == 0 and dies or math.min(sure, dies)
   count = count + 1
-  -- First what was left of an earlier life under this id.
+  -- First the fields of an earlier life under this id.
   sweep()
   write_waiter(entry)
   call('HSET', key, 'c' .. claim, write('<d', entry[SEQ]))

@@ -1,8 +1,8 @@
--- The line in general: what the fast path of the verb before it has left. The rules are those of line/mod.rs.
+-- The line in general: all that the fast path of the verb before it does not do. The rules are those of line/mod.rs.
 --
 -- Every time that is written down lies in the past, with a span that counts from it: an end is `since + span`. So a time that
--- lies ahead was left by a clock that has gone back since, and is brought down to now: nobody is kept out for longer than
--- the span that he asked for.
+-- lies ahead was left by a clock that has gone back since, and is brought down to now: no claim is kept out for longer than the
+-- span that the holder asked for.
 --
 -- The parts of a holder, of a waiter, of a mark {since, span, fence}, of a seal {since, span, claim}, of a tombstone
 -- {since, span, claim, why}. `since` is when the lease was last renewed; after a hand-off it is earlier, so that the expiry is
@@ -11,8 +11,8 @@ local SINCE, SPAN, CLAIM, MODE, PERMITS, META, BEGAN, MIN_HOLD = 1, 2, 3, 4, 5, 
 local FENCE, GHOST, MARK_BEFORE = 9, 10, 11
 local ONCE_PER, SEQ = 9, 10
 local BY, WHY, MARK_FENCE = 3, 4, 3
-local MAX_FENCE, LONGEST_WAIT = 9007199254740991, 5000000
-local KEEP_FENCE, KEEP_SPARE = 600000000, 600000000
+-- How many waiters before a claim are looked at when it renews; and how many fields one command reads or deletes.
+local MOST_LOOKED_AT, MOST_FIELDS = 64, 1000
 
 local match = string.match
 local ttl, last, kind = 0, 0, ''
@@ -28,15 +28,15 @@ if state then
   local form = sub(state, 1, 2)
   local garbage = { '?', 'garbage' }
   if form == '1i' then
-    if #state ~= 18 then return garbage end
+    if #state ~= IDLE_SIZE then return garbage end
     ttl, last = read('<dd', state, 3)
   elseif form == '1x' or form == '1w' then
-    local meta_at = form == '1x' and 76 or 108
+    local meta_at = form == '1x' and HELD_META or QUEUED_META
     if #state < meta_at then return garbage end
     local since, began, span, holder
     ttl, last, since, began, span, holder, kind = read('<dddddc32c1', state, 3)
-    if form == '1w' then sure, head, holes, count = read('<dddd', state, 76) end
-    -- What is no number of ours has parts of one, or none.
+    if form == '1w' then sure, head, holes, count = read('<dddd', state, HELD_META) end
+    -- A number that is none of ours has a fraction, or is not a number.
     if (since + began + span) % 1 ~= 0 then return garbage end
     holders[1] = { since, span, holder, 'x', 0, sub(state, meta_at), began, 0, last, false, false }
   elseif form == '1g' then
@@ -58,8 +58,8 @@ end
 local left_behind = {}
 
 local function sweep()
-  for from = 1, #left_behind, 1000 do
-    call('HDEL', key, unpack(left_behind, from, math.min(from + 999, #left_behind)))
+  for from = 1, #left_behind, MOST_FIELDS do
+    call('HDEL', key, unpack(left_behind, from, math.min(from + MOST_FIELDS - 1, #left_behind)))
   end
   left_behind = {}
 end
@@ -70,9 +70,9 @@ local function inbox_of(meta)
   return sub(meta, at, at + length - 1), at + length
 end
 
--- Tells a claim other than the one that made the event, which has its answer.
+-- Tells a claim, except the one that made the event, which has its answer.
 local function tell(other, meta, news)
-  -- A push that is lost is healed by the next renewal: it must not undo what was done.
+  -- A push that is lost is healed by the next renewal: its failure must not undo the step.
   if other ~= claim then redis.pcall('PUBLISH', (inbox_of(meta)), news) end
 end
 
@@ -117,7 +117,7 @@ local function write_waiter(waiter)
 end
 
 local function read_waiter(record, seq)
-  local mode, permits, min_hold, once_per, meta_at = match(record, '^(%a)(%d*) (%d*) (%d*) ()', 57)
+  local mode, permits, min_hold, once_per, meta_at = match(record, '^(%a)(%d*) (%d*) (%d*) ()', MODE_AT)
   local since, began, span, id = read('<dddc32', record)
   local waiter = { since, span, id, mode, tonumber(permits) or 0, sub(record, meta_at), began, tonumber(min_hold) or 0,
     tonumber(once_per) or 0, seq }
@@ -127,7 +127,7 @@ local function read_waiter(record, seq)
   return waiter, lies_ahead
 end
 
--- A waiter that somebody came across: if the clock went back, its time begins to run with this.
+-- A waiter that this step came across: if the clock went back, its time begins to run now.
 local function meet(record, seq)
   local waiter, lies_ahead = read_waiter(record, seq)
   if lies_ahead then write_waiter(waiter) end
@@ -159,7 +159,7 @@ local function first()
     elseif holes > 0 then
       head, holes = head + 1, holes - 1
     else
-      -- Somebody deleted fields of ours: whoever stood there is gone.
+      -- Another program deleted fields of ours: those waiters are gone.
       count = 0
     end
   end
@@ -224,7 +224,7 @@ local function hand_off()
   if #holders == 0 and count == 0 then kind = '' end
 end
 
--- Lets everything go that has expired; of the waiters those that are reached.
+-- Ends everything that has expired; of the waiters those that are reached.
 local function expire()
   local is_left = function(entry) return ends(entry) > now end
   for _, holder in ipairs(holders) do
@@ -249,7 +249,7 @@ local function live_holder(fence)
   end
 end
 
--- The claim that made the event, if it waits. Who comes with a fence does not wait.
+-- The claim that made the event, if it waits. A claim with a fence does not wait.
 local function own_place(fence)
   local seq = not fence and count > 0 and call('HGET', key, 'c' .. claim)
   seq = seq and #seq == 8 and read('<d', seq)
@@ -262,7 +262,7 @@ local function own_place(fence)
   leave(waiter)
 end
 
--- What is told to whoever may not stand in line: why, in how long to ask, and the first holder that is no ghost. One text: a list would
+-- The answer to a claim that is turned away: why, in how long to ask, and the first holder that is no ghost. One text: a list would
 -- cost more, here and where it is read.
 local function busy(number, ask_in)
   for _, holder in ipairs(holders) do
@@ -289,14 +289,13 @@ local function way_is_clear(mode, permits)
   end
 end
 
--- Where a waiter stands that has just come or renewed: Q, how many are ahead, in how long to ask. Who holds the name it asks for when
--- its wait is over.
+-- The place of a waiter that has just come or renewed: Q, how many are ahead, in how long to ask.
 local function place(waiter, looks)
   local ahead, clear = -1, false
   local slots = waiter[SEQ] - head
   if slots == 0 then
     ahead, clear = 0, now
-  elseif looks and slots <= 64 then
+  elseif looks and slots <= MOST_LOOKED_AT then
     local fields = {}
     for seq = head, waiter[SEQ] - 1 do fields[#fields + 1] = slot(seq) end
     ahead, clear = 0, now
@@ -309,7 +308,7 @@ local function place(waiter, looks)
       end
     end
   elseif now < sure and sure <= now + LONGEST_WAIT and (holes == 0 or waiter[SEQ] == head + holes + count - 1) then
-    -- All are alive: what stands between the head and the end of the line is known without a look.
+    -- All are alive: the number of waiters between the head and the end of the line is known without a look.
     ahead = holes == 0 and slots or count - 1
   end
   local way = clear and way_is_clear(waiter[MODE], waiter[PERMITS])
@@ -348,7 +347,7 @@ local function why_gone()
   return 'e'
 end
 
--- Writes down what has changed, and sees to it that the key lives as long as it is needed and goes by itself afterwards.
+-- Writes down all changes, and lets the key live as long as it is needed: it goes by itself afterwards.
 local function save()
   sweep()
   local needed = count > 0 and now + LONGEST_WAIT or now
@@ -356,9 +355,9 @@ local function save()
   for _, tombstone in ipairs(tombstones) do needed = math.max(needed, ends(tombstone)) end
   if mark then needed = math.max(needed, ends(mark)) end
   if seal then needed = math.max(needed, ends(seal)) end
-  local spare = ttl * 1000000 - needed - KEEP_FENCE
+  local spare = ttl * SECOND - needed - KEEP_FENCE
   local stays = spare >= 0 and spare <= KEEP_SPARE * 2
-  if not stays then ttl = math.ceil((needed + KEEP_FENCE + KEEP_SPARE) / 1000000) end
+  if not stays then ttl = math.ceil((needed + KEEP_FENCE + KEEP_SPARE) / SECOND) end
 
   local text
   local holder, plain = holders[1], not mark and not seal and #tombstones == 0

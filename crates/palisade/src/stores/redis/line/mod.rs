@@ -15,13 +15,12 @@
 //! microseconds of the server's clock. An end is never written down, but since when and for how long: see `line.lua`. Kinds are `m`,
 //! `r`, `s<limit>`, modes `x`, `s`, `p<count>`; meta is `<length>:<inbox><length>:<owner>`, and `+<reason>` if there is one.
 //!
-//! Each script begins with `open.lua`. A `…_fast.lua` is what nearly all calls need and returns before `line.lua` makes its functions,
-//! which would cost as much again. What a fast path does must be what the general path would have done: the tests compare
-//! both with [`crate::line::Line`]. But for one thing: a release by one who is sure that it holds is done before anybody has looked at
-//! the time, `release_sure.lua`, so a lease that ended while it was on its way is not noticed.
+//! Each script begins with `open.lua`. A `…_fast.lua` is the path of nearly all calls and returns before `line.lua` makes its
+//! functions, which would cost as much again. A fast path must do what the general path would have done: the tests compare both
+//! with [`crate::line::Line`].
 //!
 //! A claim and a release are also functions of one more script, which does many of them on as many keys: the same texts, so the
-//! same answers, and what a script costs by itself is paid once.
+//! same answers, and the cost of a script by itself is paid once.
 
 mod reply;
 #[cfg(test)]
@@ -31,65 +30,57 @@ use std::time::Duration;
 
 pub(super) use reply::{Push, claim_answer, push, released, revoked, standing, view};
 
-use super::script::{Call, Script, digits, push_number};
+use super::client::{Call, Script, digits, push_number};
 use crate::fence::Fence;
-use crate::lease::{BootClock, Clock};
 use crate::store::{Claim, ClaimRef, Ending, Kind, Mode};
 
-/// A script that is one verb: what it is given are the key and these words. What is done before the time is known comes first.
+/// A script that is one verb, with the key and these words as its arguments.
 macro_rules! script {
-    ($words:literal, [$($early:literal),*], $($file:literal),+) => {
+    ($words:literal, $($file:literal),+) => {
         Script::new(concat!(
             include_str!("open.lua"),
+            include_str!("time.lua"),
             "local key, ", $words, " = KEYS[1], unpack(ARGV)\n",
             include_str!("look.lua"),
-            $(include_str!($early),)*
-            include_str!("time.lua"),
             $(include_str!($file)),+
         ))
     };
 }
 
-/// The same verb as a function, which is called when the time is known.
+/// The same verb as a function.
 macro_rules! function {
-    ($name:literal, $words:literal, [$($early:literal),*], $($file:literal),+) => {
-        concat!(
-            "local function ", $name, "(key, ", $words, ")\n",
-            include_str!("look.lua"),
-            $(include_str!($early),)*
-            $(include_str!($file),)+
-            "end\n"
-        )
+    ($name:literal, $words:literal, $($file:literal),+) => {
+        concat!("local function ", $name, "(key, ", $words, ")\n", include_str!("look.lua"), $(include_str!($file),)+ "end\n")
     };
 }
 
 macro_rules! claim {
     ($make:ident!($($name:literal)?)) => {
-        $make!($($name,)? "how, wanted, min_hold, once_per", [], "claim_fast.lua", "line.lua", "claim.lua")
+        $make!($($name,)? "how, wanted, min_hold, once_per", "claim_fast.lua", "line.lua", "claim.lua")
     };
 }
 
 macro_rules! release {
     ($make:ident!($($name:literal)?)) => {
-        $make!($($name,)? "claim, fence, ending, keep", ["release_sure.lua"], "release_fast.lua", "line.lua", "release.lua")
+        $make!($($name,)? "claim, fence, ending, keep", "release_fast.lua", "line.lua", "release.lua")
     };
 }
 
-static CLAIM: Script = claim!(script!()).together(b'c', &TOGETHER);
-static RENEW: Script = script!("claim, fence, inbox", [], "renew_fast.lua", "line.lua", "renew.lua");
-static RELEASE: Script = release!(script!()).together(b'r', &TOGETHER);
-static DOWNGRADE: Script = script!("claim, fence", [], "line.lua", "downgrade.lua");
-static PROCLAIM: Script = script!("claim, fence, owner", [], "line.lua", "proclaim.lua");
-static REVOKE: Script = script!("fence", [], "nobody.lua", "line.lua", "revoke.lua");
-static SHOW: Script = script!("_", [], "nobody.lua", "line.lua", "show.lua");
+static CLAIM: Script = claim!(script!()).batched_as(b'c', &BATCH);
+static RENEW: Script = script!("claim, fence, inbox", "renew_fast.lua", "line.lua", "renew.lua");
+static RELEASE: Script = release!(script!()).batched_as(b'r', &BATCH);
+static DOWNGRADE: Script = script!("claim, fence", "line.lua", "downgrade.lua");
+static PROCLAIM: Script = script!("claim, fence, owner", "line.lua", "proclaim.lua");
+static REVOKE: Script = script!("fence", "no_claim.lua", "line.lua", "revoke.lua");
+static SHOW: Script = script!("_", "no_claim.lua", "line.lua", "show.lua");
 
-/// Several of those verbs at once, each on its own key.
-static TOGETHER: Script = Script::new(concat!(
+/// Several claims and releases at once, each on its own key.
+static BATCH: Script = Script::new(concat!(
     include_str!("open.lua"),
     include_str!("time.lua"),
     claim!(function!("claim")),
     release!(function!("release")),
-    include_str!("together.lua")
+    include_str!("batch.lua")
 ));
 
 /// A Lua function `holds(state, claim, fence, now)`, for scripts that write to a key beside the lock: whether this claim holds
@@ -97,16 +88,11 @@ static TOGETHER: Script = Script::new(concat!(
 #[cfg(test)]
 pub(super) const HOLDS: &str = include_str!("holds.lua");
 
-/// Asks for the name. Whoever must hear of the claim later hears it in this inbox. `is_new`: the claim was never sent, and so it is not
-/// in line yet; the call itself says otherwise when it is sent [again](Call::again).
-pub(super) fn claim(key: &str, claim: &Claim, inbox: &str, is_new: bool) -> Call {
-    let how = How::of(claim, is_new);
-    let call = Call::new(&CLAIM, key);
-    let call = match how {
-        How::Plain(how) if how.starts_with('f') => call.text_but_again(how, b'q'),
-        _ => call.text(how.as_str()),
-    };
-    // As it stands in the state of a name that it holds: there is nothing more to be put together.
+/// Asks for the name. Pushes to the claim go to this inbox. A claim that is already in line keeps its place.
+pub(super) fn claim(key: &str, claim: &Claim, inbox: &str) -> Call {
+    let how = How::of(claim);
+    let call = Call::new(&CLAIM, key).text(how.as_str());
+    // As the state of a held name has it: the script copies it.
     let call = call.written(WANTED + meta_length(claim, inbox), |words| {
         words.extend_from_slice(&(micros(claim.lease) as f64).to_le_bytes());
         words.extend_from_slice(&claim.id.digits());
@@ -126,23 +112,18 @@ pub(super) fn claim(key: &str, claim: &Claim, inbox: &str, is_new: bool) -> Call
 /// The lease, the claim and its kind, before the meta.
 const WANTED: usize = 8 + 32 + 1;
 
-/// Extends the lease of a claim that waits or holds. From now on it is told in this inbox.
+/// Extends the lease of a claim that waits or holds. Pushes to it go to this inbox from now on.
 pub(super) fn renew(key: &str, claim: &ClaimRef, inbox: &str) -> Call {
     counted(by(Call::new(&RENEW, key), claim), inbox)
 }
 
-/// Ends a claim in whatever state it is. `next_first`: if it can be had, the next in line hears of it before whoever releases.
-pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending, next_first: bool) -> Call {
+/// Ends a claim in whatever state it is.
+pub(super) fn release(key: &str, claim: &ClaimRef, ending: Ending) -> Call {
     let call = by(Call::new(&RELEASE, key), claim);
-    let is_sure = claim.fence.is_some() && claim.sure_until.is_some_and(|until| BootClock.now() < until);
-    match (ending, is_sure) {
-        // Sent again, it may have been on its way for longer than that.
-        (Ending::Release, true) if next_first => call.text_but_again("N", b'n'),
-        (Ending::Release, true) => call.text_but_again("R", b'r'),
-        (Ending::Release, false) if next_first => call.text("n"),
-        (Ending::Release, false) => call.text("r"),
-        (Ending::Undo, _) => call.text("u"),
-        (Ending::Seal(keep), _) => call.text("s").number(micros(keep)),
+    match ending {
+        Ending::Release => call.text("r"),
+        Ending::Undo => call.text("u"),
+        Ending::Seal(keep) => call.text("s").number(micros(keep)),
     }
 }
 
@@ -151,12 +132,12 @@ pub(super) fn downgrade(key: &str, claim: &ClaimRef) -> Call {
     by(Call::new(&DOWNGRADE, key), claim)
 }
 
-/// Gives a holder another owner: what it proclaims.
+/// Gives a holder another owner: the value that it proclaims.
 pub(super) fn proclaim(key: &str, claim: &ClaimRef, value: &str) -> Call {
     counted(by(Call::new(&PROCLAIM, key), claim), value)
 }
 
-/// Ends somebody else's grant.
+/// Ends another client's grant.
 pub(super) fn revoke(key: &str, fence: Fence) -> Call {
     Call::new(&REVOKE, key).number(fence.get())
 }
@@ -181,24 +162,19 @@ fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_nanos().div_ceil(1000).into()).min(LONGEST)
 }
 
-/// Whether it may stand in line and whether it is new there, its kind and its mode. Not what [`Line`](crate::line::Line) calls a misfit: that is a `!`.
+/// Whether the claim may queue (`q`) or not (`n`), its kind and its mode. `!` for a mode that does not fit the kind.
 enum How {
     Plain(&'static str),
     Permits(String),
 }
 
 impl How {
-    fn of(claim: &Claim, is_new: bool) -> How {
-        let one_of = |[once, new, again]: [&'static str; 3]| match (claim.queue, is_new) {
-            (false, _) => once,
-            (true, true) => new,
-            (true, false) => again,
-        };
+    fn of(claim: &Claim) -> How {
+        let one_of = |queues, only_tries| How::Plain(if claim.queue { queues } else { only_tries });
         match (claim.kind, claim.mode) {
-            (Kind::Mutex, Mode::Exclusive) => How::Plain(one_of(["nmx", "fmx", "qmx"])),
-            (Kind::RwLock, Mode::Exclusive) => How::Plain(one_of(["nrx", "frx", "qrx"])),
-            (Kind::RwLock, Mode::Shared) => How::Plain(one_of(["nrs", "frs", "qrs"])),
-            // Where it is new makes no difference to these.
+            (Kind::Mutex, Mode::Exclusive) => one_of("qmx", "nmx"),
+            (Kind::RwLock, Mode::Exclusive) => one_of("qrx", "nrx"),
+            (Kind::RwLock, Mode::Shared) => one_of("qrs", "nrs"),
             (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => {
                 How::Permits(format!("{}s{limit} p{count}", if claim.queue { 'q' } else { 'n' }))
             }

@@ -1,4 +1,4 @@
--- Takes away what the claim's latest grant left behind: the closed period and the once-per mark.
+-- Takes back the closed period and the once-per mark of the claim's latest grant.
 local function undo(fence)
   for at = #holders, 1, -1 do
     local undone = holders[at]
@@ -17,7 +17,7 @@ local function undo(fence)
   end
 end
 
--- Closes the line for a span, and turns all away who wait.
+-- Closes the line for a span, and turns all waiters away.
 local function close(span)
   -- Of two seals the longer one counts: neither may be broken by the other.
   if not seal or ends(seal) < now + span then seal = { now, span, claim } end

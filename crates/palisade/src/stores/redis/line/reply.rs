@@ -1,10 +1,11 @@
-//! What the scripts answer, and what they publish.
+//! Reads the answers of the scripts, and their pushes.
 
 use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::{Error, Result};
+use super::super::failure::{is_no_answer, no_answer, strange};
+use crate::error::Result;
 use crate::fence::Fence;
 use crate::line::ClaimError;
 use crate::name::Name;
@@ -15,10 +16,10 @@ use crate::store::{
 /// The highest fence that the scripts give.
 const MAX_FENCE: f64 = 9_007_199_254_740_991.0;
 
-/// What a script published to the inbox of a claim.
+/// A push to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stores::redis) enum Push {
-    /// It waited, and was granted.
+    /// It waited, and holds now.
     Granted(Fence),
     /// It waited or held, and was turned away or revoked.
     Gone(Gone),
@@ -29,8 +30,8 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
     if let Some(fence) = number(reply) {
         return Ok(Answer::Granted(grant(fence, claim)?));
     }
-    if let Some(told) = bytes(reply) {
-        return match told {
+    if let Some(text) = bytes(reply) {
+        return match text {
             [b'Q', place @ ..] => Ok(Answer::Queued(self::place(place, claim)?)),
             [b'B', busy @ ..] => Ok(Answer::Busy(self::busy(busy)?)),
             _ => Err(strange()),
@@ -81,17 +82,17 @@ pub(in crate::stores::redis) fn revoked(reply: &Value) -> Result<Revoked> {
     }
 }
 
-/// Reads the answer to a show; `None` when nobody holds, closes or waits.
+/// Reads the answer to a show; `None` for a line without holders and waiters.
 pub(in crate::stores::redis) fn view(reply: &Value, name: &Name) -> Result<Option<LineView>> {
     let [in_use, holders, waiters] = parts(reply)? else { return Err(strange()) };
     let kind = kind(bytes(in_use).ok_or_else(strange)?)?;
     let holders = parts(holders)?.iter().map(|shown| holder(parts(shown)?)).collect::<Result<Vec<_>>>()?;
     let waiters = parts(waiters)?.iter().map(|shown| waiter(parts(shown)?)).collect::<Result<Vec<_>>>()?;
-    let nobody = holders.is_empty() && waiters.is_empty();
-    Ok((!nobody).then(|| LineView { name: name.as_str().to_owned(), kind, holders, waiters, waiters_known: true }))
+    let is_empty = holders.is_empty() && waiters.is_empty();
+    Ok((!is_empty).then(|| LineView { name: name.as_str().to_owned(), kind, holders, waiters, waiters_known: true }))
 }
 
-/// Reads what was published: for whom, and what; `None` when it is not ours.
+/// Reads a push, and the claim that it is for; `None` when it is not ours.
 pub(in crate::stores::redis) fn push(payload: &[u8]) -> Option<(ClaimId, Push)> {
     let (what, rest) = payload.split_at_checked(1)?;
     let (claim, fence) = rest.split_at_checked(32)?;
@@ -107,7 +108,7 @@ pub(in crate::stores::redis) fn push(payload: &[u8]) -> Option<(ClaimId, Push)> 
 /// A fence as the scripts write numbers.
 fn fence_of(bytes: &[u8]) -> Option<Fence> {
     let number = f64::from_le_bytes(bytes.try_into().ok()?);
-    // Past this the scripts count no further, and a double loses digits.
+    // The scripts count no further, since a double loses digits past this.
     let counted = number.fract() == 0.0 && (1.0..=MAX_FENCE).contains(&number);
     counted.then_some(number as u64).and_then(Fence::new)
 }
@@ -116,16 +117,16 @@ fn grant(number: i64, claim: &Claim) -> Result<Grant> {
     Ok(Grant { fence: fence(number)?, lease: Lease::of(claim.lease) })
 }
 
-/// Where a waiter stands, behind the letter: how many are ahead, and in how long to ask.
-fn place(mut told: &[u8], claim: &Claim) -> Result<Place> {
-    let (ahead, ask_in) = (next_number(&mut told)?, micros(next_number(&mut told)?));
+/// The place of a waiter, behind the letter: how many are ahead, and in how long to ask.
+fn place(mut text: &[u8], claim: &Claim) -> Result<Place> {
+    let (ahead, ask_in) = (next_number(&mut text)?, micros(next_number(&mut text)?));
     Ok(Place { ahead: u32::try_from(ahead).ok(), ask_in, lease: Lease::of(claim.wait_lease()), holder: None })
 }
 
-/// Why somebody may not stand in line, behind the letter: whether it is too soon, in how long to ask, and the first holder, if there is one.
-fn busy(mut told: &[u8]) -> Result<Busy> {
-    let (too_soon, ask_in) = (next_number(&mut told)? == 1, micros(next_number(&mut told)?));
-    let holder = match told {
+/// Why a claim was turned away, behind the letter: whether it is too soon, in how long to ask, and the first holder, if there is one.
+fn busy(mut text: &[u8]) -> Result<Busy> {
+    let (too_soon, ask_in) = (next_number(&mut text)? == 1, micros(next_number(&mut text)?));
+    let holder = match text {
         [] => None,
         mut rest => {
             let [number, held, left] = [(); 3].map(|()| next_number(&mut rest));
@@ -139,9 +140,9 @@ fn busy(mut told: &[u8]) -> Result<Busy> {
 }
 
 /// A whole number as the scripts write them.
-fn next_number(told: &mut &[u8]) -> Result<i64> {
-    let (number, rest) = told.split_first_chunk().ok_or_else(strange)?;
-    *told = rest;
+fn next_number(text: &mut &[u8]) -> Result<i64> {
+    let (number, rest) = text.split_first_chunk().ok_or_else(strange)?;
+    *text = rest;
     let number = f64::from_le_bytes(*number);
     let whole = number.fract() == 0.0 && number.abs() <= MAX_FENCE;
     if whole { Ok(number as i64) } else { Err(strange()) }
@@ -223,7 +224,7 @@ fn span(parts: &[Value], at: usize) -> Result<Option<Duration>> {
     numbered(parts, at).map(micros)
 }
 
-/// Microseconds; below zero when it is not known.
+/// Microseconds; negative when not known.
 fn micros(number: i64) -> Option<Duration> {
     u64::try_from(number).ok().map(Duration::from_micros)
 }
@@ -252,36 +253,10 @@ fn word(parts: &[Value]) -> Option<&[u8]> {
     parts.first().and_then(bytes)
 }
 
-/// The parts of an answer. What a script answers that could not do its work is an error here.
+/// The parts of an answer.
 fn parts(value: &Value) -> Result<&[Value]> {
     match value {
-        Value::Array(parts) if word(parts) != Some(b"?") => Ok(parts),
+        Value::Array(parts) if !is_no_answer(parts) => Ok(parts),
         other => Err(no_answer(other)),
     }
-}
-
-/// Why a script could not do its work, if it says so.
-fn no_answer(reply: &Value) -> Error {
-    match reply {
-        Value::Array(parts) if word(parts) == Some(b"?") => match parts.get(1).and_then(bytes) {
-            Some(b"type") => Error::protocol(
-                "the key of this name holds something that is no lock of ours; use another prefix, or delete the key if nobody needs it",
-            ),
-            Some(b"version") => Error::protocol(
-                "the key of this name was written by a newer version of Palisade; upgrade this program, or use another prefix",
-            ),
-            _ => Error::protocol(
-                "the key of this name cannot be read: something else has written to it; \
-                 use another prefix, or delete the key when nobody holds the lock",
-            ),
-        },
-        Value::ServerError(error) => Error::protocol(format!("the script of the lock failed on the Redis server: {error}")),
-        _ => strange(),
-    }
-}
-
-fn strange() -> Error {
-    Error::protocol(
-        "the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?",
-    )
 }

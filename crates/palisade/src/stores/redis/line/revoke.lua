@@ -2,7 +2,7 @@ local function end_grant(fence)
   for at, holder in ipairs(holders) do
     if holder[FENCE] == fence then
       table.remove(holders, at)
-      -- The owner of a ghost is already gone: there is nobody to tell.
+      -- The owner of a ghost is already gone.
       if not holder[GHOST] then bury(holder, holder[SPAN], 'r') end
       return 'D'
     end

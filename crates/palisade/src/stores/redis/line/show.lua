@@ -1,4 +1,4 @@
--- What has expired is left out, but nothing is written and nothing is handed off: a fence that is shown was really granted.
+-- Expired claims are left out, but nothing is written and nothing is handed off: a fence that is shown was really granted.
 local holding, waiting = {}, {}
 for _, holder in ipairs(holders) do
   down_to_now(holder)
@@ -12,7 +12,7 @@ end
 local over = head + holes + count
 while count > 0 and head < over do
   local fields = {}
-  for seq = head, math.min(head + 999, over - 1) do fields[#fields + 1] = slot(seq) end
+  for seq = head, math.min(head + MOST_FIELDS - 1, over - 1) do fields[#fields + 1] = slot(seq) end
   for at, record in ipairs(call('HMGET', key, unpack(fields))) do
     local waiter = record and read_waiter(record, head + at - 1)
     if waiter and is_alive(waiter) then

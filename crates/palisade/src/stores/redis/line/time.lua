@@ -1,3 +1,3 @@
--- The time of the step. Nothing here asks for effects replication: it is the default since Redis 5, so a script may write after TIME.
+-- The time of the step. A script may write after TIME: effects replication is the default since Redis 5.
 local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now = time[1] * SECOND + time[2]

@@ -1,8 +1,9 @@
 -- KEYS: the lock, its last fence. ARGV: claim, lease in ms, owner and reason.
+local KEEP_FENCE = 600000 -- ms
 local token = redis.call('GET', KEYS[1])
 if token then
   if string.sub(token, 1, 33) == ARGV[1] .. '.' then
-    -- The answer to the first try was lost: its own grant is found again, and renewed by that.
+    -- The answer to the first attempt was lost: the claim finds its own grant, and renews it.
     if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
     return string.match(token, '^%x+%.(%d+)%.')
   end
@@ -14,5 +15,5 @@ local last = tonumber(string.match(redis.call('GET', KEYS[2]) or '', '^%d+') or 
 if last >= fence then fence = last + 1 end
 fence = string.format('%.0f', fence)
 redis.call('SET', KEYS[1], ARGV[1] .. '.' .. fence .. '.' .. ARGV[3], 'PX', ARGV[2])
-redis.call('SET', KEYS[2], fence, 'PX', ARGV[2] + 600000)
+redis.call('SET', KEYS[2], fence, 'PX', ARGV[2] + KEEP_FENCE)
 return fence

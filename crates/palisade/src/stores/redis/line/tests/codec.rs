@@ -134,11 +134,11 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
         let _: Value = client.ask(content);
         let known = known(&claim, None);
         let errors = [
-            claim_answer(&client.run(&super::claim(KEY, &claim, INBOX, true)), &claim).err(),
+            claim_answer(&client.run(&super::claim(KEY, &claim, INBOX)), &claim).err(),
             standing(&client.run(&renew(KEY, &known, INBOX)), &claim).err(),
             standing(&client.run(&downgrade(KEY, &known)), &claim).err(),
             standing(&client.run(&proclaim(KEY, &known, "value")), &claim).err(),
-            released(&client.run(&release(KEY, &known, Ending::Release, false))).err(),
+            released(&client.run(&release(KEY, &known, Ending::Release))).err(),
             revoked(&client.run(&revoke(KEY, Fence::new(7).unwrap()))).err(),
             view(&client.run(&show(KEY)), &name).err(),
         ];

@@ -1,10 +1,10 @@
 //! The scripts on a real server: compared with the specification, and each promise of the format by itself.
 
+mod batch;
 mod codec;
 mod cost;
 mod oracle;
 mod promises;
-mod together;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use redis::{Cmd, Connection, ConnectionLike, Value};
 
 use super::*;
 use crate::error::Result;
-use crate::lease::Moment;
 use crate::name::Name;
 use crate::store::{Answer, ClaimId, Grant, LineView, Released, Revoked, Standing};
-use crate::stores::redis::script::{Calls, Together};
+use crate::stores::redis::batch::CallBatch;
+use crate::stores::redis::client::EncodeCall;
 
 const KEY: &str = "palisade:1:{orders}";
 const INBOX: &str = "palisade:inbox:1";
@@ -52,7 +52,7 @@ impl Client {
     }
 
     /// The answer as it came: it may be an error, or have errors in it.
-    fn send(&mut self, calls: &impl Calls) -> Value {
+    fn send(&mut self, calls: &impl EncodeCall) -> Value {
         match self.0.req_packed_command(&calls.by_hash()).unwrap() {
             Value::ServerError(error) if error.code() == "NOSCRIPT" => self.0.req_packed_command(&calls.whole()).unwrap(),
             answer => answer,
@@ -67,16 +67,16 @@ impl Client {
         calls.iter().map(|call| self.run(call)).collect()
     }
 
-    /// Those that go together in as few scripts as may be; in their order.
-    fn run_together(&mut self, calls: &[&Call]) -> Vec<Value> {
+    /// In as few scripts as may be; in their order.
+    fn run_batched(&mut self, calls: &[&Call]) -> Vec<Value> {
         let mut replies = Vec::new();
-        for group in calls.chunk_by(|call, next| call.goes_with(next)) {
-            let Some(together) = Together::of(group.iter().copied()) else {
+        for group in calls.chunk_by(|call, next| call.batched_as().is_some() && next.batched_as().is_some()) {
+            let Some(calls) = CallBatch::of(group.iter().copied()) else {
                 replies.extend(self.run_each(group));
                 continue;
             };
             // One error among the answers is not all of them.
-            let answers = self.send(&together);
+            let answers = self.send(&calls);
             let Value::Array(answers) = answers else { panic!("{answers:?}") };
             assert_eq!(answers.len(), group.len());
             replies.extend(answers);
@@ -93,7 +93,7 @@ impl Client {
     }
 
     fn claim(&mut self, wanted: &Claim) -> Result<Answer> {
-        claim_answer(&self.run(&claim(KEY, wanted, INBOX, false)), wanted)
+        claim_answer(&self.run(&claim(KEY, wanted, INBOX)), wanted)
     }
 
     /// The fence of a claim that must be granted.
@@ -110,7 +110,7 @@ impl Client {
     }
 
     fn release(&mut self, claim: &Claim, ending: Ending) -> Released {
-        released(&self.run(&release(KEY, &known(claim, None), ending, false))).unwrap()
+        released(&self.run(&release(KEY, &known(claim, None), ending))).unwrap()
     }
 
     fn revoke(&mut self, fence: Fence) -> Revoked {
@@ -132,5 +132,5 @@ impl Client {
 }
 
 fn known(claim: &Claim, fence: Option<Fence>) -> ClaimRef {
-    ClaimRef { claim: Arc::new(claim.clone()), fence, sure_until: None }
+    ClaimRef { claim: Arc::new(claim.clone()), fence }
 }

@@ -159,38 +159,23 @@ fn an_idle_name_keeps_its_last_fence_for_ten_minutes_and_goes_by_itself() {
     }
 }
 
-/// Whoever is sure of its grant need not look at the time, and is believed as long as nobody else has had the name.
 #[test]
-fn a_release_by_one_who_is_sure_is_done_without_the_time() {
+fn a_release_is_for_its_own_grant_and_in_time() {
     let server = an_hour_ahead();
     let mut client = Client::of(&server);
-    let sure = |claim: &Claim, fence| {
-        let claim = ClaimRef { sure_until: Some(Moment::NEVER), ..known(claim, Some(fence)) };
-        release(KEY, &claim, Ending::Release, true)
+    let give_back = |client: &mut Client, claim: &Claim, fence| {
+        released(&client.run(&release(KEY, &known(claim, Some(fence)), Ending::Release))).unwrap()
     };
-    let give_back = |client: &mut Client, call: &Call| released(&client.run(call)).unwrap();
     let fence = client.take(&mutex(1));
     let other = Fence::new(fence.get() - 1).unwrap();
     for (claim, fence, what) in [(mutex(1), other, "another fence"), (mutex(2), fence, "another claim")] {
-        assert_eq!(give_back(&mut client, &sure(&claim, fence)), Released::AlreadyLost, "{what}");
+        assert_eq!(give_back(&mut client, &claim, fence), Released::AlreadyLost, "{what}");
     }
     server.clock().set_ahead(secs(3600 + 31));
-    // Sent again, nobody knows for how long it was on its way.
-    assert_eq!(give_back(&mut client, &sure(&mutex(1), fence).again()), Released::AlreadyLost);
-    server.clock().set_ahead(secs(3600));
-    let fence = client.take(&mutex(3));
-    server.clock().set_ahead(secs(3600 + 31));
-    assert_eq!(give_back(&mut client, &sure(&mutex(3), fence)), Released::Done, "nobody has had it since");
-    assert!(client.state().starts_with("1i"));
-    // One who waits is handed the name at its time.
-    let fence = client.take(&mutex(4));
-    client.claim(&mutex(5)).unwrap();
-    assert_eq!(give_back(&mut client, &sure(&mutex(4), fence)), Released::Done);
-    assert!(matches!(client.renew(&mutex(5), None), Standing::Held(grant) if grant.fence > fence));
+    assert_eq!(give_back(&mut client, &mutex(1), fence), Released::AlreadyLost, "its lease has ended");
     let long = Claim { lease: secs(24 * 3600), ..mutex(6) };
-    assert_eq!(client.release(&mutex(5), Ending::Release), Released::Done);
     let fence = client.take(&long);
-    assert_eq!(give_back(&mut client, &sure(&long, fence)), Released::Done);
+    assert_eq!(give_back(&mut client, &long, fence), Released::Done);
     let left: i64 = client.ask(&["TTL", KEY]);
     assert!(left <= 31 * 60, "an idle name stays for {left} s");
 }

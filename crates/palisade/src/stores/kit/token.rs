@@ -1,0 +1,162 @@
+//! The kit for stores that keep one value per lock: put if absent, extended, deleted if it is still the claim's.
+//!
+//! There is no line: a claim that finds the name taken is told so, and asks again at random intervals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::store::{
+    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Grant, Holder, Kind, LineView, Mode,
+    Page, Query, Released, Revoked, Standing, Store,
+};
+
+/// The result of [`TokenBackend::put_if_absent`].
+#[derive(Clone, Debug)]
+pub(crate) enum Put {
+    /// The claim holds.
+    Done(Grant),
+    /// Another claim holds.
+    Taken {
+        /// The holder, where the system knows.
+        holder: Option<Holder>,
+        /// How long its lease still runs, where the system knows.
+        left: Option<Duration>,
+        /// Whether the client is pushed `ask_again` when the name is free.
+        woken: bool,
+    },
+}
+
+/// A system that keeps one value per name.
+#[async_trait]
+pub(crate) trait TokenBackend: Send + Sync + 'static {
+    /// What the store, in this format, can do.
+    fn capability(&self) -> &Capability;
+
+    /// The client to push to.
+    fn attach(&self, client: ClientHandle);
+
+    /// Puts the claim's value, if there is none. The same claim again finds its own grant, and renews it.
+    async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put>;
+
+    /// Extends the values that are still those of these claims.
+    async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>>;
+
+    /// Deletes the value, if it is still the claim's. Seals only where the capability says so.
+    async fn delete_if(&self, claim: &ClaimRef, ending: Ending) -> Result<Released>;
+
+    /// The holder of a name.
+    async fn look(&self, name: &Name) -> Result<Option<Holder>>;
+
+    /// Lists lines, where the system can tell them from other keys.
+    async fn list(&self, prefix: &str, after: Option<&str>) -> Result<Page> {
+        let _ = (prefix, after);
+        let capability = self.capability();
+        Err(Error::unsupported(format!("{capability} cannot tell locks from other keys; show one by its name")))
+    }
+
+    /// Deletes the value that has this fence ([`Fence::NONE`] for a peer's value without one).
+    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked>;
+
+    /// Turns a holder's claim into something else. Where each claim has a lease of its own, a detached one needs nothing but its
+    /// renewal.
+    async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
+        let capability = self.capability();
+        match to {
+            Change::Detach => {
+                let mut answers = self.extend(std::slice::from_ref(claim)).await;
+                answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
+            }
+            Change::Downgrade => Err(Error::unsupported(format!("{capability} cannot turn a write lock into a read lock"))),
+            Change::Proclaim(_) => Err(Error::unsupported(format!(
+                "{capability} cannot change a leader's value; resign, and campaign with the other"
+            ))),
+        }
+    }
+
+    /// What the store can do beside the contract.
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
+    }
+}
+
+/// The store of a backend.
+pub(crate) struct TokenStore<B>(pub(crate) B);
+
+#[async_trait]
+impl<B: TokenBackend> Store for TokenStore<B> {
+    fn capability(&self) -> &Capability {
+        self.0.capability()
+    }
+
+    fn attach(&self, client: ClientHandle) {
+        self.0.attach(client);
+    }
+
+    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
+        let capability = self.capability();
+        if let Some(missing) = missing(claim, capability) {
+            return Err(Error::unsupported(format!("{capability} has no {missing}")));
+        }
+        Ok(match self.0.put_if_absent(claim).await? {
+            Put::Done(grant) => Answer::Granted(grant),
+            Put::Taken { holder, left, woken } => Answer::Busy(Busy { holder, ask_in: left, too_soon: false, woken }),
+        })
+    }
+
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        self.0.extend(claims).await
+    }
+
+    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+        let capability = self.capability();
+        match ending {
+            Ending::Seal(_) if !capability.once => Err(Error::unsupported(format!("{capability} cannot seal a name"))),
+            _ => self.0.delete_if(claim, ending).await,
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let name = match query {
+            Query::Show(name) | Query::Leader(name) => name,
+            Query::List { prefix, after } => return self.0.list(prefix, after.as_deref()).await,
+        };
+        let line = |holder| LineView {
+            name: name.as_str().to_owned(),
+            kind: Kind::Mutex,
+            holders: vec![holder],
+            waiters: Vec::new(),
+            waiters_known: false,
+        };
+        Ok(Page { lines: self.0.look(name).await?.map(line).into_iter().collect(), next: None })
+    }
+
+    async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
+        self.0.revoke(name, fence).await
+    }
+
+    async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
+        self.0.change(claim, to).await
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        self.0.extensions()
+    }
+}
+
+/// The part of a claim that one value has no place for.
+fn missing(claim: &Claim, capability: &Capability) -> Option<&'static str> {
+    match (claim.kind, claim.mode) {
+        (_, Mode::Shared) => Some("readers"),
+        (Kind::Semaphore { .. }, _) | (_, Mode::Permits(_)) => Some("permits"),
+        (Kind::Mutex | Kind::RwLock, Mode::Exclusive) => match (claim.min_hold, claim.once_per) {
+            (Some(_), _) if !capability.min_hold => Some("min-hold"),
+            (_, Some(_)) if !capability.once_per => Some("once-per"),
+            _ => None,
+        },
+    }
+}

@@ -1,0 +1,126 @@
+//! Reads replies and pushes.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use redis::{RedisError, RedisResult, Value};
+use tokio::io::AsyncReadExt;
+use tokio::sync::oneshot;
+
+use super::resp::{self, Message};
+use super::{Outgoing, Pending, ReadHalf, Shared};
+use crate::stores::redis::client::PushHandler;
+
+/// How much is read at once, at first. A longer reply makes the buffer larger.
+const BUFFER: usize = 4 << 10;
+/// A larger buffer is given back once it is empty.
+const LARGE_BUFFER: usize = 256 << 10;
+
+/// Reads until the connection fails.
+pub(super) async fn read(mut socket: ReadHalf, shared: &Shared, handler: Option<&dyn PushHandler>) -> RedisError {
+    let mut buffer = vec![0; BUFFER];
+    let mut filled = 0;
+    let mut complete = Vec::new();
+    loop {
+        if filled == buffer.len() {
+            buffer.resize(2 * filled, 0);
+        }
+        match socket.read(&mut buffer[filled..]).await {
+            Ok(0) => return io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+            Ok(more) => filled += more,
+            Err(error) => return error.into(),
+        }
+        let parsed = match parse(&buffer[..filled], &mut shared.lock(), &mut complete) {
+            Ok(parsed) => parsed,
+            Err(error) => return error,
+        };
+        // Outside of the lock: this wakes callers, and calls the handler.
+        for complete in complete.drain(..) {
+            shared.answered.fetch_add(complete.requests(), Ordering::Release);
+            complete.deliver(handler);
+        }
+        buffer.copy_within(parsed..filled, 0);
+        filled -= parsed;
+        if filled == 0 && buffer.len() > LARGE_BUFFER {
+            buffer = vec![0; BUFFER];
+        }
+    }
+}
+
+/// A message that was read whole.
+enum Complete {
+    One(oneshot::Sender<Value>, Value),
+    Many(oneshot::Sender<Vec<Value>>, Vec<Value>),
+    /// A reply of several that one caller waits for together.
+    Part,
+    Push(Value, Value),
+    /// A push of another kind than we subscribe to.
+    Ignored,
+}
+
+impl Complete {
+    /// How many requests are answered by it.
+    fn requests(&self) -> u64 {
+        match self {
+            Complete::One(..) | Complete::Many(..) | Complete::Part => 1,
+            Complete::Push(..) | Complete::Ignored => 0,
+        }
+    }
+
+    fn deliver(self, handler: Option<&dyn PushHandler>) {
+        match self {
+            // The caller may have left.
+            Complete::One(reply, value) => drop(reply.send(value)),
+            Complete::Many(reply, values) => drop(reply.send(values)),
+            Complete::Push(Value::BulkString(channel), Value::BulkString(payload)) => {
+                if let Some(handler) = handler {
+                    handler.message(&channel, &payload);
+                }
+            }
+            Complete::Part | Complete::Push(..) | Complete::Ignored => {}
+        }
+    }
+}
+
+/// Parses all whole messages, and says how many bytes they take.
+fn parse(bytes: &[u8], outgoing: &mut Outgoing, complete: &mut Vec<Complete>) -> RedisResult<usize> {
+    let mut at = 0;
+    while let Some((message, length)) = resp::read(&bytes[at..])? {
+        at += length;
+        let found = match message {
+            Message::Reply(value) => outgoing.complete(value),
+            Message::Push(parts) => pushed(parts, outgoing),
+        };
+        complete.push(found.ok_or_else(|| io::Error::other("a reply came to no request"))?);
+    }
+    Ok(at)
+}
+
+impl Outgoing {
+    /// The request that a reply belongs to.
+    fn complete(&mut self, value: Value) -> Option<Complete> {
+        match self.in_flight.pop_front()? {
+            Pending::One(reply) => Some(Complete::One(reply, value)),
+            Pending::Many { left, mut values, reply } => {
+                values.push(value);
+                if left > 1 {
+                    self.in_flight.push_front(Pending::Many { left: left - 1, values, reply });
+                    return Some(Complete::Part);
+                }
+                Some(Complete::Many(reply, values))
+            }
+        }
+    }
+}
+
+/// A subscription is answered by a push.
+fn pushed(parts: Vec<Value>, outgoing: &mut Outgoing) -> Option<Complete> {
+    let mut parts = parts.into_iter();
+    match parts.next() {
+        Some(Value::BulkString(kind)) if kind == b"message" => {
+            Some(Complete::Push(parts.next().unwrap_or_default(), parts.next().unwrap_or_default()))
+        }
+        Some(Value::BulkString(kind)) if kind == b"subscribe" || kind == b"unsubscribe" => outgoing.complete(Value::Okay),
+        _ => Some(Complete::Ignored),
+    }
+}

@@ -1,0 +1,32 @@
+-- ARGV: for each key two bytes, the verb and how many words belong to it; then all those words.
+local CLAIM, RELEASE = 99, 114 -- c, r
+local KEYS, ARGV = KEYS, ARGV
+local verbs, byte = ARGV[1], string.byte
+local answers, done, word = {}, 0, 1
+
+local function go_on()
+  for item = done + 1, #KEYS do
+    -- First: when this one fails, the next one is another.
+    done = item
+    local key, verb, words = KEYS[item], byte(verbs, 2 * item - 1, 2 * item)
+    local at = word
+    word = word + words
+    if verb == CLAIM then
+      answers[item] = claim(key, ARGV[at + 1], ARGV[at + 2], words > 2 and ARGV[at + 3], words > 3 and ARGV[at + 4]) or false
+    elseif verb == RELEASE then
+      answers[item] = release(key, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], words > 3 and ARGV[at + 4]) or false
+    else
+      error('no such verb')
+    end
+  end
+end
+
+-- A call that fails does not fail the others: each has the answer that it would have had alone.
+repeat
+  local ok, why = pcall(go_on)
+  if not ok then
+    why = tostring(type(why) == 'table' and why.err or why)
+    answers[done] = { err = string.find(why, '^%u+ ') and why or 'ERR ' .. why }
+  end
+until done == #KEYS
+return answers

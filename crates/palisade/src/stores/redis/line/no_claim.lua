@@ -1,0 +1,2 @@
+-- No claim made the event: all claims are told.
+local claim = false

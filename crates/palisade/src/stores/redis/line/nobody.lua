@@ -1,2 +1,0 @@
--- The event is nobody's: everybody is told.
-local claim = false
