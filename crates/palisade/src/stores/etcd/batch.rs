@@ -4,23 +4,30 @@
 //! of them before it writes for any: so two of one line never go together, nor two of which one line is within the other. A batch
 //! that the server refuses has changed nothing; then each goes alone, and has its own response.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
+use super::claims::ClaimTable;
 use super::client::cluster::{Cluster, Failed, Resend, SUSPECT, Sent};
 use super::client::proto::{Response, ResponseOp, TXN, TxnRequest, TxnResponse};
 use super::client::txn;
 use crate::error::Error;
-use crate::store::{ClaimId, ClientHandle};
+use crate::store::ClaimId;
 use crate::stores::batch::{self, BatchExecutor, Limits};
 
 /// How many go together. Servers take 128 operations, nested ones included.
 const MOST: usize = 32;
-/// The server commits together what arrives at the same time, so requests for one name need not wait for each other. Later requests do
-/// not wait for a member that hangs: they go to another one.
-const LIMITS: Limits = Limits { in_flight: 4, largest: MOST, apart: 64, patience: Some(SUSPECT) };
+
+const LIMITS: Limits = Limits {
+    in_flight: 4,
+    largest: MOST,
+    // Many requests for one name do not wait for each other: the server commits together what arrives at the same time.
+    apart: 64,
+    // A member that hangs does not hold up later requests: they go to another one.
+    patience: Some(SUSPECT),
+};
 
 pub(super) type Batcher = batch::Batcher<Executor>;
 
@@ -37,18 +44,18 @@ pub(super) struct Request {
 
 pub(super) struct Executor {
     cluster: Arc<Cluster>,
-    client: Arc<OnceLock<ClientHandle>>,
+    claims: Arc<ClaimTable>,
     /// The largest batch that the server has not yet refused for its size.
     most: AtomicUsize,
 }
 
-pub(super) fn batcher(cluster: &Arc<Cluster>, client: &Arc<OnceLock<ClientHandle>>, runtime: &Handle) -> Arc<Batcher> {
-    Batcher::new(Executor::new(cluster, client), runtime.clone(), LIMITS)
+pub(super) fn batcher(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>, runtime: &Handle) -> Arc<Batcher> {
+    Batcher::new(Executor::new(cluster, claims), runtime.clone(), LIMITS)
 }
 
 impl Executor {
-    fn new(cluster: &Arc<Cluster>, client: &Arc<OnceLock<ClientHandle>>) -> Executor {
-        Executor { cluster: Arc::clone(cluster), client: Arc::clone(client), most: AtomicUsize::new(MOST) }
+    fn new(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>) -> Executor {
+        Executor { cluster: Arc::clone(cluster), claims: Arc::clone(claims), most: AtomicUsize::new(MOST) }
     }
 
     async fn alone(&self, request: Request) -> Result<(TxnResponse, Sent), Failed> {
@@ -80,7 +87,7 @@ impl BatchExecutor for Executor {
         batch.is_empty() || batch.len() < self.most.load(Ordering::Relaxed) && batch.iter().all(apart)
     }
 
-    /// Releases and withdrawals go before claims.
+    /// Releases go before claims.
     fn is_urgent(&self, request: &Request) -> bool {
         request.claim.is_none()
     }
@@ -96,10 +103,7 @@ impl BatchExecutor for Executor {
 
 impl Executor {
     fn is_wanted(&self, request: &Request) -> bool {
-        match (request.claim, self.client.get()) {
-            (Some(claim), Some(client)) => client.wants(claim),
-            _ => true,
-        }
+        request.claim.is_none_or(|claim| self.claims.is_wanted(claim))
     }
 
     async fn send(&self, mut batch: Vec<Request>) -> Vec<Result<(TxnResponse, Sent), Failed>> {
@@ -143,6 +147,8 @@ fn not_answered() -> Failed {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use palisade_testkit::etcd::Etcd;
 
     use super::super::client::endpoints::Endpoints;

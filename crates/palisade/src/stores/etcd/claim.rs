@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::claims::Slot;
 use super::client::cluster::{Failed, Sent};
+use super::client::leases::seconds;
 use super::client::proto::{KeyValue, RequestOp, TxnRequest, TxnResponse};
 use super::client::rollback::Rollback;
 use super::client::txn;
@@ -24,6 +25,7 @@ use super::session::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, ClaimId, Grant, Mode, Place};
+use crate::stores::kit::session::sessions::Length;
 
 /// How often a claim is sent anew because its session was gone.
 const ATTEMPTS: usize = 3;
@@ -53,7 +55,7 @@ impl Locks {
         let answer = self.attempt(claim, &key).await;
         match &answer {
             // Not before: a renewal of a claim that was turned away is told why it ended the last time.
-            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.claims.clear_end(claim.id),
+            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.claims.lock().clear_end(claim.id),
             // It may be there.
             Err(error) if *error.kind() == ErrorKind::Unavailable && !(error.nothing_was_sent() && key.is_settled()) => {}
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
@@ -234,7 +236,7 @@ impl Locks {
     /// when it is not renewed any more, and no longer.
     pub(super) async fn grant(self: &Arc<Self>, claim: &Claim, mut slot: Slot) -> Result<Grant, Failed> {
         if let Some(span) = span_of(claim) {
-            let session = match self.sessions.owned_by(claim.id) {
+            let session = match self.sessions.live_owned_by(claim.id) {
                 // Sent again: its key is attached to it, or about to be.
                 Some(own) => own,
                 None => self.sessions.open(span).await?,
@@ -253,7 +255,7 @@ impl Locks {
         if !claim.detachable {
             return self.session_of_length(claim.lease).await;
         }
-        if let Some(session) = self.sessions.owned_by(claim.id) {
+        if let Some(session) = self.sessions.live_owned_by(claim.id) {
             return Ok(session);
         }
         let session = self.sessions.open(claim.lease).await?;
@@ -274,16 +276,16 @@ impl Locks {
         if claim.wait_lease() == claim.lease {
             return Some(Arc::clone(full));
         }
-        self.sessions.ready(claim.wait_lease())
+        self.sessions.ready(session_length(claim.wait_lease()))
     }
 
-    async fn session_of_length(self: &Arc<Self>, length: Duration) -> Result<Arc<Session>> {
-        if let Some(session) = self.sessions.ready(length) {
-            return Ok(session);
+    async fn session_of_length(&self, lease: Duration) -> Result<Arc<Session>> {
+        let length = session_length(lease);
+        match self.sessions.ready(length) {
+            Some(session) => Ok(session),
+            // Boxed, because it is rare, and the future of every claim has room for it.
+            None => Box::pin(self.sessions.of_length(length)).await,
         }
-        let locks = Arc::clone(self);
-        // Boxed, because it is rare, and the future of every claim has room for it.
-        Box::pin(self.sessions.of_length(length, move |session| locks.claims.uses(session))).await
     }
 }
 
@@ -300,6 +302,11 @@ fn stand_in_line(claim: &Claim, key: &LockKey, session: &Session, value: Vec<u8>
         success: [vec![txn::put(&key.bytes, value, session.id)], read].concat(),
         failure: vec![txn::read_line(&key.line)],
     }
+}
+
+/// The length of the session for a lease, in the whole seconds of etcd: leases of one length share a session.
+fn session_length(lease: Duration) -> Length {
+    Length { of: Duration::from_secs(seconds(lease)), is_exact: false }
 }
 
 /// The minimum hold of a claim, where the lease does not cover it.

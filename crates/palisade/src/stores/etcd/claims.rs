@@ -1,7 +1,6 @@
 //! This client's own claims: the slot, the mode and the watches of each.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::proto::Compare;
@@ -11,8 +10,9 @@ use super::key_pool::LockKey;
 use super::queue_rules::Blocker;
 use super::session::Session;
 use crate::fence::Fence;
-use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ByClaim, Claim, ClaimId, Gone, Grant, Kind, Lease, Mode};
+use crate::lease::Moment;
+use crate::store::{Claim, ClaimId, Grant, Kind, Lease, Mode};
+use crate::stores::kit::session::claims as kit;
 
 /// Where a claim stands in the store: its key, the revision that created it, and the session that it is attached to.
 #[derive(Clone)]
@@ -122,21 +122,20 @@ impl OwnClaim {
     }
 }
 
-/// All claims of a client, and why those ended that the core may still ask about.
-#[derive(Default)]
-pub(super) struct ClaimTable(Mutex<Claims>);
-
-#[derive(Default)]
-pub(super) struct Claims {
-    pub(super) own: ByClaim<OwnClaim>,
-    ended: HashMap<ClaimId, (Gone, Moment)>,
-}
-
-impl ClaimTable {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Claims> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl kit::OwnClaim for OwnClaim {
+    fn session(&self) -> i64 {
+        self.slot.session.id
     }
 
+    fn lease(&self) -> Duration {
+        self.lease
+    }
+}
+
+/// All claims of a client.
+pub(super) type ClaimTable = kit::ClaimTable<OwnClaim>;
+
+impl ClaimTable {
     pub(super) fn slot(&self, claim: ClaimId) -> Option<Slot> {
         self.lock().own.get(&claim).map(|own| own.slot.clone())
     }
@@ -149,41 +148,5 @@ impl ClaimTable {
     /// Whether the same still waits.
     pub(super) fn still_waits(&self, claim: ClaimId, revision: i64) -> bool {
         self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision && own.waiting.is_some())
-    }
-
-    /// Whether claims are attached to this session.
-    pub(super) fn uses(&self, session: &Session) -> bool {
-        self.lock().own.values().any(|own| std::ptr::eq(&*own.slot.session, session))
-    }
-
-    /// The claims that are attached to this session.
-    pub(super) fn of_session(&self, session: &Session) -> Vec<ClaimId> {
-        self.lock().own.iter().filter(|(_, own)| std::ptr::eq(&*own.slot.session, session)).map(|(id, _)| *id).collect()
-    }
-
-    /// Takes a claim out, and remembers why it ended, in one step: else a renewal in between would take it for an unknown one.
-    pub(super) fn record_end(&self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
-        let mut claims = self.lock();
-        let own = claims.own.remove(&claim)?;
-        let now = BootClock.now();
-        if claims.ended.len() >= 1024 {
-            claims.ended.retain(|_, (_, until)| *until > now);
-        }
-        claims.ended.insert(claim, (why, now + own.lease));
-        Some(own)
-    }
-
-    pub(super) fn clear_end(&self, claim: ClaimId) {
-        self.lock().ended.remove(&claim);
-    }
-
-    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
-        self.lock().end_reason(claim)
-    }
-}
-
-impl Claims {
-    pub(super) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
-        self.ended.get(&claim).filter(|(_, until)| *until > BootClock.now()).map(|(why, _)| *why)
     }
 }

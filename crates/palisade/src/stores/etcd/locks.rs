@@ -14,65 +14,53 @@ use super::client::watch::{Contact, Watches};
 use super::client::{in_task, spawn, txn};
 use super::entry::Snapshot;
 use super::key_pool::{KeyPool, LockKey};
-use super::own_watches::OwnWatches;
 use super::pending_deletes::PendingDeletes;
-use super::session::{Session, Sessions};
+use super::session::{Leases, Session, Sessions};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::store::{ClaimId, ClientHandle, Gone};
+use crate::store::{ClaimId, Gone};
+use crate::stores::kit::session::holders::FreshHolders;
+use crate::stores::kit::session::sessions::OpensSessions;
 
 pub(super) struct Locks {
     pub(super) names: Names,
     pub(super) cluster: Arc<Cluster>,
     pub(super) sessions: Arc<Sessions>,
     pub(super) watches: Arc<Watches>,
-    pub(super) claims: ClaimTable,
+    pub(super) claims: Arc<ClaimTable>,
     pub(super) keys: KeyPool,
-    pub(super) own_watches: OwnWatches,
+    /// Claims whose keys are not watched yet.
+    pub(super) fresh: FreshHolders,
     pub(super) deletes: PendingDeletes,
-    client: Arc<OnceLock<ClientHandle>>,
     batcher: OnceLock<Arc<Batcher>>,
-    limits: Limits,
-}
-
-/// How many requests of one client are in flight at the most. Others wait in the client, in order. Releases have permits of their own,
-/// so that they never wait for claims.
-struct Limits {
-    claims: Arc<Semaphore>,
-    releases: Arc<Semaphore>,
     others: Semaphore,
 }
 
-impl Limits {
-    fn new() -> Limits {
-        let full_batches = || Arc::new(Semaphore::new(128));
-        Limits { claims: full_batches(), releases: full_batches(), others: Semaphore::new(64) }
-    }
-}
+/// How many transactions beside claims and releases are in flight at the most. Others wait, in order.
+const OTHERS: usize = 64;
 
 impl Locks {
     pub(super) fn new(settings: Settings) -> Result<Arc<Locks>> {
         let cluster = Cluster::new(&settings.endpoints)?;
-        let client = Arc::new(OnceLock::<ClientHandle>::new());
-        let told = Arc::clone(&client);
-        let watches = Watches::new(&cluster, move |contact| match (told.get(), contact) {
+        let claims = Arc::new(ClaimTable::default());
+        let told = Arc::clone(&claims);
+        let watches = Watches::new(&cluster, move |contact| match (told.client(), contact) {
             (Some(client), Contact::Lost) => client.contact_lost(),
             (Some(client), Contact::Restored) => client.contact_regained(),
             (None, _) => {}
         });
         let locks = Arc::new(Locks {
             names: settings.names,
-            sessions: Sessions::new(&cluster),
+            sessions: Sessions::new(Leases::new(&cluster, &claims)),
             cluster,
             watches,
-            claims: ClaimTable::default(),
+            claims,
             keys: KeyPool::default(),
-            own_watches: OwnWatches::default(),
+            fresh: FreshHolders::default(),
             deletes: PendingDeletes::default(),
-            client,
             batcher: OnceLock::new(),
-            limits: Limits::new(),
+            others: Semaphore::new(OTHERS),
         });
         let weak = Arc::downgrade(&locks);
         locks.cluster.on_rollback(move || {
@@ -83,41 +71,28 @@ impl Locks {
         Ok(locks)
     }
 
-    pub(super) fn attach(&self, client: ClientHandle) {
-        // Told once.
-        let _ = self.client.set(client);
-    }
-
-    /// The client, which a store without one does not have.
-    pub(super) fn client(&self) -> Option<&ClientHandle> {
-        self.client.get()
-    }
-
     pub(super) async fn txn(&self, txn: TxnRequest, resend: Resend) -> Result<TxnResponse, Failed> {
-        let _permit = self.limits.others.acquire().await;
+        let _permit = self.others.acquire().await;
         self.cluster.call(TXN, txn, resend).await
     }
 
     /// Sends the request of a claim, with others if some are in flight; unless its caller has left before.
     pub(super) async fn send_claim(&self, claim: ClaimId, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
         let request = batch::Request { line: key.line.clone(), txn, resend: Resend::IfUnsure, claim: Some(claim) };
-        self.send(&self.limits.claims, request).await
+        self.send(request).await
     }
 
     /// Sends the deletion of a claim's key, with others if some are in flight.
     pub(super) async fn send_release(&self, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
         let request = batch::Request { line: key.line.clone(), txn, resend: Resend::Never, claim: None };
-        self.send(&self.limits.releases, request).await
+        self.send(request).await
     }
 
-    async fn send(&self, limit: &Arc<Semaphore>, request: batch::Request) -> Result<(TxnResponse, Sent), Failed> {
-        let batcher = self.batcher.get_or_init(|| batch::batcher(&self.cluster, &self.client, &Handle::current()));
-        let (batcher, limit) = (Arc::clone(batcher), Arc::clone(limit));
+    async fn send(&self, request: batch::Request) -> Result<(TxnResponse, Sent), Failed> {
+        let batcher = self.batcher.get_or_init(|| batch::batcher(&self.cluster, &self.claims, &Handle::current()));
+        let batcher = Arc::clone(batcher);
         // As a task: no other request waits for this one's caller to be polled.
-        let sending = in_task(async move {
-            let _permit = limit.acquire().await;
-            Ok(batcher.ask(request).await)
-        });
+        let sending = in_task(async move { Ok(batcher.ask(request).await) });
         sending.await?.unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
     }
 
@@ -159,7 +134,12 @@ impl Locks {
 
     /// Forgets a claim that has ended, and remembers why.
     pub(super) fn record_end(&self, claim: ClaimId, why: Gone) -> Option<OwnClaim> {
-        let own = self.claims.record_end(claim, why)?;
+        let own = self.claims.lock().end(claim, why);
+        self.clean_up(claim, own)
+    }
+
+    fn clean_up(&self, claim: ClaimId, own: Option<OwnClaim>) -> Option<OwnClaim> {
+        let own = own?;
         own.watches().for_each(|watch| self.watches.close(watch));
         // Its key is gone, but not by our own deletion: it is not used again.
         self.keys.discard(&[claim]);
@@ -168,17 +148,14 @@ impl Locks {
 
     /// A claim has ended without its owner, which is told.
     pub(super) fn ended(&self, claim: ClaimId, why: Gone) {
-        if self.record_end(claim, why).is_some()
-            && let Some(client) = self.client()
-        {
-            client.gone(claim, why);
-        }
+        let own = self.claims.end(claim, why);
+        drop(self.clean_up(claim, own));
     }
 
     /// A session has ended, and with it all its claims.
     pub(super) fn session_ended(&self, session: &Session) {
         session.end();
-        for claim in self.claims.of_session(session) {
+        for claim in self.claims.of_session(session.id) {
             self.ended(claim, Gone::SessionEnded);
         }
     }
@@ -198,7 +175,7 @@ impl Locks {
         for session in self.sessions.end_all() {
             self.session_ended(&session);
             let sessions = Arc::clone(&self.sessions);
-            spawn(async move { drop(sessions.revoke(&session).await) });
+            spawn(async move { sessions.system.close(session).await });
         }
     }
 }

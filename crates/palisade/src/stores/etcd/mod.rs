@@ -101,7 +101,7 @@ impl Store for EtcdStore {
     }
 
     fn attach(&self, client: ClientHandle) {
-        self.0.attach(client);
+        self.0.claims.attach(client);
     }
 
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {

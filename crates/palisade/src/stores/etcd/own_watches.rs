@@ -3,8 +3,7 @@
 //! A key is watched only after a while: most holds and most waits are shorter, and a watch would cost more than the lock. Until then a
 //! read tells whether the key is there: when a waiter is granted, and at every renewal.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::claims::Slot;
 use super::client::cluster::{Failed, Resend};
@@ -13,21 +12,8 @@ use super::client::watch::WatchEvent;
 use super::client::{spawn, txn};
 use super::locks::Locks;
 use super::position::MANY;
-use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ClaimId, Gone};
-
-/// How old a claim is when its key is watched.
-const UNWATCHED: Duration = Duration::from_millis(100);
-
-/// Claims that were made or granted just now.
-#[derive(Default)]
-pub(super) struct OwnWatches(Mutex<Fresh>);
-
-#[derive(Default)]
-struct Fresh {
-    claims: Vec<(ClaimId, Moment)>,
-    is_running: bool,
-}
+use crate::stores::kit::session::holders::{FreshHolders, WatchesHolders, watch_soon};
 
 /// A claim whose key is to be read, and whether the watch of the key was open before.
 pub(super) struct Unverified {
@@ -36,34 +22,24 @@ pub(super) struct Unverified {
     pub(super) is_open: bool,
 }
 
-impl OwnWatches {
-    fn lock(&self) -> MutexGuard<'_, Fresh> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl WatchesHolders for Locks {
+    fn fresh(&self) -> &FreshHolders {
+        &self.fresh
     }
 
-    /// The claims that are old enough; `None` when there are no claims at all, and the task is to end.
-    fn due(&self) -> Option<Vec<ClaimId>> {
-        let mut fresh = self.lock();
-        fresh.is_running = !fresh.claims.is_empty();
-        let now = BootClock.now();
-        let (due, younger): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut fresh.claims).into_iter().partition(|(_, since)| now.since(*since) >= UNWATCHED);
-        fresh.claims = younger;
-        fresh.is_running.then(|| due.into_iter().map(|(claim, _)| claim).collect())
+    /// Opens the watches of these claims, and reads their keys once the watch is open: the next renewal may be far away, and not
+    /// every holder renews.
+    async fn watch(self: &Arc<Self>, claims: Vec<ClaimId>) {
+        let unverified = self.watch_or_verify(&claims);
+        // If the store cannot be asked now, the next opening of the watch reads again.
+        let Ok(there) = self.verify(&unverified).await else { return };
+        for (lost, _) in unverified.iter().zip(there).filter(|(_, there)| !there) {
+            self.classify_loss(lost.claim, &lost.slot).await;
+        }
     }
 }
 
 impl Locks {
-    /// Watches the key of a claim that was made or granted just now, if the claim is still there a moment later; and reads it once
-    /// the watch is open: the next renewal may be far away, and not every holder renews.
-    pub(super) fn watch_soon(self: &Arc<Self>, claim: ClaimId) {
-        let mut fresh = self.own_watches.lock();
-        fresh.claims.push((claim, BootClock.now()));
-        if !std::mem::replace(&mut fresh.is_running, true) {
-            spawn(run(Arc::downgrade(self)));
-        }
-    }
-
     /// Opens the watches of these claims. The answer has those that hold and whose watch is open, but whose key was not read since.
     fn watch_or_verify(self: &Arc<Self>, due: &[ClaimId]) -> Vec<Unverified> {
         let mut unverified = Vec::new();
@@ -99,7 +75,7 @@ impl Locks {
                 let reads = own.waiting.is_none() && !own.watch.is_verified;
                 drop(claims);
                 if reads {
-                    self.watch_soon(claim);
+                    watch_soon(self, claim);
                 }
             }
             WatchEvent::Closed | WatchEvent::Denied => (own.watch.is_open, own.watch.is_verified) = (false, false),
@@ -159,27 +135,15 @@ impl Locks {
     }
 }
 
-/// Opens the watches of fresh claims in time, while there are any.
-async fn run(locks: Weak<Locks>) {
-    loop {
-        tokio::time::sleep(UNWATCHED).await;
-        let Some(locks) = locks.upgrade() else { return };
-        let Some(due) = locks.own_watches.due() else { return };
-        let unverified = locks.watch_or_verify(&due);
-        // If the store cannot be asked now, the next opening of the watch reads again.
-        let Ok(there) = locks.verify(&unverified).await else { continue };
-        for (lost, _) in unverified.iter().zip(there).filter(|(_, there)| !there) {
-            locks.classify_loss(lost.claim, &lost.slot).await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::client::proto::KeyValue;
     use super::super::session::Session;
     use super::super::settings::Settings;
     use super::*;
+    use crate::lease::{BootClock, Clock};
     use crate::store::Claim;
 
     /// A member that lags behind reports it when the key is another claim's.

@@ -16,9 +16,8 @@ use super::key_pool::LockKey;
 use super::locks::Locks;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::ClaimId;
+use crate::stores::kit::session::cleanup::{Attempt, until_done};
 
-/// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(250);
 /// How many keys are deleted in one transaction; servers take 128 operations.
 const DELETES: usize = 100;
 
@@ -89,7 +88,8 @@ impl Locks {
         pending.due = pending.due.max(due);
         pending.revision = pending.revision.filter(|known| Some(*known) == revision);
         if !std::mem::replace(&mut list.is_running, true) {
-            spawn(run(Arc::downgrade(self)));
+            let weak = Arc::downgrade(self);
+            spawn(until_done(move || delete_due(weak.clone())));
         }
     }
 
@@ -132,12 +132,9 @@ impl Locks {
     }
 }
 
-async fn run(locks: Weak<Locks>) {
-    loop {
-        tokio::time::sleep(PAUSE.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
-        let Some(locks) = locks.upgrade() else { return };
-        if !locks.delete_due().await {
-            return;
-        }
+async fn delete_due(locks: Weak<Locks>) -> Attempt {
+    match locks.upgrade() {
+        Some(locks) if locks.delete_due().await => Attempt::Again,
+        _ => Attempt::Done,
     }
 }

@@ -90,7 +90,7 @@ impl Drop for Closes<'_> {
 /// Tells the client when the name of a claim that was turned away is free.
 async fn tell_freed(locks: Weak<Locks>, claim: Arc<Claim>) {
     let Some(locks) = locks.upgrade() else { return };
-    match (locks.freed(&claim.name).await, locks.client()) {
+    match (locks.freed(&claim.name).await, locks.claims.client()) {
         (Ok(()), Some(client)) => client.ask_again(claim.id),
         (Ok(()), None) => {}
         // The core asks by its own clock.
@@ -105,14 +105,14 @@ impl Store for PlainStore {
     }
 
     fn attach(&self, client: ClientHandle) {
-        self.0.attach(client);
+        self.0.claims.attach(client);
     }
 
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         let unqueued = if claim.queue { Arc::new(Claim { queue: false, ..(**claim).clone() }) } else { Arc::clone(claim) };
         match self.0.claim(&unqueued).await? {
             Answer::Busy(busy) if claim.queue => {
-                if let Some(client) = self.0.client() {
+                if let Some(client) = self.0.claims.client() {
                     client.while_waiting(claim.id, tell_freed(Arc::downgrade(&self.0), Arc::clone(claim)));
                 }
                 Ok(Answer::Busy(Busy { woken: true, ..busy }))

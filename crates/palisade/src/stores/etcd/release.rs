@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{ClaimRef, Ending, Gone, Released, Revoked};
+use crate::stores::kit::session::sessions::OpensSessions;
 
 /// The condition that a key is a claim's: by its fence. Without one, its existence has to do: no other claim has this key.
 pub(super) fn is_ours(key: &LockKey, fence: Option<Fence>) -> Compare {
@@ -109,9 +110,9 @@ impl Locks {
         let (sessions, left) = (Arc::downgrade(&self.sessions), if closed { left } else { Duration::ZERO });
         spawn(async move {
             tokio::time::sleep(left).await;
-            // And with it the key. If the server cannot be told, the session ends by itself.
+            // And with it the key.
             if let Some(sessions) = sessions.upgrade() {
-                drop(sessions.revoke(&session).await);
+                sessions.system.close(session).await;
             }
         });
         Ok(closed)
@@ -128,7 +129,7 @@ impl Locks {
         let sealing = txn::only_if(is_ours(key, fence), txn::put(&key.bytes, value, session.id));
         let sealed = self.txn(sealing, Resend::IfUnsure).await?.succeeded;
         if !sealed {
-            self.sessions.revoke(&session).await?;
+            self.sessions.system.close(session).await;
         }
         Ok(sealed)
     }

@@ -177,7 +177,7 @@ impl Locks {
     /// Records that a claim has ended, unless that was recorded before; and why.
     pub(super) fn why_gone(&self, claim: ClaimId, why: Gone) -> Gone {
         self.record_end(claim, why);
-        self.claims.end_reason(claim).unwrap_or(Gone::Expired)
+        self.claims.lock().end_reason(claim).unwrap_or(Gone::Expired)
     }
 
     /// Asks the store where a claim stands that waits, or that is not known here.

@@ -16,6 +16,7 @@ use super::queue_rules::Blocker;
 use crate::error::Result;
 use crate::lease::{BootClock, Clock};
 use crate::store::{Claim, ClaimId, Gone, Mode, Standing};
+use crate::stores::kit::session::holders::watch_soon;
 
 /// How often a waiter's grant is tried anew because its session was gone.
 const ATTEMPTS: usize = 3;
@@ -33,7 +34,7 @@ impl Locks {
             Look::InFlight | Look::Again => return waiting.look = Look::Again,
         };
         let (weak, claim) = (Arc::downgrade(self), Arc::clone(&waiting.claim));
-        let Some(client) = self.client() else { return };
+        let Some(client) = self.claims.client() else { return };
         client.while_waiting(claim.id, async move {
             let ends = LookEnds { locks: weak, claim: claim.id };
             while let Some(locks) = ends.locks.upgrade() {
@@ -46,7 +47,7 @@ impl Locks {
     }
 
     async fn tell_standing(self: &Arc<Self>, claim: &Arc<Claim>) {
-        let Some(client) = self.client() else { return };
+        let Some(client) = self.claims.client() else { return };
         match self.stand(claim).await {
             Ok(Some(Standing::Held(grant))) => client.granted(claim.id, grant.fence),
             Ok(Some(Standing::Waiting(_))) => {}
@@ -138,7 +139,7 @@ impl Locks {
     /// Notes a claim that holds.
     pub(super) fn hold(self: &Arc<Self>, claim: &Claim, slot: Slot, is_short: bool) {
         let line = slot.key.line.clone();
-        let is_owned = self.sessions.owned_by(claim.id).is_some_and(|own| Arc::ptr_eq(&own, &slot.session));
+        let is_owned = self.sessions.live_owned_by(claim.id).is_some_and(|own| Arc::ptr_eq(&own, &slot.session));
         let mut own = OwnClaim::new(claim, slot, claim.lease);
         own.closed_until = claim.min_hold.map(|span| BootClock.now() + span);
         own.is_span = is_owned && !claim.detachable;
@@ -162,7 +163,7 @@ impl Locks {
         claims.own.insert(claim.id, own);
         drop(claims);
         if !is_watched {
-            self.watch_soon(claim.id);
+            watch_soon(self, claim.id);
         }
     }
 
@@ -197,7 +198,7 @@ impl Locks {
         own.waiting = Some(waiting);
         drop(claims);
         if is_new {
-            self.watch_soon(claim.id);
+            watch_soon(self, claim.id);
         }
     }
 

@@ -7,7 +7,7 @@
 //! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple` |
 
 pub(crate) mod line;
-#[cfg(feature = "zookeeper")]
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod session;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod token;

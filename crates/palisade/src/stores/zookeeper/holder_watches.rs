@@ -99,7 +99,7 @@ impl WatchesHolders for HolderWatches {
         &self.fresh
     }
 
-    async fn watch(&self, claims: Vec<ClaimId>) {
+    async fn watch(self: &Arc<Self>, claims: Vec<ClaimId>) {
         // All in one go.
         let checks: Vec<_> = claims.into_iter().filter_map(|claim| self.send(claim)).collect();
         for check in checks {

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::lease::{BootClock, Clock, Moment};
 use crate::store::ClaimId;
 
 /// So long after its grant the entry of a holder is watched.
@@ -16,7 +17,7 @@ pub(crate) trait WatchesHolders: Send + Sync + 'static {
     fn fresh(&self) -> &FreshHolders;
 
     /// Watches the entries of those of these claims that still hold.
-    fn watch(&self, claims: Vec<ClaimId>) -> impl Future<Output = ()> + Send;
+    fn watch(self: &Arc<Self>, claims: Vec<ClaimId>) -> impl Future<Output = ()> + Send;
 }
 
 /// Claims that were granted just now.
@@ -25,7 +26,8 @@ pub(crate) struct FreshHolders(Mutex<Fresh>);
 
 #[derive(Default)]
 struct Fresh {
-    claims: Vec<ClaimId>,
+    /// With the time of the grant.
+    claims: Vec<(ClaimId, Moment)>,
     /// Whether a task will have them watched.
     is_scheduled: bool,
 }
@@ -34,12 +36,25 @@ impl FreshHolders {
     fn lock(&self) -> MutexGuard<'_, Fresh> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Takes the claims that are old enough; `None` when there are no claims at all, and the task is to end.
+    fn take_due(&self) -> Option<Vec<ClaimId>> {
+        let (mut fresh, now) = (self.lock(), BootClock.now());
+        fresh.is_scheduled = !fresh.claims.is_empty();
+        let mut due = Vec::new();
+        fresh.claims.retain(|(claim, since)| {
+            let is_due = now.since(*since) >= UNWATCHED;
+            due.extend(is_due.then_some(*claim));
+            !is_due
+        });
+        fresh.is_scheduled.then_some(due)
+    }
 }
 
 /// Has the entry of a claim watched that was granted just now, if it is still held a moment later.
 pub(crate) fn watch_soon<W: WatchesHolders>(watches: &Arc<W>, claim: ClaimId) {
     let mut fresh = watches.fresh().lock();
-    fresh.claims.push(claim);
+    fresh.claims.push((claim, BootClock.now()));
     if std::mem::replace(&mut fresh.is_scheduled, true) {
         return;
     }
@@ -48,15 +63,10 @@ pub(crate) fn watch_soon<W: WatchesHolders>(watches: &Arc<W>, claim: ClaimId) {
         loop {
             tokio::time::sleep(UNWATCHED).await;
             let Some(watches) = weak.upgrade() else { return };
-            let claims = {
-                let mut fresh = watches.fresh().lock();
-                fresh.is_scheduled = !fresh.claims.is_empty();
-                std::mem::take(&mut fresh.claims)
-            };
-            if claims.is_empty() {
-                return;
+            let Some(claims) = watches.fresh().take_due() else { return };
+            if !claims.is_empty() {
+                watches.watch(claims).await;
             }
-            watches.watch(claims).await;
         }
     });
 }
