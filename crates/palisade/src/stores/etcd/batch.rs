@@ -147,8 +147,6 @@ fn not_answered() -> Failed {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use palisade_testkit::etcd::Etcd;
 
     use super::super::client::endpoints::Endpoints;
