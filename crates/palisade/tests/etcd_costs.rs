@@ -92,8 +92,7 @@ async fn every_verb_costs_what_the_page_says() {
     since.none_but(&server, &["Txn"]);
     // A taken one, which is not waited for.
     let held = acquire(&ours, "taken").await;
-    drop(theirs.mutex("other").lease(LONG).acquire().await.expect("its session"));
-    eventually("given back", async || keys(&server).len() == 1).await;
+    release(theirs.mutex("other").lease(LONG).acquire().await.expect("its session")).await;
     let since = Since::now(&server);
     assert!(theirs.mutex("taken").lease(LONG).try_acquire().await.expect("an answer").is_none());
     assert_eq!(since.requests(&server, "Txn"), 1);
