@@ -44,6 +44,9 @@ pub(super) struct Limits {
     pub(super) apart: usize,
     /// After how long a request in flight does not hold up others any more: its server may hang, and another may not.
     pub(super) patience: Option<Duration>,
+    /// Whether the future of a single request is woken by nothing but its reply. Then its slot is free with the wake-up, also if its
+    /// caller is not polled; where not, `patience` bounds that.
+    pub(super) reply_wakes: bool,
 }
 
 pub(super) struct Batcher<E: BatchExecutor> {
@@ -120,11 +123,12 @@ impl<E: BatchExecutor> Batcher<E> {
         Admitted::Queued(reply)
     }
 
-    /// Sends a request in the caller's task. Its slot is free as soon as the caller is woken for the reply, not only when the caller
-    /// is polled: no other request depends on that.
+    /// Sends a request in the caller's task. Where the reply wakes it, its slot is free as soon as the caller is woken, not only when the
+    /// caller is polled: no other request depends on that.
     async fn ask_alone(&self, request: E::Request, slot: Slot<E>) -> Option<E::Reply> {
         let mut executed = pin!(self.executor.execute(vec![request]));
-        let alone = Arc::new(Alone { slot: Mutex::new(Some(slot)), caller: Mutex::default() });
+        let alone =
+            Arc::new(Alone { slot: Mutex::new(Some(slot)), caller: Mutex::default(), reply_wakes: self.limits.reply_wakes });
         let _frees = FreesOnDrop(&alone);
         let waker = Waker::from(Arc::clone(&alone));
         let replies = poll_fn(|context| {
@@ -263,6 +267,7 @@ impl<E: BatchExecutor> Drop for Slot<E> {
 struct Alone<E: BatchExecutor> {
     slot: Mutex<Option<Slot<E>>>,
     caller: Mutex<Option<Waker>>,
+    reply_wakes: bool,
 }
 
 impl<E: BatchExecutor> Alone<E> {
@@ -285,7 +290,9 @@ impl<E: BatchExecutor> Wake for Alone<E> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.free_slot();
+        if self.reply_wakes {
+            self.free_slot();
+        }
         let caller = locked(&self.caller).clone();
         if let Some(caller) = caller {
             caller.wake();

@@ -27,7 +27,7 @@ impl BatchExecutor for Server {
 }
 
 fn limits(in_flight: usize, largest: usize) -> Limits {
-    Limits { in_flight, largest, apart: in_flight, patience: None }
+    Limits { in_flight, largest, apart: in_flight, patience: None, reply_wakes: true }
 }
 
 fn server(at_once: usize, most: usize) -> (Arc<Batcher<Server>>, mpsc::UnboundedReceiver<Vec<u32>>) {
@@ -132,7 +132,8 @@ async fn a_caller_that_is_not_polled_holds_up_no_other() {
 }
 
 /// Requests that cannot join go beside each other, and one that hangs is not waited for.
-const IMPATIENT: Limits = Limits { in_flight: 1, largest: 10, apart: 100, patience: Some(Duration::from_millis(5)) };
+const IMPATIENT: Limits =
+    Limits { in_flight: 1, largest: 10, apart: 100, patience: Some(Duration::from_millis(5)), reply_wakes: true };
 
 #[tokio::test]
 async fn requests_that_cannot_join_need_not_wait_for_each_other() {

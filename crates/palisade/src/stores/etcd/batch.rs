@@ -27,6 +27,7 @@ const LIMITS: Limits = Limits {
     apart: 64,
     // A member that hangs does not hold up later requests: they go to another one.
     patience: Some(SUSPECT),
+    reply_wakes: false,
 };
 
 pub(super) type Batcher = batch::Batcher<Executor>;

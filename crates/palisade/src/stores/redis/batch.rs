@@ -15,9 +15,9 @@ use crate::stores::batch::{BatchExecutor, Batcher, Limits};
 
 /// While the server works on one batch, the next is made. A larger batch would cost no less per call, and the server serves no other
 /// request meanwhile, which is a tenth of a millisecond.
-const LIMITS: Limits = Limits { in_flight: 2, largest: 16, apart: 2, patience: None };
+const LIMITS: Limits = Limits { in_flight: 2, largest: 16, apart: 2, patience: None, reply_wakes: true };
 /// In a cluster each call goes alone: its keys are in different slots, and no script may touch two of them. So do those of `simple`.
-const ALONE: Limits = Limits { in_flight: 256, largest: 1, apart: 256, patience: None };
+const ALONE: Limits = Limits { in_flight: 256, largest: 1, apart: 256, patience: None, reply_wakes: true };
 
 /// The batches of one store.
 pub(super) struct Batch {

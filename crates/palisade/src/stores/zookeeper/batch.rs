@@ -19,7 +19,7 @@ use crate::store::{ClaimId, ClientHandle};
 use crate::stores::batch::{self, BatchExecutor, Limits};
 
 /// Fewer tasks than may be in flight at once never wait for each other.
-const LIMITS: Limits = Limits { in_flight: 4, largest: 128, apart: 4, patience: None };
+const LIMITS: Limits = Limits { in_flight: 4, largest: 128, apart: 4, patience: None, reply_wakes: true };
 /// How often the rest of a transaction that was refused goes together again.
 const TRIES: usize = 2;
 /// The bytes of a step beside its path and its data.
