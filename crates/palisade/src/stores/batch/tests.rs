@@ -239,13 +239,12 @@ async fn urgent_requests_go_first() {
     let (groups, mut seen) = mpsc::unbounded_channel();
     let server = Withdrawals(Server { groups, may_answer: Semaphore::new(0) });
     let batcher = Batcher::new(server, Handle::current(), limits(1, 2));
-    let ask = async |request: u32| {
+    let mut tasks = Vec::new();
+    for request in [10, 20, 30, 41, 51] {
         let batcher = Arc::clone(&batcher);
-        let task = tokio::spawn(async move { batcher.ask(request).await });
+        tasks.push(tokio::spawn(async move { batcher.ask(request).await }));
         tokio::task::yield_now().await;
-        task
-    };
-    let tasks = [ask(10).await, ask(20).await, ask(30).await, ask(41).await, ask(51).await];
+    }
     batcher.executor.0.may_answer.add_permits(3);
     for task in tasks {
         task.await.unwrap().unwrap();

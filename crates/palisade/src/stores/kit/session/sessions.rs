@@ -148,7 +148,7 @@ mod tests {
         }
 
         fn can_join(&self, session: &u32, _: Length) -> bool {
-            session % 2 == 0
+            session.is_multiple_of(2)
         }
 
         async fn can_join_later(&self, _: &u32, length: Length) -> Result<bool> {
