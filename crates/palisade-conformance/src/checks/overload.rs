@@ -13,13 +13,16 @@ const TASKS: usize = 24;
 const NAMES: usize = 4;
 
 /// As many as one line of every store takes in a few seconds, in a debug build on a busy machine.
-const CROWD: usize = 400;
+const CROWD: usize = 200;
 
 /// An attempt ends after this at the latest, and half of it on average.
 const LONGEST: Duration = Duration::from_millis(8);
 
-/// How soon another client must get in afterwards, on all names.
-const RECOVERY: Duration = Duration::from_secs(1);
+/// How soon another client must get in afterwards, on all names. In the soak the machine is the store's alone; otherwise other checks use
+/// it at the same time.
+fn recovery() -> Duration {
+    Duration::from_secs(if std::env::var_os("PALISADE_STORM").is_some() { 1 } else { 5 })
+}
 
 /// Of all tasks together, unless `PALISADE_STORM` says otherwise: as few as show a client without bounds.
 const ATTEMPTS: usize = 2_400;
@@ -104,7 +107,7 @@ where
     let stormed = begun.elapsed();
     let took = acquire_all(&subject.client(), &names).await;
     println!("{} attempts in {stormed:?}, then another client got in within {took:?}", attempts());
-    assert!(took <= RECOVERY, "another client waited {took:?} for names that no task wants any more");
+    assert!(took <= recovery(), "another client waited {took:?} for names that no task wants any more");
     timeout(patience(), client.shutdown()).await.expect("all claims are withdrawn");
     assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
     for name in &names {
