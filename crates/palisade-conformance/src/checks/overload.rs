@@ -13,7 +13,7 @@ const TASKS: usize = 24;
 const NAMES: usize = 4;
 
 /// As many as one line of every store takes in a few seconds, in a debug build on a busy machine.
-const CROWD: usize = 200;
+const CROWD: usize = 100;
 
 /// An attempt ends after this at the latest, and half of it on average.
 const LONGEST: Duration = Duration::from_millis(8);
@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_millis(8);
 /// How soon another client must get in afterwards, on all names. In the soak the machine is the store's alone; otherwise other checks use
 /// it at the same time.
 fn recovery() -> Duration {
-    Duration::from_secs(if std::env::var_os("PALISADE_STORM").is_some() { 1 } else { 5 })
+    Duration::from_secs(if std::env::var_os("PALISADE_STORM").is_some() { 1 } else { 8 })
 }
 
 /// Of all tasks together, unless `PALISADE_STORM` says otherwise: as few as show a client without bounds.

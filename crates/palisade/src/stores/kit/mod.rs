@@ -9,5 +9,5 @@
 pub(crate) mod line;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod session;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(feature = "redis")]
 pub(crate) mod token;

@@ -117,6 +117,7 @@ impl<O: OpensSessions> Sessions<O> {
     }
 
     /// Forgets sessions that have ended.
+    #[cfg(feature = "zookeeper")]
     pub(crate) fn forget(&self, has_ended: impl Fn(&O::Session) -> bool) {
         self.owned().retain(|_, session| !has_ended(session));
         // One that is locked is just being opened.
