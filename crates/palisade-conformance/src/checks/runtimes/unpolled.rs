@@ -13,7 +13,7 @@ use super::{
     Acquiring, acquiring, aside, in_line, is_renewed, nothing_is_left, one_thread, poll_once, release, rises, short_lease,
 };
 use crate::faults::Faulty;
-use crate::{Subject, Verdict, needs, patience};
+use crate::{Subject, Verdict, eventually, needs, patience};
 
 /// More than any client sends at once.
 const CLAIMS: usize = 200;
@@ -94,7 +94,7 @@ pub async fn an_unpolled_waiter_keeps_its_place(subject: &Subject) -> Verdict {
     let mut waits = acquiring(&client.mutex(&name).lease(lease));
     assert!(poll_once(&mut waits).is_pending(), "it is held");
     // Until it stands in line; from then on it is not polled.
-    in_line_while_polled(&mut waits, &outside, &name).await;
+    in_line_while_polled(&mut waits, &client, &outside, &name).await;
     // For longer than a waiter lives without renewal. There is nothing else to wait for.
     tokio::time::sleep(lease * 3 / 2).await;
     in_line(&outside, &name, 1).await;
@@ -109,11 +109,16 @@ pub async fn an_unpolled_waiter_keeps_its_place(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-async fn in_line_while_polled(waits: &mut Acquiring, outside: &Client, name: &str) {
+/// Polls a waiter until it stands in line, and its client has taken up the answer: from then on the keeper renews its place.
+async fn in_line_while_polled(waits: &mut Acquiring, client: &Client, outside: &Client, name: &str) {
+    let stands = async {
+        in_line(outside, name, 1).await;
+        eventually("the client keeps its place", async || client.stats().kept == 1).await;
+    };
     tokio::select! {
         biased;
         _ = waits => panic!("the name is held"),
-        () = in_line(outside, name, 1) => {}
+        () = stands => {}
     }
 }
 
