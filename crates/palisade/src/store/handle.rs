@@ -107,7 +107,7 @@ impl ClientHandle {
     }
 
     /// Whether a caller still wants this claim. Ask right before a claim is written: one that is not wanted is answered with an error
-    /// of which [nothing was sent](crate::Error::nothing_was_sent).
+    /// that says that nothing was sent.
     pub fn wants(&self, claim: ClaimId) -> bool {
         self.listener.wants(claim)
     }

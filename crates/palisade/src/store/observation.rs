@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 use crate::error::Result;
 use crate::store::Leader;
 
-/// The ear: what [`Store::observe`](crate::store::Store::observe) returns.
+/// The receiving side: what [`Observe::observe`](crate::store::Observe::observe) returns.
 pub struct Observation {
     heard: mpsc::UnboundedReceiver<Result<Leader>>,
 }
 
-/// The mouth: what a store tells an [`Observation`] by.
+/// The sending side: how a store tells an [`Observation`].
 pub struct Teller {
     tells: mpsc::UnboundedSender<Result<Leader>>,
     last: Option<Leader>,
