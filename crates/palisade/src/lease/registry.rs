@@ -1,7 +1,7 @@
 //! What the keeper and the warden work from: every tracked claim, ordered by when to renew it and by when to look at its end.
 //!
 //! One lock, held for moments. Sleepers are woken only when something is due before they would wake by themselves, so that an
-//! uncontended acquire and release wakes nobody.
+//! uncontended acquire and release wakes no thread.
 
 #[cfg(test)]
 mod tests;
@@ -427,7 +427,7 @@ impl Rows {
         true
     }
 
-    /// Whether the keeper was asked to renew it, and has not yet taken it up: whoever takes it up moves it ahead.
+    /// Whether the keeper was asked to renew it, and has not yet taken it up: taking it up moves it ahead.
     fn is_due(&self, id: ClaimId, now: Moment) -> bool {
         self.claims.get(&id).and_then(|row| row.renew_at).is_some_and(|at| at <= now)
     }
