@@ -11,7 +11,7 @@
 //! # How a request flows
 //!
 //! ```text
-//! EtcdStore / PlainStore ─► claim, renew, release, change, inspect ─► locks ─► batch ─► client: cluster ─► server
+//! EtcdStore / Plain ─────► claim, renew, release, change, inspect ─► locks ─► batch ─► client: cluster ─► server
 //!                                  │                                     └──────────────────▲
 //!                                  ▼                                                        │
 //! core ◄── ClientHandle ◄── wait, own_watches ◄── client: watch ◄── server       session ─► client: keep_alive
@@ -70,6 +70,7 @@ use crate::store::{
     Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Extensions, LockKeys, Observation, Observe, Page,
     Query, Released, Revoked, Standing, Store,
 };
+use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
 
 /// What the format `mutex` can do. It has no `once_per`: etcd has no clock that a transaction could read.
@@ -87,7 +88,7 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let settings = Settings::read(&url)?;
     Ok(match settings.format {
         Format::Mutex => Arc::new(EtcdStore(Locks::new(settings)?)),
-        Format::Plain => Arc::new(plain::PlainStore(Locks::new(settings)?)),
+        Format::Plain => Arc::new(TokenStore(plain::Plain(Locks::new(settings)?))),
     })
 }
 

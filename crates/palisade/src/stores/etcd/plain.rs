@@ -15,13 +15,14 @@ use super::client::proto::KeyValue;
 use super::client::txn;
 use super::client::watch::WatchEvent;
 use super::locks::Locks;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
     Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Order, Page, Query, Released, Revoked,
-    Standing, Store, Wakes,
+    Standing, Wakes,
 };
+use crate::stores::kit::token::{Put, TokenBackend};
 
 /// What the format `plain` can do.
 pub const PLAIN: Capability = Capability {
@@ -37,7 +38,8 @@ pub const PLAIN: Capability = Capability {
     ..CAPABILITY
 };
 
-pub(super) struct PlainStore(pub(super) Arc<Locks>);
+/// The locks in the format `plain`, for one client.
+pub(super) struct Plain(pub(super) Arc<Locks>);
 
 impl Locks {
     /// Returns when the first key of the line is gone.
@@ -99,7 +101,7 @@ async fn tell_freed(locks: Weak<Locks>, claim: Arc<Claim>) {
 }
 
 #[async_trait]
-impl Store for PlainStore {
+impl TokenBackend for Plain {
     fn capability(&self) -> &Capability {
         &PLAIN
     }
@@ -108,32 +110,31 @@ impl Store for PlainStore {
         self.0.claims.attach(client);
     }
 
-    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
+    async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
         let unqueued = if claim.queue { Arc::new(Claim { queue: false, ..(**claim).clone() }) } else { Arc::clone(claim) };
         match self.0.claim(&unqueued).await? {
-            Answer::Busy(busy) if claim.queue => {
-                if let Some(client) = self.0.claims.client() {
+            Answer::Granted(grant) => Ok(Put::Done(grant)),
+            Answer::Sealed => Ok(Put::Sealed),
+            Answer::Busy(Busy { holder, ask_in, .. }) => {
+                if let (true, Some(client)) = (claim.queue, self.0.claims.client()) {
                     client.while_waiting(claim.id, tell_freed(Arc::downgrade(&self.0), Arc::clone(claim)));
                 }
-                Ok(Answer::Busy(Busy { woken: true, ..busy }))
+                Ok(Put::Taken { holder, left: ask_in, woken: claim.queue })
             }
-            other => Ok(other),
+            Answer::Queued(_) => Err(Error::protocol("a claim that was not to be queued stands in line")),
         }
     }
 
-    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+    async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         self.0.renew(claims).await
     }
 
-    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+    async fn delete_if(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
         self.0.release(claim, ending).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let mut page = self.0.inspect(query).await?;
-        // Waiters of the other format are listed, but they are not all.
-        page.lines.iter_mut().for_each(|line| line.waiters_known = false);
-        Ok(page)
+        self.0.inspect(query).await
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

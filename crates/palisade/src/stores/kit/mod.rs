@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | [`line`] | apply one event of the line to one name in one atomic step, and push to one inbox | memory, SQLite, Redis |
 //! | `session` | keep a session alive, keep entries in an order of its own, tell when an entry goes | etcd, ZooKeeper |
-//! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple` |
+//! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple`, etcd `plain`, ZooKeeper `plain` |
 
 pub(crate) mod line;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod session;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod token;

@@ -10,9 +10,11 @@ use async_trait::async_trait;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
+#[cfg(feature = "redis")]
+use crate::store::LineView;
 use crate::store::{
-    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Grant, Holder, Kind, LineView, Mode,
-    Page, Query, Released, Revoked, Standing, Store,
+    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Detach, Ending, Extensions, Grant, Holder, Kind, Mode, Page,
+    Query, Released, Revoked, Standing, Store,
 };
 
 /// The result of [`TokenBackend::put_if_absent`].
@@ -29,6 +31,8 @@ pub(crate) enum Put {
         /// Whether the client is pushed `ask_again` when the name is free.
         woken: bool,
     },
+    /// The name was sealed.
+    Sealed,
 }
 
 /// A system that keeps one value per name.
@@ -49,15 +53,8 @@ pub(crate) trait TokenBackend: Send + Sync + 'static {
     /// Deletes the value, if it is still the claim's. Seals only where the capability says so.
     async fn delete_if(&self, claim: &ClaimRef, ending: Ending) -> Result<Released>;
 
-    /// The holder of a name.
-    async fn look(&self, name: &Name) -> Result<Option<Holder>>;
-
-    /// Lists lines, where the system can tell them from other keys.
-    async fn list(&self, prefix: &str, after: Option<&str>) -> Result<Page> {
-        let _ = (prefix, after);
-        let capability = self.capability();
-        Err(Error::unsupported(format!("{capability} cannot tell locks from other keys; show one by its name")))
-    }
+    /// Shows a name, or lists them where the capability says so.
+    async fn inspect(&self, query: &Query) -> Result<Page>;
 
     /// Deletes the value that has this fence ([`Fence::NONE`] for a peer's value without one).
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked>;
@@ -67,6 +64,9 @@ pub(crate) trait TokenBackend: Send + Sync + 'static {
     async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
         let capability = self.capability();
         match to {
+            Change::Detach if capability.detach == Detach::Never => {
+                Err(Error::unsupported(format!("{capability} ends a grant with the client that has it")))
+            }
             Change::Detach => {
                 let mut answers = self.extend(std::slice::from_ref(claim)).await;
                 answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
@@ -82,6 +82,19 @@ pub(crate) trait TokenBackend: Send + Sync + 'static {
     fn extensions(&self) -> Extensions<'_> {
         Extensions::default()
     }
+}
+
+/// The page that shows the one holder of a name, or that there is none.
+#[cfg(feature = "redis")]
+pub(crate) fn page_of(name: &Name, holder: Option<Holder>) -> Page {
+    let line = |holder| LineView {
+        name: name.as_str().to_owned(),
+        kind: Kind::Mutex,
+        holders: vec![holder],
+        waiters: Vec::new(),
+        waiters_known: false,
+    };
+    Page { lines: holder.map(line).into_iter().collect(), next: None }
 }
 
 /// The store of a backend.
@@ -105,6 +118,7 @@ impl<B: TokenBackend> Store for TokenStore<B> {
         Ok(match self.0.put_if_absent(claim).await? {
             Put::Done(grant) => Answer::Granted(grant),
             Put::Taken { holder, left, woken } => Answer::Busy(Busy { holder, ask_in: left, too_soon: false, woken }),
+            Put::Sealed => Answer::Sealed,
         })
     }
 
@@ -121,18 +135,14 @@ impl<B: TokenBackend> Store for TokenStore<B> {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let name = match query {
-            Query::Show(name) | Query::Leader(name) => name,
-            Query::List { prefix, after } => return self.0.list(prefix, after.as_deref()).await,
-        };
-        let line = |holder| LineView {
-            name: name.as_str().to_owned(),
-            kind: Kind::Mutex,
-            holders: vec![holder],
-            waiters: Vec::new(),
-            waiters_known: false,
-        };
-        Ok(Page { lines: self.0.look(name).await?.map(line).into_iter().collect(), next: None })
+        let capability = self.capability();
+        if matches!(query, Query::List { .. }) && !capability.list {
+            return Err(Error::unsupported(format!("{capability} cannot tell locks from other keys; show one by its name")));
+        }
+        let mut page = self.0.inspect(query).await?;
+        // A shared format may list waiters of its peers, but those of this client are not in the store.
+        page.lines.iter_mut().for_each(|line| line.waiters_known = capability.waiters_known);
+        Ok(page)
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {

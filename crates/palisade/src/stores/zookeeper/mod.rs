@@ -11,7 +11,7 @@
 //! # How a request flows
 //!
 //! ```text
-//! ZkStore / PlainStore ─► claim, semaphore, renew, release, inspect ─► batch ─► client::session ─► connection ─► server
+//! ZkStore / Plain ─────► claim, semaphore, renew, release, inspect ─► batch ─► client::session ─► connection ─► server
 //!        ▲                  │ ▲                                                                                   │
 //!        └───── claims ◄────┘ └───── wait, position ◄──── locks ◄──── watches ◄──── client::connection_task ◄─────┘
 //! ```
@@ -70,6 +70,7 @@ use crate::store::{
     Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Extensions, LockKeys, Page, Query, Released,
     Revoked, Standing, Store,
 };
+use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
 
 /// What the format `curator` can do.
@@ -101,7 +102,7 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(match settings.format {
         Format::Curator => Arc::new(ZkStore(Locks::new(settings), &CURATOR)),
         Format::Kazoo => Arc::new(ZkStore(Locks::new(settings), &KAZOO)),
-        Format::Plain => Arc::new(plain::PlainStore(Locks::new(settings))),
+        Format::Plain => Arc::new(TokenStore(plain::Plain(Locks::new(settings)))),
     })
 }
 

@@ -23,9 +23,9 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Claim, ClaimRef, ClientHandle, Detach, Ending, Grant, Order, Page, Query, Released, Revoked,
-    Standing, Store, Wakes,
+    Capability, Claim, ClaimRef, ClientHandle, Detach, Ending, Grant, Order, Page, Query, Released, Revoked, Standing, Wakes,
 };
+use crate::stores::kit::token::{Put, TokenBackend};
 
 /// What the format `plain` can do.
 pub const PLAIN: Capability = Capability {
@@ -42,10 +42,11 @@ pub const PLAIN: Capability = Capability {
     ..CURATOR
 };
 
-pub(super) struct PlainStore(pub(super) Arc<Locks>);
+/// The locks in the format `plain`, for one client.
+pub(super) struct Plain(pub(super) Arc<Locks>);
 
-impl PlainStore {
-    async fn enter(&self, entry: &Entry) -> Result<Answer, Failed> {
+impl Plain {
+    async fn enter(&self, entry: &Entry) -> Result<Put, Failed> {
         let Entry { claim, seat, session } = entry;
         let value = value::of(claim, None, Some(&seat.guid));
         failure::check_fits(seat.base.len() + value.len())?;
@@ -54,7 +55,7 @@ impl PlainStore {
         let mut denied = None;
         for _ in 0..LOOKS {
             match session.ask(Request::create(&seat.base, &value, session.acl(), Make::Ephemeral)).await {
-                Ok(created) => return Ok(Answer::Granted(self.holds(entry, created.czxid))),
+                Ok(created) => return Ok(Put::Done(self.holds(entry, created.czxid))),
                 Err(failed) if failed.is(Code::NoNode) && !has_parents => {
                     has_parents = true;
                     for made in self.0.parents.make(session, std::slice::from_ref(chroot)) {
@@ -69,7 +70,7 @@ impl PlainStore {
             }
             let Some((data, stat)) = self.read(entry).await? else { continue };
             if stat.owner == session.id() && Value::read(&data, "")?.guid.as_ref() == Some(&seat.guid) {
-                return Ok(Answer::Granted(self.holds(entry, stat.czxid)));
+                return Ok(Put::Done(self.holds(entry, stat.czxid)));
             }
             if stat.owner == 0 {
                 return Err(Failed::Never(Error::config(
@@ -77,7 +78,7 @@ impl PlainStore {
                 )));
             }
             let holder = holder_of(Ok((data, stat)), seat, &seat.base)?;
-            return Ok(Answer::Busy(Busy { holder, woken: true, ..Busy::default() }));
+            return Ok(Put::Taken { holder, left: None, woken: claim.queue });
         }
         Err(gone())
     }
@@ -119,7 +120,7 @@ pub(super) async fn delete_own(session: &Arc<Session>, seat: &Seat, is_watched: 
 }
 
 #[async_trait]
-impl Store for PlainStore {
+impl TokenBackend for Plain {
     fn capability(&self) -> &Capability {
         &PLAIN
     }
@@ -128,7 +129,7 @@ impl Store for PlainStore {
         self.0.claims.attach(client);
     }
 
-    async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
+    async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
         let known = {
             let mut table = self.0.claims.lock();
             table.clear_end(claim.id);
@@ -151,11 +152,11 @@ impl Store for PlainStore {
         Ok(answer?)
     }
 
-    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+    async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         self.0.renew(claims).await
     }
 
-    async fn release(&self, claim: &ClaimRef, _: Ending) -> Result<Released> {
+    async fn delete_if(&self, claim: &ClaimRef, _: Ending) -> Result<Released> {
         let id = claim.claim.id;
         if self.0.claims.is_misnamed(id, claim.fence) {
             return Ok(Released::AlreadyLost);

@@ -23,8 +23,10 @@ use super::{Batch, Locks, grant, renew};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::{Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Holder, Lease, Released, Revoked, Standing};
-use crate::stores::kit::token::{Put, TokenBackend};
+use crate::store::{
+    Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Lease, Page, Query, Released, Revoked, Standing,
+};
+use crate::stores::kit::token::{Put, TokenBackend, page_of};
 
 /// What the format `simple` can do.
 pub const CAPABILITY: Capability = Capability { store: "redis", format: "simple", ..Capability::TOKEN };
@@ -158,17 +160,19 @@ impl TokenBackend for Simple {
         }
     }
 
-    async fn look(&self, name: &Name) -> Result<Option<Holder>> {
-        match self.locks.call(&self.call(&SHOW, name)).await?.value {
-            Value::Nil => Ok(None),
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let (Query::Show(name) | Query::Leader(name)) = query else { return Ok(Page::default()) };
+        let holder = match self.locks.call(&self.call(&SHOW, name)).await?.value {
+            Value::Nil => None,
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => {
-                    Ok(Some(Token::read(token).holder(u64::try_from(*left).ok().map(Duration::from_millis))))
+                    Some(Token::read(token).holder(u64::try_from(*left).ok().map(Duration::from_millis)))
                 }
-                _ => Err(unreadable()),
+                _ => return Err(unreadable()),
             },
-            _ => Err(unreadable()),
-        }
+            _ => return Err(unreadable()),
+        };
+        Ok(page_of(name, holder))
     }
 }
 
