@@ -7,7 +7,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::actors::{connect, is_renewed};
-use common::zookeeper::{LIMIT, Pair, SHORT, nodes, proxy};
+use common::zookeeper::{LIMIT, Pair, SHORT, Tally, nodes, proxy};
 use palisade::{Client, LossReason, Released, Status};
 use palisade_conformance::eventually;
 use palisade_testkit::lan::{Host, Lan};
@@ -244,4 +244,48 @@ async fn a_deposed_leader_deceives_nobody() {
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
     let again = tokio::time::timeout(LIMIT, waiting).await.expect("served").expect("no panic").expect("a grant");
     common::actors::rise(&[fence, again.fence()]);
+}
+
+/// A holder is cut off, and its server, the leader, is cut off from the others, which choose another. The holder reaches the old leader
+/// again, which takes its session up without asking the others. That must not lengthen what the holder believes: the new leader ends the
+/// session by its own clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_taken_up_by_a_deposed_leader_is_not_believed() {
+    let lan = Lan::new();
+    let hosts = [lan.host(), lan.host(), lan.host()];
+    let three = three(Some(hosts.clone()), &[("syncLimit", "120")]);
+    let old = three.leader();
+    let at = three.nodes().iter().position(|node| node.address() == old.address()).expect("one of them");
+    for node in three.nodes().iter().filter(|node| node.address() != old.address()) {
+        limit_sync(node, 4);
+        node.restart();
+        eventually("it follows again", async || node.mode().as_deref() == Some("follower")).await;
+    }
+    let proxy = proxy(old);
+    // Requests that were queued while it was cut off are over by the time that it is back.
+    let ours = connect(format!("zk://{}/lock?request_timeout=300ms", proxy.address()));
+    let theirs = connect(format!("zk://{}/lock", three.nodes()[a_follower(&three)].address()));
+    let pair = Pair::begin([&ours, &theirs, &theirs], "taken-up", LEASE).await;
+    is_renewed(&pair.held).await;
+    let cut = Instant::now();
+    proxy.refuse();
+    proxy.reset();
+    hosts.iter().enumerate().filter(|(other, _)| *other != at).for_each(|(_, other)| hosts[at].cut_from(other));
+    let new = three.leader_after(old);
+    println!("{} leads {:?} after the cut, and {:?} thinks that it does, too", new.address(), cut.elapsed(), old.address());
+    // Late enough that a whole session from now on ends after the one that the new leader counts.
+    eventually("half of the session is over", async || cut.elapsed() > LEASE / 2).await;
+    proxy.heal();
+    let tally = Tally::of(&proxy);
+    let seen = Instant::now();
+    eventually("the old leader has answered for a while", async || tally.bytes() > 0 && seen.elapsed() > Duration::from_secs(2))
+        .await;
+    assert_eq!(old.mode().as_deref(), Some("leader"), "it still thinks that it leads");
+    println!("{:?} are left to the holder, {:?} after the cut", pair.held.remaining(), cut.elapsed());
+    proxy.heal();
+    proxy.refuse();
+    proxy.reset();
+    let (reason, _next) = pair.loses_it_to_the_next().await;
+    println!("lost and granted {:?} after the cut", cut.elapsed());
+    assert_eq!(reason, LossReason::Expired);
 }

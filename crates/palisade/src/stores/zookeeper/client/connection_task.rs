@@ -151,7 +151,8 @@ impl ConnectionTask {
         }
         let mut state = session.state();
         state.deadline.connected(opened.sent, opened.length);
-        (state.heard, state.proven) = (opened.sent, opened.sent);
+        // The server may be a leader that was deposed: only a transaction on this connection proves anything.
+        (state.heard, state.proven) = (opened.sent, None);
         state.connection += 1;
         Some(opened.wire)
     }
@@ -255,7 +256,7 @@ impl ConnectionTask {
                     state.heard = now;
                     state.deadline.answered(request.sent, now, request.by_leader);
                     if request.by_leader {
-                        state.proven = state.proven.max(request.sent);
+                        state.proven = state.proven.max(Some(request.sent));
                     }
                 }
                 request.answer(match header.error {

@@ -61,8 +61,8 @@ pub(crate) struct State {
     pub(super) deadline: SessionDeadline,
     /// When the server was last heard.
     pub(super) heard: Moment,
-    /// When the last request was sent that the leader has answered.
-    pub(super) proven: Moment,
+    /// When the last transaction was sent that was answered on this connection.
+    pub(super) proven: Option<Moment>,
     pub(crate) gone: bool,
     /// Counts its connections.
     pub(super) connection: u64,
@@ -108,12 +108,31 @@ impl Session {
         listener: Option<Weak<dyn SessionListener>>,
     ) -> Result<Arc<Session>> {
         let new = Credentials { id: 0, password: vec![0; 16] };
-        let session = Self::take_up(settings, length, new, listener).await?;
+        let session = Self::connect(settings, length, new, listener).await?;
         session.ok_or_else(|| Error::unavailable("no session was granted"))
     }
 
     /// Takes up one that another client has left; `None` when it has ended.
     pub(crate) async fn take_up(
+        settings: &Arc<Settings>,
+        length: Duration,
+        credentials: Credentials,
+        listener: Option<Weak<dyn SessionListener>>,
+    ) -> Result<Option<Arc<Session>>> {
+        let Some(session) = Self::connect(settings, length, credentials, listener).await? else { return Ok(None) };
+        // One server takes it up alone. A transaction proves that a majority has it.
+        match session.ask(Request::heartbeat("/")).await {
+            Ok(_) => Ok(Some(session)),
+            Err(Failed::Ended) => Ok(None),
+            Err(failed) => {
+                // It is not ours yet, and must not end with us.
+                session.leave();
+                Err(failed.into())
+            }
+        }
+    }
+
+    async fn connect(
         settings: &Arc<Settings>,
         length: Duration,
         credentials: Credentials,
@@ -131,7 +150,7 @@ impl Session {
             let Some(host) = settings.hosts.get(place % count) else { break };
             let hello = Hello { seen: 0, length, credentials: &credentials };
             match Wire::open(settings, host, &hello).await {
-                Ok(opened) => return Ok(Self::begin(settings, opened, listener, place + 1)),
+                Ok(opened) => return Ok(Self::begin(settings, opened, credentials.id == 0, listener, place + 1)),
                 Err(error) => failure = Some(error),
             }
         }
@@ -142,6 +161,7 @@ impl Session {
     fn begin(
         settings: &Arc<Settings>,
         Opened { wire, credentials, length, sent }: Opened,
+        is_new: bool,
         listener: Option<Weak<dyn SessionListener>>,
         next_host: usize,
     ) -> Option<Arc<Session>> {
@@ -152,9 +172,9 @@ impl Session {
         let state = State {
             credentials,
             seen: 0,
-            deadline: SessionDeadline::new(sent, length),
+            deadline: if is_new { SessionDeadline::new(sent, length) } else { SessionDeadline::of_other(sent, length) },
             heard: sent,
-            proven: sent,
+            proven: is_new.then_some(sent),
             gone: false,
             connection: 1,
         };
@@ -234,7 +254,7 @@ impl Session {
     /// Whether the leader has answered so recently that asking again would bring nothing.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         let state = self.state();
-        now.since(state.proven) < state.deadline.length() / 20
+        state.proven.is_some_and(|proven| now.since(proven) < state.deadline.length() / 20)
     }
 
     /// Queues a request. All that is queued before the first is awaited goes out in one piece, and is answered in order.

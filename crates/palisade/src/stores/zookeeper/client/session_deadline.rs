@@ -6,7 +6,9 @@
 //! heard of every request that the server had passed on before. A session lasts at least two ticks, so a quarter of it, and a
 //! little for the server's own delays, is enough for that. It counts from the answer: only by then the server surely had the request.
 //!
-//! The first answer of a connection is different: for it the leader itself was asked, and it counted from then.
+//! A new session is a transaction, so its length counts from the request. A session that is taken up again is not: a leader that was
+//! deposed without its knowledge takes it up alone. That request counts only once a transaction was answered on the same connection:
+//! then the leader had a majority behind it, and no other leader had begun to count.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,6 +26,8 @@ const APART: u32 = 64;
 pub(super) struct SessionDeadline {
     length: Duration,
     counted_from: Moment,
+    /// When this connection asked to take the session up, until a transaction has proven that it counts.
+    taken_up: Option<Moment>,
     /// The requests of this connection that have been answered, from the earliest on.
     touches: VecDeque<Touch>,
 }
@@ -35,14 +39,20 @@ struct Touch {
 }
 
 impl SessionDeadline {
+    /// The deadline of a new session.
     pub(super) fn new(sent: Moment, length: Duration) -> SessionDeadline {
-        SessionDeadline { length, counted_from: sent, touches: VecDeque::new() }
+        SessionDeadline { length, counted_from: sent, taken_up: None, touches: VecDeque::new() }
     }
 
-    /// The session was taken up by another connection, which asked the leader.
+    /// The deadline of a session that another client had: nothing is proven yet.
+    pub(super) fn of_other(sent: Moment, length: Duration) -> SessionDeadline {
+        SessionDeadline { length, counted_from: Moment::default(), taken_up: Some(sent), touches: VecDeque::new() }
+    }
+
+    /// The session was taken up by another connection.
     pub(super) fn connected(&mut self, sent: Moment, length: Duration) {
         self.length = length;
-        self.counted_from = self.counted_from.max(sent);
+        self.taken_up = Some(sent);
         // The server before may never have passed on what it heard.
         self.touches.clear();
     }
@@ -50,6 +60,9 @@ impl SessionDeadline {
     /// A request that was sent then has been answered now.
     pub(super) fn answered(&mut self, sent: Moment, now: Moment, by_leader: bool) {
         if by_leader {
+            if let Some(taken_up) = self.taken_up.take() {
+                self.counted_from = self.counted_from.max(taken_up);
+            }
             let known = sent.before(self.length / PASSED_ON + self.length / DELAYED);
             while let Some(touch) = self.touches.front().copied().filter(|touch| touch.answered <= known) {
                 self.counted_from = self.counted_from.max(touch.sent);
@@ -127,9 +140,32 @@ mod tests {
         let mut deadline = deadline();
         deadline.answered(at(5_000), at(5_001), false);
         deadline.connected(at(6_000), Duration::from_secs(12));
+        deadline.answered(at(6_500), at(6_501), true);
         assert_eq!(deadline.counted_from(), at(6_000));
-        deadline.answered(at(12_000), at(12_001), true);
+        deadline.answered(at(9_000), at(9_001), true);
+        assert_eq!(deadline.counted_from(), at(6_000), "the server before may not have passed on what it heard");
+    }
+
+    #[test]
+    fn a_session_that_is_taken_up_counts_with_the_first_transaction() {
+        let mut deadline = deadline();
+        deadline.connected(at(6_000), Duration::from_secs(12));
+        deadline.answered(at(7_000), at(7_001), false);
+        assert_eq!(deadline.counted_from(), at(1_000), "a deposed leader takes a session up alone");
+        deadline.answered(at(8_000), at(8_001), true);
         assert_eq!(deadline.counted_from(), at(6_000));
+        // The proof is of this connection only.
+        deadline.connected(at(9_000), Duration::from_secs(12));
+        deadline.connected(at(10_000), Duration::from_secs(12));
+        assert_eq!(deadline.counted_from(), at(6_000));
+    }
+
+    #[test]
+    fn the_session_of_another_client_proves_nothing_by_itself() {
+        let mut deadline = SessionDeadline::of_other(at(5_000), Duration::from_secs(12));
+        assert_eq!(deadline.counted_from(), Moment::default());
+        deadline.answered(at(5_100), at(5_101), true);
+        assert_eq!(deadline.counted_from(), at(5_000));
     }
 
     #[test]
