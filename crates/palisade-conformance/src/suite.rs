@@ -70,11 +70,13 @@ checks! {
         revocation_names_the_fence, seal_is_idempotent;
     mutex: excludes, serves_in_order, waits_no_longer_than_asked, names_do_not_meet, nothing_is_left_behind,
         tells_of_a_revocation, a_release_is_not_a_loss, dead_waiters_cost_one_wait_lease, a_dead_waiter_is_given_no_lease,
-        a_lost_push_is_healed, a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line;
+        a_lost_push_is_healed, a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line,
+        a_holder_renews_and_verifies;
     modes: readers_share_and_writers_do_not, a_writer_is_not_starved, downgrade_lets_readers_in, an_owner_enters_again,
         permits_are_limited, many_permits_are_not_overtaken, several_locks_are_one, several_locks_do_not_deadlock,
         a_grant_can_be_handed_over;
-    election: leaders_take_turns, a_deposed_leader_is_told, a_leader_proclaims, observers_hear_each_leader;
+    election: leaders_take_turns, a_deposed_leader_is_told, a_leader_proclaims, observers_hear_each_leader,
+        a_deposed_leader_leads_again;
     times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once;
     loss: the_holder_is_told_first, a_store_that_stands_still_is_survived, a_lost_session_is_told, a_lease_is_kept_in_full, a_lost_lock_can_be_taken_again, extreme_durations_work;
     history: the_store_follows_the_line;

@@ -53,6 +53,41 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
+/// Work that runs as long as it leads: its term is interrupted when it is deposed, and begins anew when it leads again.
+pub async fn a_deposed_leader_leads_again(subject: &Subject) -> Verdict {
+    needs!(subject.is_as_it_is(), "elections as anything but a mutex");
+    needs!(subject.capability().revoke, "revocation");
+    let name = subject.name("again");
+    let (ours, operator) = (subject.client(), subject.client());
+    let (tell, mut terms) = tokio::sync::mpsc::unbounded_channel();
+    let lease = subject.capability().min_lease.max(Duration::from_secs(2));
+    let election = ours.election(&name).lease(lease);
+    let leading = tokio::spawn(async move {
+        let mut first = true;
+        election
+            .run("again", |leadership| {
+                let is_first = std::mem::take(&mut first);
+                let _ = tell.send(leadership.fence());
+                async move {
+                    if is_first {
+                        leadership.lost().await;
+                        std::future::pending::<()>().await;
+                    }
+                    leadership.fence()
+                }
+            })
+            .await
+    });
+    let first = tokio::time::timeout(patience(), terms.recv()).await.expect("elected").expect("a term");
+    assert_eq!(operator.revoke(&name, first).await.expect("an answer"), Revoked::Done);
+    let second = tokio::time::timeout(patience(), leading).await.expect("elected again").expect("no panic").expect("led");
+    assert_eq!(terms.recv().await, Some(second));
+    assert!(second > first, "{second} after {first}");
+    free(&operator, &name).await;
+    assert_eq!(asked(&operator, &name).await, None, "it resigned");
+    Verdict::Kept
+}
+
 /// A leader that is deposed is told, leads no more, and the next leads.
 pub async fn a_deposed_leader_is_told(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "elections as anything but a mutex");

@@ -208,6 +208,30 @@ pub async fn a_release_is_not_a_loss(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
+/// A holder extends its lease itself, and asks the store whether it still has the grant. What the store dropped is seen and told.
+pub async fn a_holder_renews_and_verifies(subject: &Subject) -> Verdict {
+    let name = subject.name("verified");
+    let (holder, operator) = (subject.client(), subject.client());
+    let lease = subject.capability().min_lease.max(Duration::from_secs(2));
+    let guard = holder.mutex(&name).lease(lease).auto_renew(false).acquire().await.expect("acquired");
+    assert!(guard.verify().await.expect("an answer"));
+    // So long that the next renewal is worth a request on stores that share sessions.
+    let worn = guard.lease() / 2;
+    eventually("half of the lease is over", async || guard.remaining() < worn).await;
+    assert!(guard.verify().await.expect("an answer"));
+    assert!(guard.remaining() < worn, "a look has renewed the lease");
+    let left = guard.renew().await.expect("renewed");
+    assert!(left > worn && guard.remaining() > worn, "{left:?} after a renewal");
+    needs!(subject.capability().revoke, "revocation");
+    assert_eq!(operator.revoke(&name, guard.fence()).await.expect("an answer"), Revoked::Done);
+    assert!(!guard.verify().await.expect("an answer"), "the store has dropped it");
+    assert!(!guard.is_held());
+    assert!(matches!(guard.renew().await.expect_err("gone").kind(), ErrorKind::Lost(_)));
+    assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
+    free(&operator, &name).await;
+    Verdict::Kept
+}
+
 /// Dead waiters together cost the next live one at most one wait lease (user-asks F1).
 pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == Order::Fifo, "a line");

@@ -31,6 +31,7 @@ use self::inside::{ToTheEnd, inside};
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
 use crate::lease::registry::Registry;
+use crate::lease::tracked::TrackedClaim;
 use crate::lease::{Clock, Drift, Moment};
 use crate::store::{Capability, ClaimId, ClientHandle, Listener, Push, Store};
 
@@ -119,6 +120,20 @@ impl Core {
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         inside(self.handle()?, ToTheEnd::new(self, call)).await
+    }
+
+    /// Renews one claim at its holder's request. The keeper's own renewals go on beside it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, the renewal may have been done.
+    pub(crate) async fn renew_now(self: &Arc<Self>, tracked: &Arc<TrackedClaim>) -> Result<()> {
+        let (store, claim, sent) = (Arc::clone(&self.store), tracked.to_ref(), self.now());
+        let unanswered = || Err(Error::protocol("the store does not say where the grant stands"));
+        let renewing = async move { store.renew(std::slice::from_ref(&claim)).await.pop().unwrap_or_else(unanswered) };
+        tracked.confirm(sent, self.call(renewing).await?, self.now());
+        self.registry.settle(tracked);
+        Ok(())
     }
 
     /// Sleeps on the client's clock, by a timer of the client's runtime: whoever sleeps may have none.

@@ -19,7 +19,7 @@ use crate::engine::release::PendingRelease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::tracked::TrackedClaim;
 use crate::lease::{LossReason, Status};
-use crate::store::{Capability, Change, ClaimRef, Detach, Ending, Gone, Kind, LeaseUnit, Mode, Released, Standing, Store};
+use crate::store::{Capability, Change, ClaimRef, Detach, Ending, Gone, Kind, LeaseUnit, Mode, Query, Released, Standing, Store};
 
 pub use detached::DetachedGrant;
 pub use mode::{AnyMode, Exclusive, GuardMode, Permits, Shared};
@@ -116,6 +116,59 @@ impl<M: GuardMode> Guard<M> {
     /// The unique value of this claim, as it stands in the store, except in etcd, where keys are used again. A secret: who knows it can release the lock.
     pub fn value(&self) -> String {
         self.held.tracked.claim.id.reveal()
+    }
+
+    /// Renews the lease now, and says how long the lock is certainly held. The client does so by itself, unless
+    /// [`auto_renew`](crate::Mutex::auto_renew) is off: then this is how the lease is extended.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) when the store has another holder or none; [`Unavailable`](ErrorKind::Unavailable) when it cannot be
+    /// asked: then the lock is held until the deadline that it had.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point; the renewal may have been done all the same.
+    pub async fn renew(&self) -> Result<Duration> {
+        let HeldClaim { core, tracked, .. } = &*self.held;
+        if let Status::Lost(reason) = self.status() {
+            return Err(Error::lost(reason));
+        }
+        core.renew_now(tracked).await?;
+        match self.status() {
+            Status::Lost(reason) => Err(Error::lost(reason)),
+            Status::Held | Status::AtRisk => Ok(self.remaining()),
+        }
+    }
+
+    /// Asks the store now whether it still has this grant, without renewing it. A grant that is gone is [lost](Guard::lost) from then on.
+    ///
+    /// [`is_held`](Guard::is_held) asks nobody, and is right as long as the store keeps what it confirmed. This one sees also what the store
+    /// has dropped by itself. The answer may be out of date when it arrives: a write that needs certainty goes by the
+    /// [fence](Guard::fence).
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](ErrorKind::Unavailable) when the store cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point.
+    pub async fn verify(&self) -> Result<bool> {
+        let HeldClaim { core, tracked, .. } = &*self.held;
+        if !self.is_held() {
+            return Ok(false);
+        }
+        let (store, query) = (Arc::clone(&core.store), Query::Show(tracked.claim.name.clone()));
+        let page = core.call(async move { store.inspect(&query).await }).await?;
+        let mut holders = page.lines.into_iter().flat_map(|line| line.holders).peekable();
+        let is_taken = holders.peek().is_some();
+        if holders.any(|holder| holder.fence == tracked.fence()) {
+            return Ok(self.is_held());
+        }
+        tracked.ended(if is_taken { Gone::Taken } else { Gone::Expired });
+        core.registry.settle(tracked);
+        Ok(false)
     }
 
     /// Gives the lock back, and says whether it was held until now.
@@ -231,7 +284,26 @@ impl<M: GuardMode> Guard<M> {
     }
 
     /// Runs a body while the lock is held, then gives the lock back. The body is dropped at the stop margin before a loss.
-    pub(crate) async fn run<T, F, Fut>(self, body: F) -> Result<T>
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> palisade::Result<()> {
+    /// let locks = palisade::connect("memory:").await?;
+    /// let guard = locks.mutex("report").acquire().await?;
+    /// let written = guard.run(async |guard| format!("report {}", guard.fence())).await?;
+    /// # assert_eq!(written, "report 1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) when the body was stopped; what [`release`](Guard::release) answers otherwise.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the body is dropped and the lock given back.
+    pub async fn run<T, F, Fut>(self, body: F) -> Result<T>
     where
         F: FnOnce(Arc<Guard<M>>) -> Fut,
         Fut: Future<Output = T>,

@@ -12,7 +12,7 @@ use crate::engine::acquire::WaitLimit;
 use crate::engine::inside::broken_off;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::guard::Guard;
+use crate::guard::{Guard, until_stopped};
 use crate::lease::{LossReason, Status};
 use crate::name::Name;
 use crate::store::{Change, Leader, Mode, Observation, Query, Released, Standing, Store};
@@ -106,6 +106,44 @@ impl Election {
     pub async fn campaign_within(&self, value: impl AsRef<str>, wait: WaitLimit) -> Result<Option<Leadership>> {
         let held = self.with(value.as_ref()).acquire_within(Mode::Exclusive, wait).await?;
         Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
+    }
+
+    /// Leads, and runs the body while it does; then resigns. A body that a loss interrupts is dropped at the stop margin before it, and
+    /// begins anew when this candidate leads again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> palisade::Result<()> {
+    /// let election = palisade::connect("memory:").await?.election("scheduler");
+    /// let terms = election.run("http://node-1:8080", async |leadership| leadership.fence().get()).await?;
+    /// # assert_eq!(terms, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What [`campaign`](Election::campaign) and [`resign`](Leadership::resign) answer; never that the lead was lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the body is dropped, and the lead or the candidacy given back.
+    pub async fn run<T, F, Fut>(&self, value: impl AsRef<str>, mut body: F) -> Result<T>
+    where
+        F: FnMut(Arc<Leadership>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        loop {
+            let leadership = Arc::new(self.campaign(value.as_ref()).await?);
+            let (stop, ends) = (leadership.on_lost(), leadership.guard.ends());
+            let done = until_stopped(&stop, body(Arc::clone(&leadership))).await;
+            // The client's thread gives the lead back also if the store cannot be reached now.
+            let resigned = ends.now();
+            if let Some(done) = done {
+                return resigned.outcome().await.map(|_| done);
+            }
+            tracing::info!(name = &*self.options.name, status = ?leadership.guard.status(), "the lead is over; campaigns again");
+        }
     }
 
     fn with(&self, value: &str) -> Options {
