@@ -45,7 +45,7 @@ use std::str::FromStr;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 pub use self::host::Host;
-pub use self::query::Common;
+pub use self::query::{Common, Names};
 use self::query::Words;
 pub use self::secret::Secret;
 use crate::error::{Error, Result};

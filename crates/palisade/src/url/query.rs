@@ -17,8 +17,8 @@ pub struct Common {
     pub format: Option<String>,
     /// `prefix=`: what stands before every name. On etcd and ZooKeeper the path serves for it.
     pub prefix: Option<String>,
-    /// `names=exact`: names are written as they are, not [mapped](crate::Name::mapped).
-    pub exact_names: bool,
+    /// `names=`: whether names are written as they are; `None` for what the format does by default.
+    pub names: Option<Names>,
     /// `drift=`: by how much our clock and the store's may differ in speed, as a part of one. Default 0.01.
     pub drift: f64,
     /// `connect_timeout=`: how long one attempt to connect may take. Default 2 s.
@@ -33,12 +33,21 @@ pub struct Common {
     pub key: Option<PathBuf>,
 }
 
+/// How names become keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// As they are: what programs that share a lock by its key need.
+    Exact,
+    /// [Mapped](crate::Name::mapped) to letters that every system takes.
+    Escaped,
+}
+
 impl Default for Common {
     fn default() -> Common {
         Common {
             format: None,
             prefix: None,
-            exact_names: false,
+            names: None,
             drift: 0.01,
             connect_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(5),
@@ -55,7 +64,7 @@ impl fmt::Debug for Common {
         f.debug_struct("Common")
             .field("format", &self.format)
             .field("prefix", &self.prefix)
-            .field("exact_names", &self.exact_names)
+            .field("names", &self.names)
             .field("drift", &self.drift)
             .field("connect_timeout", &self.connect_timeout)
             .field("request_timeout", &self.request_timeout)
@@ -70,12 +79,17 @@ impl fmt::Debug for Common {
 const COMMON: [&str; 9] = ["format", "prefix", "names", "drift", "connect_timeout", "request_timeout", "ca", "cert", "key"];
 
 impl Common {
+    /// Whether names are written as they are, in a format that does otherwise by default.
+    pub(crate) fn exact_names(&self) -> bool {
+        self.names == Some(Names::Exact)
+    }
+
     pub(super) fn take_from(words: &mut Words) -> Result<Common> {
         let default = Common::default();
         Ok(Common {
             format: words.take("format"),
             prefix: words.take("prefix"),
-            exact_names: words.take("names").map(|value| exact_names(&value)).transpose()?.unwrap_or(default.exact_names),
+            names: words.take("names").map(|value| names(&value)).transpose()?,
             drift: words.take("drift").map(|value| drift(&value)).transpose()?.unwrap_or(default.drift),
             connect_timeout: time_limit(words, "connect_timeout")?.unwrap_or(default.connect_timeout),
             request_timeout: time_limit(words, "request_timeout")?.unwrap_or(default.request_timeout),
@@ -86,10 +100,11 @@ impl Common {
     }
 }
 
-fn exact_names(value: &str) -> Result<bool> {
+fn names(value: &str) -> Result<Names> {
     match value {
-        "exact" => Ok(true),
-        _ => Err(bad("names= takes only the value exact")),
+        "exact" => Ok(Names::Exact),
+        "escaped" => Ok(Names::Escaped),
+        _ => Err(bad("names= is exact or escaped")),
     }
 }
 

@@ -142,7 +142,7 @@ fn common_words() {
     let expected = Common {
         format: Some("plain".into()),
         prefix: Some("a/b".into()),
-        exact_names: true,
+        names: Some(Names::Exact),
         drift: 0.015,
         connect_timeout: Duration::from_millis(500),
         request_timeout: Duration::from_secs(3),
@@ -170,7 +170,7 @@ fn drift_is_a_part_or_a_percentage() {
 
 #[test]
 fn bad_common_values() {
-    refused("redis://h?names=mapped", "names= takes only");
+    refused("redis://h?names=mapped", "names= is exact or escaped");
     for word in ["connect_timeout", "request_timeout"] {
         refused(&format!("redis://h?{word}=0"), &format!("{word}= must be longer than zero"));
         refused(&format!("redis://h?{word}=0.0ms"), &format!("{word}= must be longer than zero"));

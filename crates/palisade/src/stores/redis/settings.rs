@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::client::ClientSettings;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::url::StoreUrl;
+use crate::url::{Names, StoreUrl};
 
 /// How locks are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,12 @@ impl Settings {
         if prefix.contains(['{', '}']) {
             return Err(Error::bad_url("bad store URL: prefix= may not have braces: they would put every lock into one slot"));
         }
-        Ok((Settings { format, prefix, exact_names: common.exact_names, db: client.db() }, client))
+        let exact_names = match format {
+            Format::Palisade => common.exact_names(),
+            // It exists only to share locks: the peer's key is the name.
+            Format::Simple => common.names != Some(Names::Escaped),
+        };
+        Ok((Settings { format, prefix, exact_names, db: client.db() }, client))
     }
 
     /// The key of a name.

@@ -39,7 +39,7 @@ impl Settings {
             Some("plain") => Format::Plain,
             Some(_) => return Err(Error::bad_url("bad store URL: format= of zk: is curator, kazoo or plain")),
         };
-        Ok(Settings { client, format, chroot: chroot(url.below_hosts())?, exact_names: common.exact_names })
+        Ok(Settings { client, format, chroot: chroot(url.below_hosts())?, exact_names: common.exact_names() })
     }
 
     /// A name as it stands in a path.

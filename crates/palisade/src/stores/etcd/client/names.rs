@@ -21,7 +21,7 @@ impl Names {
         }
         let path = url.below_hosts().trim_end_matches('/');
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        Ok(Names { prefix, exact: url.common().exact_names })
+        Ok(Names { prefix, exact: url.common().exact_names() })
     }
 
     fn mapped(&self, name: &str) -> String {
