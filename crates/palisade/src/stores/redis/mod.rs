@@ -18,7 +18,7 @@
 //!
 //! | verb | requests at most | commands inside |
 //! |---|---|---|
-//! | acquire, free | 1 | 3 |
+//! | acquire, free | 1 | 3; 5 if its key is gone |
 //! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3, behind other waiters 4 |
 //! | time-out | 2: who holds the name, and to leave the line | 2 and 7 |
 //! | release | 1 | 3 |

@@ -114,8 +114,9 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     let digits = format!("1x1794869022{}{}m3:abc5:owner", id(1).reveal(), "1700000000000000".repeat(4));
-    let contents: [(&[&str], &str); 11] = [
+    let contents: [(&[&str], &str); 12] = [
         (&["SET", KEY, "theirs"], "no lock of ours"),
+        (&["HSET", KEY, "field", "theirs"], "no lock of ours"),
         (&["RPUSH", KEY, "theirs"], "no lock of ours"),
         (&["HSET", KEY, "s", "2x1794869022"], "newer version"),
         (&["HSET", KEY, "s", ""], "cannot be read"),
@@ -132,8 +133,13 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
     for (content, expected) in contents {
         let _: i64 = client.ask(&["DEL", KEY]);
         let _: Value = client.ask(content);
+        let before: Value = client.ask(&["DUMP", KEY]);
         let known = known(&claim, None);
+        let [claims, releases] = [super::claim(KEY, &claim, INBOX), release(KEY, &known, Ending::Release)];
+        let [claimed, ended] = <[Value; 2]>::try_from(client.run_batched(&[&claims, &releases])).unwrap();
         let errors = [
+            claim_answer(&claimed, &claim).err(),
+            released(&ended).err(),
             claim_answer(&client.run(&super::claim(KEY, &claim, INBOX)), &claim).err(),
             standing(&client.run(&renew(KEY, &known, INBOX)), &claim).err(),
             standing(&client.run(&downgrade(KEY, &known)), &claim).err(),
@@ -147,5 +153,8 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
             assert_eq!(*error.kind(), Kinds::Protocol, "{content:?}: {error:?}");
             assert!(error.to_string().contains(expected), "{content:?}: {error}");
         }
+        let after: Value = client.ask(&["DUMP", KEY]);
+        let lives: i64 = client.ask(&["TTL", KEY]);
+        assert_eq!((after, lives), (before, -1), "{content:?} is left as it was");
     }
 }
