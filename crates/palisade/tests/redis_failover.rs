@@ -1,14 +1,16 @@
-//! A primary with a replica under sentinels, which is killed or stands still while locks are held and waited for.
+//! A failover while locks are held and waited for: of a primary under sentinels that is killed or stands still, and of one behind
+//! an address that leads to the new primary afterwards.
 
 #![cfg(feature = "redis")]
 
 mod common;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::redis::{Confirmed, LONG, connect, gets_in, give_back, in_line, key, rise, some_gets_in, soon, wait_for};
-use palisade::{Client, Mutex};
+use palisade::{Client, Guard, Mutex};
 use palisade_conformance::eventually;
+use palisade_testkit::proxy::{Protocol, Proxy};
 use palisade_testkit::redis::{Redis, Sentinel};
 
 fn long(client: &Client, name: &str) -> Mutex {
@@ -117,4 +119,65 @@ async fn a_primary_that_stands_still_is_left_by_whoever_waits_for_its_answer() {
     println!("granted {:?} after the switch", switched.elapsed());
     assert_eq!(new.call(&["EXISTS", &key("during")]).int(), Some(1));
     assert!(guard.is_held());
+}
+
+/// A virtual address, a DNS name or a proxy leads to the new primary. The old one is its replica now, keeps the connections that it
+/// has, and refuses all writes.
+async fn a_failover_behind_one_address_costs_no_grant(words: &str) {
+    let (old, new) = (Redis::start(), Redis::start());
+    follow(&new, &old).await;
+    let address = old.address();
+    let starts = std::thread::spawn(move || Proxy::speaking(Protocol::Redis, address));
+    let proxy = starts.join().expect("a proxy");
+    let url = format!("redis://{}{words}", proxy.address());
+    let (holder, waiter, outside) = (connect(&url), connect(&url), connect(new.url()));
+    // The renewals have their own connection from the first renewal on.
+    let held = holder.mutex("vip").lease(Duration::from_secs(6)).store_wait(LONG).acquire().await.expect("a grant");
+    let waiting = wait_for(&long(&waiter, "vip"));
+    renewed(&held).await;
+    eventually("the replica has the line", async || new.call(&["HLEN", &key("vip")]).int() == Some(3)).await;
+    new.call(&["REPLICAOF", "NO", "ONE"]);
+    proxy.point_at(new.address());
+    follow(&old, &new).await;
+    let switched = Instant::now();
+    let confirmed = Confirmed::of(&held);
+    tokio::select! {
+        reason = held.lost() => panic!("{words:?}: lost {:?} after the switch: {reason:?}", switched.elapsed()),
+        () = confirmed.again(&held) => println!("{words:?}: renewed {:?} after the switch", switched.elapsed()),
+    }
+    // A claim that finds itself on the old primary is sent again: no caller sees the failover.
+    let idle = soon("an answer", holder.mutex("idle").try_acquire()).await.expect("an answer").expect("free");
+    let line = outside.show("vip").await.expect("an answer").expect("held");
+    assert_eq!(line.holders[0].fence, held.fence(), "renewed on the new primary");
+    let fence = held.fence();
+    give_back(held).await;
+    rise(&[fence, gets_in(waiting).await.fence()]);
+    give_back(idle).await;
+}
+
+/// Makes one server the replica of another, and waits until it is up to date.
+async fn follow(replica: &Redis, primary: &Redis) {
+    let (ip, port) = (primary.address().ip().to_string(), primary.address().port().to_string());
+    replica.call(&["REPLICAOF", &ip, &port]);
+    eventually("the replica is there", async || replica.call(&["INFO", "replication"]).text().contains("master_link_status:up"))
+        .await;
+}
+
+/// The store confirms the lease again, before it is lost.
+async fn renewed(held: &Guard) {
+    let confirmed = Confirmed::of(held);
+    tokio::select! {
+        reason = held.lost() => panic!("lost: {reason:?}"),
+        () = confirmed.again(held) => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_locks_follow_an_address_to_the_new_primary() {
+    a_failover_behind_one_address_costs_no_grant("").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_locks_that_replicas_confirm_follow_an_address_too() {
+    a_failover_behind_one_address_costs_no_grant("?replicas=1").await;
 }

@@ -16,6 +16,7 @@
 //! proxy.freeze(); //                    the open connections are dead, and nobody is told; new ones work
 //! proxy.reset(); //                     all connections, now
 //! proxy.refuse(); //                    new connections
+//! proxy.point_at(redis.address()); //   new connections lead to this server
 //! proxy.lose_reply(); //                the next request is applied, its answer lost, the connection reset
 //! proxy.lose_pushes(); //               answers come, messages to subscribers do not
 //! proxy.heal();
@@ -138,6 +139,11 @@ impl Proxy {
     /// forgotten them. New ones are as ever.
     pub fn freeze(&self) {
         self.change(|plan| plan.freezes += 1);
+    }
+
+    /// Leads new connections to another server, as a name or a virtual address does after a failover. Open ones stay.
+    pub fn point_at(&self, target: SocketAddr) {
+        *self.shared.target() = target;
     }
 
     /// Refuses new connections. Open ones stay.

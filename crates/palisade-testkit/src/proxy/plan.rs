@@ -62,7 +62,7 @@ impl Plan {
 /// What the proxy's thread and its owner share.
 pub(super) struct Shared {
     pub(super) protocol: Protocol,
-    pub(super) target: SocketAddr,
+    target: Mutex<SocketAddr>,
     pub(super) plan: watch::Sender<Plan>,
     pub(super) listening: AtomicBool,
     /// The epoch to which all connections were told apart.
@@ -80,7 +80,7 @@ impl Shared {
         let seed = given.unwrap_or_else(|| fastrand::u64(..));
         Self {
             protocol,
-            target,
+            target: Mutex::new(target),
             plan: watch::Sender::new(Plan::default()),
             listening: AtomicBool::new(false),
             settled: AtomicU64::new(0),
@@ -115,6 +115,11 @@ impl Shared {
         is_it
     }
 
+    /// Where new connections lead.
+    pub(super) fn target(&self) -> MutexGuard<'_, SocketAddr> {
+        lock(&self.target)
+    }
+
     /// The epochs of all open connections.
     pub(super) fn open(&self) -> MutexGuard<'_, Vec<u64>> {
         lock(&self.open)
@@ -123,7 +128,7 @@ impl Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("protocol", &self.protocol).field("target", &self.target).finish_non_exhaustive()
+        f.debug_struct("Shared").field("protocol", &self.protocol).field("target", &*self.target()).finish_non_exhaustive()
     }
 }
 

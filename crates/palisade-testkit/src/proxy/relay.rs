@@ -102,8 +102,9 @@ impl Opened {
     }
 
     async fn carry(self, mut client: TcpStream) {
+        let target = *self.shared.target();
         let connected = select! {
-            connected = TcpStream::connect(self.shared.target) => connected.ok(),
+            connected = TcpStream::connect(target) => connected.ok(),
             () = self.reset() => None,
         };
         let Some(mut server) = connected else {

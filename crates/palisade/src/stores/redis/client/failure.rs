@@ -19,8 +19,10 @@ pub(super) enum Remedy {
     AskAgain,
     /// The connection is gone.
     Reconnect(Error),
-    /// This is not the server to write to any more.
+    /// The cluster has to be asked anew which server to write to.
     FindPrimary(Error),
+    /// The server is a replica: nothing can be written to it any more, on no connection.
+    Leave(Error),
     /// Nothing here helps.
     Tell(Error),
 }
@@ -36,9 +38,9 @@ pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
             }
         }
         Kind::Server(ServerErrorKind::TryAgain) => Remedy::AskAgain,
-        Kind::Server(ServerErrorKind::ReadOnly) => Remedy::FindPrimary(unavailable("is a replica and takes no writes")),
+        Kind::Server(ServerErrorKind::ReadOnly) => Remedy::Leave(unavailable("is a replica and takes no writes")),
         Kind::Server(ServerErrorKind::ClusterDown) => Remedy::FindPrimary(unavailable("says that its cluster is down")),
-        Kind::Server(ServerErrorKind::MasterDown) => Remedy::FindPrimary(unavailable("has lost its primary")),
+        Kind::Server(ServerErrorKind::MasterDown) => Remedy::Leave(unavailable("has lost its primary")),
         Kind::Server(ServerErrorKind::BusyLoading) => Remedy::Tell(unavailable("is still loading its data")),
         Kind::Server(ServerErrorKind::NoPerm) => Remedy::Tell(denied(asked, error)),
         Kind::Server(ServerErrorKind::CrossSlot) => {
@@ -59,7 +61,7 @@ pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
 /// The error to report when nothing more can be done about it.
 pub(crate) fn final_error(error: &RedisError, asked: &Address) -> Error {
     match remedy(error, asked) {
-        Remedy::Reconnect(error) | Remedy::FindPrimary(error) | Remedy::Tell(error) => error,
+        Remedy::Reconnect(error) | Remedy::FindPrimary(error) | Remedy::Leave(error) | Remedy::Tell(error) => error,
         Remedy::SendWhole | Remedy::AskAgain | Remedy::Redirect { .. } => {
             Error::unavailable(format!("{asked}: too many redirections"))
         }
@@ -74,7 +76,7 @@ fn by_code(error: &RedisError, asked: &Address) -> Remedy {
         Some("BUSY") => Remedy::Tell(unavailable("is busy with an endless script; end it with SCRIPT KILL")),
         Some("OOM") => Remedy::Tell(unavailable("is out of memory and takes no writes")),
         Some("MISCONF") => Remedy::Tell(unavailable("cannot save its data and takes no writes; see its log")),
-        Some("UNBLOCKED") => Remedy::FindPrimary(unavailable("has just become a replica")),
+        Some("UNBLOCKED") => Remedy::Leave(unavailable("has just become a replica")),
         Some("WRONGTYPE") => Remedy::Tell(Error::protocol(OTHER_DATA)),
         Some(code) => Remedy::Tell(refusal(code, error, asked)),
         None if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() => {

@@ -30,6 +30,16 @@ impl Client {
         self.reconnect();
     }
 
+    /// Closes every connection to a server that nothing can be written to any more, and reconnects: its address may lead to another
+    /// server by now. One server may say so many times at once; the connections that were opened since are kept.
+    pub(super) fn leave(self: &Arc<Self>, server: &Server) {
+        if server.is_closed() {
+            return;
+        }
+        self.servers.all_open().iter().filter(|open| open.address == server.address).for_each(|open| open.close());
+        self.give_up(server);
+    }
+
     /// Contact is lost: tells the handler, and reconnects.
     pub(super) fn reconnect(self: &Arc<Self>) {
         self.topology.forget();
@@ -59,7 +69,7 @@ impl Client {
     fn leave_all_but(self: &Arc<Self>, primary: &Address) {
         for server in self.servers.all_open() {
             if server.address != *primary {
-                self.give_up(&server);
+                self.leave(&server);
             }
         }
     }

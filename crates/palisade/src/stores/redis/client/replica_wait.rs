@@ -4,12 +4,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::sync::oneshot;
 
-use super::failure::final_error;
+use super::connection::unanswered;
 use super::server::Server;
-use crate::error::{Error, Result};
 
 /// Of one connection.
 #[derive(Default)]
@@ -26,7 +25,7 @@ struct State {
 struct Waiter {
     replicas: usize,
     patience: Duration,
-    reply: oneshot::Sender<Result<usize>>,
+    reply: oneshot::Sender<RedisResult<usize>>,
 }
 
 impl ReplicaWait {
@@ -36,7 +35,7 @@ impl ReplicaWait {
 
     /// How many replicas have everything that was written before this call. Never waits for more than `replicas`, nor for longer
     /// than `patience` and the `WAIT` in flight.
-    pub(super) async fn join(&self, server: &Arc<Server>, replicas: usize, patience: Duration) -> Result<usize> {
+    pub(super) async fn join(&self, server: &Arc<Server>, replicas: usize, patience: Duration) -> RedisResult<usize> {
         let (reply, answer) = oneshot::channel();
         let begin = {
             let mut state = self.lock();
@@ -47,7 +46,7 @@ impl ReplicaWait {
             // A task of its own: a caller that leaves, or is not polled, must not hold up the others.
             tokio::spawn(run(Arc::clone(server)));
         }
-        answer.await.unwrap_or_else(|_| Err(Error::unavailable("the client has ended")))
+        answer.await.unwrap_or_else(|_| Err(unanswered()))
     }
 }
 
@@ -67,12 +66,16 @@ async fn run(server: Arc<Server>) {
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
         let count = match server.ask(wait).await {
-            Ok(Value::Int(count)) => usize::try_from(count).map_err(|_| Error::protocol("WAIT counts below zero")),
-            Ok(_) => Err(Error::protocol("WAIT does not answer a number")),
-            Err(error) => Err(final_error(&error, &server.address)),
+            Ok(Value::Int(count)) => usize::try_from(count).map_err(|_| strange("WAIT counts below zero")),
+            Ok(_) => Err(strange("WAIT does not answer a number")),
+            Err(error) => Err(error),
         };
         for waiter in waiters {
             let _ = waiter.reply.send(count.clone());
         }
     }
+}
+
+fn strange(what: &'static str) -> RedisError {
+    (ErrorKind::UnexpectedReturnType, what).into()
 }

@@ -69,6 +69,7 @@ impl Client {
             client: self,
             begun: Instant::now(),
             may_reconnect: true,
+            may_leave: true,
             sent: failed.is_some(),
             sent_again: false,
             redirect: None,
@@ -109,55 +110,80 @@ impl Client {
     ) -> Vec<Result<Value>> {
         let unanswered = || Err(Error::protocol("the server answered fewer requests than it was sent"));
         let mut replies: Vec<Result<Value>> = calls.iter().map(|_| unanswered()).collect();
-        let mut by_server: HashMap<Address, Share> = HashMap::new();
-        for (place, (call, limit)) in calls.into_iter().enumerate() {
-            match self.topology.find(self, call.key()).await {
-                Ok(address) => {
-                    let share = by_server.entry(address).or_default();
-                    share.limit = share.limit.map_or(Some(limit), |shortest| Some(shortest.min(limit)));
-                    share.places.push(place);
-                    share.calls.push(call);
+        let begun = Instant::now();
+        let mut to_send: Vec<Sent> =
+            calls.into_iter().enumerate().map(|(place, (call, limit))| Sent { place, call, limit }).collect();
+        // A server that refused the calls because it is a replica was left: they are sent once more, perhaps to another one.
+        for _ in 0..2 {
+            let mut by_server: HashMap<Address, Vec<Sent>> = HashMap::new();
+            for sent in to_send.drain(..) {
+                match self.topology.find(self, sent.call.key()).await {
+                    Ok(address) => by_server.entry(address).or_default().push(sent),
+                    Err(error) => replies[sent.place] = Err(error),
                 }
-                Err(error) => replies[place] = Err(error),
             }
-        }
-        let mut pipelines = JoinSet::new();
-        for (address, Share { places, calls, limit }) in by_server {
-            let client = Arc::clone(self);
-            pipelines.spawn(async move {
-                let replies = client.pipeline(&address, &calls, purpose, pushes);
-                let late = |_| {
-                    let late = Error::unavailable(format!("{address} does not answer in time"));
-                    calls.iter().map(|_| Err(late.clone())).collect()
-                };
-                let replies = tokio::time::timeout(limit.unwrap_or_default(), replies).await.unwrap_or_else(late);
-                (places, replies)
-            });
-        }
-        while let Some(done) = pipelines.join_next().await {
-            let Ok((places, values)) = done else { continue };
-            for (place, value) in places.into_iter().zip(values) {
-                replies[place] = value;
+            let mut pipelines = JoinSet::new();
+            for (address, calls) in by_server {
+                let client = Arc::clone(self);
+                pipelines.spawn(async move {
+                    let limit = calls.iter().map(|sent| sent.limit).min().unwrap_or_default();
+                    let replies = client.pipeline(&address, &calls, purpose, pushes);
+                    let late = |_| {
+                        let late = Error::unavailable(format!("{address} does not answer in time"));
+                        calls.iter().map(|_| Replied::Known(Err(late.clone()))).collect()
+                    };
+                    let replies: Vec<Replied> = tokio::time::timeout_at(begun + limit, replies).await.unwrap_or_else(late);
+                    (calls, replies)
+                });
+            }
+            while let Some(done) = pipelines.join_next().await {
+                let Ok((calls, values)) = done else { continue };
+                for (sent, value) in calls.into_iter().zip(values) {
+                    match value {
+                        Replied::Known(value) => replies[sent.place] = value,
+                        Replied::ByReplica(error) => {
+                            replies[sent.place] = Err(error);
+                            to_send.push(sent);
+                        }
+                    }
+                }
+            }
+            if to_send.is_empty() {
+                break;
             }
         }
         replies
     }
 
-    async fn pipeline(self: &Arc<Self>, address: &Address, calls: &[Call], purpose: Purpose, pushes: bool) -> Vec<Result<Value>> {
-        let values = match self.try_pipeline(address, calls, purpose, pushes).await {
-            Ok(values) => values,
-            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+    async fn pipeline(
+        self: &Arc<Self>,
+        address: &Address,
+        calls: &[Sent],
+        purpose: Purpose,
+        pushes: bool,
+    ) -> Vec<Replied> {
+        let (server, values) = match self.try_pipeline(address, calls, purpose, pushes).await {
+            Ok(answered) => answered,
+            Err(error) => return calls.iter().map(|_| Replied::Known(Err(error.clone()))).collect(),
         };
         let mut replies = Vec::with_capacity(calls.len());
-        for (call, value) in calls.iter().zip(values) {
-            replies.push(match value {
-                Ok(value) => Ok(value),
-                Err(error) => match failure::remedy(&error, address) {
-                    Remedy::SendWhole | Remedy::Redirect { .. } | Remedy::AskAgain => {
-                        self.call(call, pushes).await.map(|called| called.value)
-                    }
-                    _ => Err(final_error(&error, address)),
-                },
+        for (Sent { call, .. }, value) in calls.iter().zip(values) {
+            let error = match value {
+                Ok(value) => {
+                    replies.push(Replied::Known(Ok(value)));
+                    continue;
+                }
+                Err(error) => error,
+            };
+            replies.push(match failure::remedy(&error, address) {
+                Remedy::SendWhole | Remedy::Redirect { .. } | Remedy::AskAgain => {
+                    Replied::Known(self.call(call, pushes).await.map(|called| called.value))
+                }
+                Remedy::Leave(error) => {
+                    self.leave(&server);
+                    Replied::ByReplica(error)
+                }
+                _ => Replied::Known(Err(final_error(&error, address))),
             });
         }
         replies
@@ -166,19 +192,20 @@ impl Client {
     async fn try_pipeline(
         self: &Arc<Self>,
         address: &Address,
-        calls: &[Call],
+        calls: &[Sent],
         purpose: Purpose,
         pushes: bool,
-    ) -> Result<Vec<RedisResult<Value>>> {
+    ) -> Result<(Arc<Server>, Vec<RedisResult<Value>>)> {
         let server = self.server(address, purpose).await.inspect_err(|_| self.topology.forget())?;
         if pushes {
             // Not waited for: the inbox may be on another server, which hangs. A push that is missed is found by the next renewal.
             self.ensure_inbox(&server);
         }
-        server.call_all(calls).await.map_err(|error| {
+        let replies = server.call_all(calls.iter().map(|sent| &sent.call)).await.map_err(|error| {
             self.give_up(&server);
             final_error(&error, address)
-        })
+        })?;
+        Ok((server, replies))
     }
 
     /// How many replicas must have a write on this server.
@@ -196,10 +223,20 @@ impl Client {
 
     /// Whether enough replicas have everything that was written on this server's connection. Where the URL does not say how many,
     /// and the last replica is gone, none is needed any more.
-    pub(crate) async fn is_replicated(&self, server: &Arc<Server>, patience: Duration) -> Result<bool> {
+    pub(crate) async fn is_replicated(self: &Arc<Self>, server: &Arc<Server>, patience: Duration) -> Result<bool> {
         let replicas = self.replicas_for(server);
-        if replicas == 0 || server.wait_for_replicas(replicas, patience).await? >= replicas {
+        if replicas == 0 {
             return Ok(true);
+        }
+        match server.wait_for_replicas(replicas, patience).await {
+            Ok(count) if count >= replicas => return Ok(true),
+            Ok(_) => {}
+            Err(error) => {
+                if let Remedy::Leave(_) = failure::remedy(&error, &server.address) {
+                    self.leave(server);
+                }
+                return Err(final_error(&error, &server.address));
+            }
         }
         if self.settings.replicas.is_none() {
             let _ = server.check_role().await;
@@ -214,12 +251,18 @@ impl Client {
     }
 }
 
-/// The calls of one server, with their places among all.
-#[derive(Default)]
-struct Share {
-    places: Vec<usize>,
-    calls: Vec<Call>,
-    limit: Option<Duration>,
+/// One of many calls, with its place among them.
+struct Sent {
+    place: usize,
+    call: Call,
+    limit: Duration,
+}
+
+/// The reply to one of many calls.
+enum Replied {
+    Known(Result<Value>),
+    /// Refused, and not done: the server is a replica.
+    ByReplica(Error),
 }
 
 /// The attempts of one call.
@@ -228,6 +271,8 @@ struct Attempts<'a> {
     begun: Instant,
     /// A connection that was open before may have died unnoticed: its failure is no proof that the server is gone.
     may_reconnect: bool,
+    /// The address of a server that has become a replica may lead to the new primary by now.
+    may_leave: bool,
     sent: bool,
     sent_again: bool,
     /// Another server has the key, for one request.
@@ -279,6 +324,12 @@ impl Attempts<'_> {
             Remedy::FindPrimary(error) => {
                 client.give_up(server);
                 return Err(error);
+            }
+            Remedy::Leave(error) => {
+                client.leave(server);
+                if !std::mem::take(&mut self.may_leave) {
+                    return Err(error);
+                }
             }
             Remedy::Tell(error) => return Err(error),
             Remedy::Redirect { .. } | Remedy::AskAgain | Remedy::SendWhole => {

@@ -57,7 +57,7 @@ impl Server {
                 Ok(())
             }
             (Some("slave"), _) => {
-                Err(Remedy::FindPrimary(Error::unavailable(format!("{} is a replica and takes no writes", self.address))))
+                Err(Remedy::Leave(Error::unavailable(format!("{} is a replica and takes no writes", self.address))))
             }
             (Some("sentinel"), _) => {
                 Err(Remedy::Tell(Error::bad_url(format!("{} is a sentinel; write redis+sentinel://{0}/master", self.address))))
@@ -72,7 +72,7 @@ impl Server {
     }
 
     /// How many of `replicas` have everything that was written on this connection before this call, waiting for them for a while.
-    pub(super) async fn wait_for_replicas(self: &Arc<Self>, replicas: usize, patience: Duration) -> Result<usize> {
+    pub(super) async fn wait_for_replicas(self: &Arc<Self>, replicas: usize, patience: Duration) -> RedisResult<usize> {
         self.replica_wait.join(self, replicas, patience).await
     }
 
@@ -105,9 +105,9 @@ impl Server {
     }
 
     /// Calls many in one pipeline; each has its own reply.
-    pub(super) async fn call_all(&self, calls: &[Call]) -> RedisResult<Vec<RedisResult<Value>>> {
-        let requests: Vec<Cow<'_, [u8]>> = calls.iter().map(|call| self.encode(call)).collect();
-        let replies = self.connection.requests(&requests.concat(), calls.len()).await?;
+    pub(super) async fn call_all(&self, calls: impl Iterator<Item = &Call>) -> RedisResult<Vec<RedisResult<Value>>> {
+        let requests: Vec<Cow<'_, [u8]>> = calls.map(|call| self.encode(call)).collect();
+        let replies = self.connection.requests(&requests.concat(), requests.len()).await?;
         Ok(replies.into_iter().map(Value::extract_error).collect())
     }
 

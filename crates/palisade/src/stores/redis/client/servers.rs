@@ -88,7 +88,7 @@ impl Client {
             let server = Server::connect(&self.settings, address.clone(), Arc::clone(&self.handler)).await?;
             match server.check_role().await {
                 Ok(()) => Ok(server),
-                Err(Remedy::FindPrimary(error)) => {
+                Err(Remedy::FindPrimary(error) | Remedy::Leave(error)) => {
                     self.topology.forget();
                     Err(error)
                 }

@@ -34,7 +34,7 @@ impl Client {
     /// Whether a server has no keys any more. It may go on answering, but it does not hear what others publish.
     async fn has_left(self: &Arc<Self>, server: &Server) -> bool {
         match server.check_role().await {
-            Err(Remedy::FindPrimary(_)) => true,
+            Err(Remedy::Leave(_)) => true,
             // A server that cannot be asked has not left.
             Ok(()) if self.settings.is_cluster() => {
                 self.topology.look(self).await.is_ok() && !self.topology.primaries().contains(&server.address)
@@ -88,6 +88,6 @@ async fn check(client: Arc<Client>, server: Arc<Server>, suspected: bool) {
         client.has_left(&server).await
     };
     if has_left {
-        client.give_up(&server);
+        client.leave(&server);
     }
 }
