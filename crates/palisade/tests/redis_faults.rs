@@ -246,6 +246,27 @@ async fn connections_that_died_without_a_word_are_found_out() {
     println!("by push after {:?}", begun.elapsed());
 }
 
+/// A firewall forgets the open connections. The default request time-out is longer than this lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_lease_survives_connections_that_died_without_a_word() {
+    let (proxy, scene) = behind_proxy("");
+    for lease in [ms(6000), ms(3000), ms(1500)] {
+        let held = scene.holder.mutex("half-open").lease(lease).acquire().await.expect("a grant");
+        for dead in [false, true, true] {
+            if dead {
+                // So that the renewals have a connection that dies.
+                proxy.freeze();
+            }
+            let confirmed = Confirmed::of(&held);
+            tokio::select! {
+                reason = held.lost() => panic!("a lease of {lease:?} is lost: {reason:?}"),
+                () = confirmed.again(&held) => {}
+            }
+        }
+        drop(held);
+    }
+}
+
 /// Everything towards the clients is swallowed for a while, then the network is new.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_swallows_everything_is_survived() {

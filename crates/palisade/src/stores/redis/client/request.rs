@@ -127,7 +127,7 @@ impl Client {
                 let client = Arc::clone(self);
                 pipelines.spawn(async move {
                     let limit = calls.iter().map(|sent| sent.limit).min().unwrap_or_default();
-                    let replies = client.pipeline(&address, &calls, purpose, pushes);
+                    let replies = client.pipeline(&address, &calls, limit, purpose, pushes);
                     let late = |_| {
                         let late = Error::unavailable(format!("{address} does not answer in time"));
                         calls.iter().map(|_| Replied::Known(Err(late.clone()))).collect()
@@ -159,10 +159,11 @@ impl Client {
         self: &Arc<Self>,
         address: &Address,
         calls: &[Sent],
+        limit: Duration,
         purpose: Purpose,
         pushes: bool,
     ) -> Vec<Replied> {
-        let (server, values) = match self.try_pipeline(address, calls, purpose, pushes).await {
+        let (server, values) = match self.try_pipeline(address, calls, limit, purpose, pushes).await {
             Ok(answered) => answered,
             Err(error) => return calls.iter().map(|_| Replied::Known(Err(error.clone()))).collect(),
         };
@@ -193,6 +194,7 @@ impl Client {
         self: &Arc<Self>,
         address: &Address,
         calls: &[Sent],
+        limit: Duration,
         purpose: Purpose,
         pushes: bool,
     ) -> Result<(Arc<Server>, Vec<RedisResult<Value>>)> {
@@ -200,6 +202,9 @@ impl Client {
         if pushes {
             // Not waited for: the inbox may be on another server, which hangs. A push that is missed is found by the next renewal.
             self.ensure_inbox(&server);
+        }
+        if purpose == Purpose::Renewals {
+            self.expect_answer(&server, 2 * limit);
         }
         let replies = server.call_all(calls.iter().map(|sent| &sent.call)).await.map_err(|error| {
             self.give_up(&server);

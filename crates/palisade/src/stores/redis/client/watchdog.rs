@@ -18,6 +18,26 @@ const CHECK_ROLE: Duration = Duration::from_secs(10);
 const CHECK_ROLE_SOON: Duration = Duration::from_secs(1);
 
 impl Client {
+    /// Gives a connection up that answers nothing for so long after a renewal was sent. The watchdog has more patience: it knows of
+    /// no lease.
+    pub(super) fn expect_answer(self: &Arc<Self>, server: &Arc<Server>, patience: Duration) {
+        if patience >= self.settings.request_timeout {
+            return;
+        }
+        let (client, server, (answered, _)) = (Arc::downgrade(self), Arc::clone(server), server.progress());
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = server.ended() => return,
+                () = tokio::time::sleep(patience) => {}
+            }
+            if server.progress() == (answered, true)
+                && let Some(client) = client.upgrade()
+            {
+                client.give_up(&server);
+            }
+        });
+    }
+
     /// Watches over a connection until it ends.
     pub(super) fn watch(self: &Arc<Self>, server: &Arc<Server>) {
         tokio::spawn(watch(Arc::downgrade(self), Arc::clone(server)));
