@@ -7,7 +7,7 @@ use redis::{RedisError, RedisResult, Value};
 use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
 
-use super::resp::{self, Message};
+use super::resp::{Message, Parser};
 use super::{Outgoing, Pending, ReadHalf, Shared};
 use crate::stores::redis::client::PushHandler;
 
@@ -20,7 +20,7 @@ const LARGE_BUFFER: usize = 256 << 10;
 pub(super) async fn read(mut socket: ReadHalf, shared: &Shared, handler: Option<&dyn PushHandler>) -> RedisError {
     let mut buffer = vec![0; BUFFER];
     let mut filled = 0;
-    let mut complete = Vec::new();
+    let (mut parser, mut complete) = (Parser::default(), Vec::new());
     loop {
         if filled == buffer.len() {
             buffer.resize(2 * filled, 0);
@@ -30,7 +30,7 @@ pub(super) async fn read(mut socket: ReadHalf, shared: &Shared, handler: Option<
             Ok(more) => filled += more,
             Err(error) => return error.into(),
         }
-        let parsed = match parse(&buffer[..filled], &mut shared.lock(), &mut complete) {
+        let parsed = match parse(&mut parser, &buffer[..filled], &mut shared.lock(), &mut complete) {
             Ok(parsed) => parsed,
             Err(error) => return error,
         };
@@ -83,9 +83,9 @@ impl Complete {
 }
 
 /// Parses all whole messages, and says how many bytes they take.
-fn parse(bytes: &[u8], outgoing: &mut Outgoing, complete: &mut Vec<Complete>) -> RedisResult<usize> {
+fn parse(parser: &mut Parser, bytes: &[u8], outgoing: &mut Outgoing, complete: &mut Vec<Complete>) -> RedisResult<usize> {
     let mut at = 0;
-    while let Some((message, length)) = resp::read(&bytes[at..])? {
+    while let Some((message, length)) = parser.read(&bytes[at..])? {
         at += length;
         let found = match message {
             Message::Reply(value) => outgoing.complete(value),

@@ -14,13 +14,104 @@ pub(super) enum Message {
     Push(Vec<Value>),
 }
 
-/// The longest text, and the longest list, that a server may send.
-const LONGEST: usize = 512 << 20;
+/// The longest line that a server may send: a number, a word or an error.
+const LONGEST_LINE: usize = 64 << 10;
+/// The longest message. No script of ours answers so much: the longest is the view of a line with a hundred thousand waiters.
+const LONGEST: usize = 64 << 20;
+/// The most values in one message: each takes more memory than it takes bytes on the wire.
+const MOST_VALUES: usize = 1 << 20;
 /// How deep lists may stand in lists.
 const DEEPEST: usize = 16;
 
+/// Reads the messages of one connection, one after the other.
+#[derive(Default)]
+pub(super) struct Parser {
+    /// Where the end of a message is searched that has come in part.
+    search: Option<Search>,
+}
+
+impl Parser {
+    /// The first message in these bytes, and how many of them it takes. `None`: not all of it has come yet; then the next call must
+    /// have the same bytes, and more.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> RedisResult<Option<(Message, usize)>> {
+        // A message that has come whole is read at once. Of any other, each byte is looked at once until all of them are there.
+        if self.search.is_none()
+            && let Some(read) = read(bytes)?
+        {
+            return Ok(Some(read));
+        }
+        if bytes.is_empty() || !self.search.get_or_insert_default().has_found_end(bytes)? {
+            return Ok(None);
+        }
+        self.search = None;
+        read(bytes)
+    }
+}
+
+/// Searches the end of a message without making its values.
+struct Search {
+    /// The bytes before this belong to values that are complete.
+    at: usize,
+    /// The bytes before this are not the end of the line that begins at `at`.
+    searched: usize,
+    /// How many values are to come.
+    left: usize,
+    /// How many values the message has so far.
+    values: usize,
+}
+
+impl Default for Search {
+    fn default() -> Search {
+        Search { at: 0, searched: 0, left: 1, values: 1 }
+    }
+}
+
+impl Search {
+    fn has_found_end(&mut self, bytes: &[u8]) -> RedisResult<bool> {
+        match self.search(bytes) {
+            Ok(()) => Ok(true),
+            Err(Stop::More) => Ok(false),
+            Err(stop) => Err(stop.into_error()),
+        }
+    }
+
+    fn search(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        while self.left > 0 {
+            let mut reader = Reader { bytes, at: self.at };
+            let line = match reader.line_from(self.searched.max(self.at)) {
+                Ok(line) => line,
+                Err(stop) => {
+                    // The last byte may be the first half of the line's end.
+                    self.searched = bytes.len().saturating_sub(1);
+                    return Err(stop);
+                }
+            };
+            let (kind, rest) = line.split_first().ok_or(Stop::Garbled)?;
+            let more = match kind {
+                b'$' | b'*' if rest == b"-1" => 0,
+                b'$' => {
+                    let length = size(rest)?;
+                    // The line is read again when the text has come: it is short.
+                    reader.bulk(length)?;
+                    0
+                }
+                b'*' | b'~' | b'>' => size(rest)?,
+                b'%' => 2 * size(rest)?,
+                b'+' | b'-' | b':' | b'_' | b'#' | b',' => 0,
+                _ => return Err(Stop::Garbled),
+            };
+            self.values += more;
+            if self.values > MOST_VALUES || reader.at > LONGEST {
+                return Err(Stop::TooLong);
+            }
+            (self.at, self.left) = (reader.at, self.left - 1 + more);
+        }
+        Ok(())
+    }
+}
+
 /// The first message, and how many bytes it takes. `None`: not all of it has come yet.
-pub(super) fn read(bytes: &[u8]) -> RedisResult<Option<(Message, usize)>> {
+fn read(bytes: &[u8]) -> RedisResult<Option<(Message, usize)>> {
     let mut reader = Reader { bytes, at: 0 };
     let message = match bytes.first() {
         None => return Ok(None),
@@ -30,8 +121,7 @@ pub(super) fn read(bytes: &[u8]) -> RedisResult<Option<(Message, usize)>> {
     match message {
         Ok(message) => Ok(Some((message, reader.at))),
         Err(Stop::More) => Ok(None),
-        Err(Stop::Garbled) => Err((ErrorKind::Parse, "the server's reply cannot be read").into()),
-        Err(Stop::Unread(error)) => Err(error),
+        Err(stop) => Err(stop.into_error()),
     }
 }
 
@@ -40,7 +130,18 @@ enum Stop {
     /// Not all has come yet.
     More,
     Garbled,
+    TooLong,
     Unread(RedisError),
+}
+
+impl Stop {
+    fn into_error(self) -> RedisError {
+        match self {
+            Stop::More | Stop::Garbled => (ErrorKind::Parse, "the server's reply cannot be read").into(),
+            Stop::TooLong => (ErrorKind::Parse, "the server's reply is longer than any to a request of ours").into(),
+            Stop::Unread(error) => error,
+        }
+    }
 }
 
 struct Reader<'a> {
@@ -74,15 +175,24 @@ impl<'a> Reader<'a> {
 
     /// A line, without its end.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
-        let rest = &self.bytes[self.at..];
-        let length = rest.iter().position(|byte| *byte == b'\r').ok_or(Stop::More)?;
-        match rest.get(length + 1) {
+        self.line_from(self.at)
+    }
+
+    /// The same where the bytes before `searched` are not its end.
+    fn line_from(&mut self, searched: usize) -> Result<&'a [u8], Stop> {
+        let (begin, to_search) = (self.at, &self.bytes[searched..]);
+        let found = to_search.iter().position(|byte| *byte == b'\r').map(|at| searched + at);
+        if found.unwrap_or(self.bytes.len()) - begin > LONGEST_LINE {
+            return Err(Stop::TooLong);
+        }
+        let end = found.ok_or(Stop::More)?;
+        match self.bytes.get(end + 1) {
             Some(b'\n') => {}
             Some(_) => return Err(Stop::Garbled),
             None => return Err(Stop::More),
         }
-        self.at += length + 2;
-        Ok(&rest[..length])
+        self.at = end + 2;
+        Ok(&self.bytes[begin..end])
     }
 
     fn bulk(&mut self, length: usize) -> Result<&'a [u8], Stop> {
@@ -117,7 +227,8 @@ fn number(digits: &[u8]) -> Result<i64, Stop> {
 }
 
 fn size(digits: &[u8]) -> Result<usize, Stop> {
-    usize::try_from(number(digits)?).ok().filter(|size| *size <= LONGEST).ok_or(Stop::Garbled)
+    let size = usize::try_from(number(digits)?).map_err(|_| Stop::Garbled)?;
+    if size <= LONGEST { Ok(size) } else { Err(Stop::TooLong) }
 }
 
 #[cfg(test)]
@@ -157,12 +268,29 @@ mod tests {
     #[test]
     fn a_part_is_no_message_yet_and_what_follows_is_not_touched() {
         for sample in SAMPLES.into_iter().chain([">3\r\n+message\r\n$1\r\nc\r\n$2\r\nhi\r\n"]) {
+            let mut parser = Parser::default();
             for cut in 0..sample.len() {
                 assert_eq!(read(&sample.as_bytes()[..cut]).unwrap(), None, "{:?}", &sample[..cut]);
+                assert_eq!(parser.read(&sample.as_bytes()[..cut]).unwrap(), None, "{:?}", &sample[..cut]);
             }
+            assert_eq!(parser.read(sample.as_bytes()).unwrap(), read(sample.as_bytes()).unwrap());
             let (_, length) = read([sample, ":1\r\n"].concat().as_bytes()).unwrap().unwrap();
             assert_eq!(length, sample.len());
         }
+    }
+
+    /// Byte by byte, as a slow network brings it. Were each byte to begin anew, this would take minutes.
+    #[test]
+    fn a_long_reply_in_many_parts_is_looked_through_once() {
+        let long = ["*40000\r\n", &"$2\r\nhi\r\n".repeat(40_000)].concat();
+        let (begun, mut parser) = (std::time::Instant::now(), Parser::default());
+        for length in 1..long.len() {
+            assert_eq!(parser.read(&long.as_bytes()[..length]).unwrap(), None);
+        }
+        let (message, length) = parser.read(long.as_bytes()).unwrap().expect("all of it has come");
+        let hi = Value::BulkString(b"hi".into());
+        assert_eq!((message, length), (Message::Reply(Value::Array(vec![hi; 40_000])), long.len()));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
     }
 
     #[test]
@@ -180,6 +308,24 @@ mod tests {
             assert!(read(garbled.as_bytes()).is_err(), "{garbled:?}");
         }
         // A length alone takes no memory.
-        assert_eq!(read(b"*500000000\r\n").unwrap(), None);
+        assert_eq!(read(b"*60000000\r\n").unwrap(), None);
+    }
+
+    #[test]
+    fn messages_that_are_too_long_are_errors_before_all_of_them_has_come() {
+        let line = ["+", &"x".repeat(LONGEST_LINE + 1)].concat();
+        let lists = "*1000\r\n".repeat(1100);
+        let text = format!("${}\r\n", LONGEST + 1);
+        for long in [&line, &lists, &text, "*500000000\r\n", "*2\r\n*1000000\r\n"] {
+            let mut parser = Parser::default();
+            let all_at_once = parser.read(long.as_bytes());
+            if long == "*2\r\n*1000000\r\n" {
+                assert_eq!(all_at_once.unwrap(), None, "not too long");
+                continue;
+            }
+            assert!(all_at_once.is_err(), "{:?}", &long[..long.len().min(20)]);
+            let mut parser = Parser::default();
+            assert!((1..=long.len()).any(|length| parser.read(&long.as_bytes()[..length]).is_err()));
+        }
     }
 }

@@ -48,6 +48,18 @@ async fn a_request_that_does_not_fit_at_once_arrives_whole_and_in_turn() {
     assert_eq!(second.unwrap(), Value::BulkString(b"behind it".into()));
 }
 
+/// A line, a text and a list that no script of ours answers: none of them may take all memory.
+#[tokio::test]
+async fn a_reply_that_is_too_long_ends_the_connection() {
+    let server = Redis::start();
+    let list = "local list = {} for place = 1, 2000000 do list[place] = 1 end return list";
+    for script in ["return { ok = string.rep('x', 1000000) }", "return string.rep('x', 80000000)", list] {
+        let (connection, _pushed) = connection_to(&server).await;
+        let answer = in_time(connection.request(&redis::cmd("EVAL").arg(script).arg(0).get_packed_command())).await;
+        assert!(answer.is_err() && connection.is_closed(), "{script}");
+    }
+}
+
 #[tokio::test]
 async fn many_at_once_have_each_its_own_reply() {
     let server = Redis::start();
