@@ -2,10 +2,15 @@
 
 #![cfg(feature = "sqlite")]
 
-use std::time::Duration;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
 
-use palisade::{Client, LossReason};
-use palisade_conformance::PATIENCE;
+use palisade::{Client, ErrorKind, LossReason};
+use palisade_conformance::{PATIENCE, eventually};
 
 fn client(folder: &tempfile::TempDir) -> Client {
     Client::connect(format!("sqlite:{}", folder.path().join("locks.db").display())).expect("a client")
@@ -56,4 +61,114 @@ fn many_make_the_file_at_once() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("everybody gets his turn"));
     }
+}
+
+/// The user `nobody` of most systems.
+const OTHER_USER: u32 = 65534;
+
+/// A folder that every user may make files in, as `/tmp` is.
+fn open_to_all() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).expect("rights");
+    folder
+}
+
+/// Makes something as another user. Only root can.
+fn as_another_user(program: &str, arguments: &[&str], path: &Path) {
+    let made = Command::new(program).args(arguments).arg(path).uid(OTHER_USER).gid(OTHER_USER).status();
+    assert!(made.expect("it starts").success());
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("skipped: only root can act as another user");
+    }
+    is_root
+}
+
+/// The claim is refused, and the error says what to do.
+#[track_caller]
+fn assert_refused(folder: &tempfile::TempDir, advice: &str) {
+    use palisade::blocking::Wait;
+    let refused = client(folder).mutex("x").try_acquire().wait().expect_err("refused");
+    assert_eq!(*refused.kind(), ErrorKind::Denied, "{refused}");
+    assert!(refused.to_string().contains("locks.db-clients") && refused.to_string().contains(advice), "{refused}");
+}
+
+fn clients_of(folder: &tempfile::TempDir) -> PathBuf {
+    folder.path().join("locks.db-clients")
+}
+
+/// A user who owns the folder of the clients could delete their pipes: all holders would be taken for dead.
+#[test]
+fn a_clients_folder_of_another_user_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let folder = open_to_all();
+    as_another_user("mkdir", &["-m", "777"], &clients_of(&folder));
+    assert_refused(&folder, "belongs to another user");
+}
+
+/// The same by a link to a folder of that user.
+#[test]
+fn a_planted_link_is_not_taken_for_the_clients_folder() {
+    if !is_root() {
+        return;
+    }
+    let folder = open_to_all();
+    let theirs = folder.path().join("theirs");
+    as_another_user("mkdir", &["-m", "777"], &theirs);
+    as_another_user("ln", &["-s", theirs.to_str().expect("text")], &clients_of(&folder));
+    assert_refused(&folder, "not a folder");
+}
+
+/// Rights like those of the database: users who may write that may do as they like anyway.
+#[test]
+fn a_clients_folder_that_all_may_write_needs_a_database_that_all_may_write() {
+    use palisade::blocking::Wait;
+    let folder = tempfile::tempdir().expect("a folder");
+    drop(client(&folder).mutex("x").try_acquire().wait().expect("an answer").expect("free"));
+    let rights = |path: PathBuf, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("rights");
+    rights(clients_of(&folder), 0o777);
+    rights(folder.path().join("locks.db"), 0o644);
+    assert_refused(&folder, "chmod o-w");
+    rights(folder.path().join("locks.db"), 0o666);
+    drop(client(&folder).mutex("x").try_acquire().wait().expect("an answer").expect("free"));
+}
+
+/// Programs that clean up folders such as `/tmp` remove files that were not touched for days.
+#[tokio::test]
+async fn renewals_keep_the_files_of_a_client_young() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let guard = client(&folder).mutex("x").lease(Duration::from_secs(6)).acquire().await.expect("acquired");
+    let old = SystemTime::now() - Duration::from_secs(11 * 24 * 3600);
+    let times = fs::FileTimes::new().set_accessed(old).set_modified(old);
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(clients_of(&folder)).expect("a folder").map(|file| file.expect("a file").path()).collect();
+    files.extend(["locks.db", "locks.db-wal", "locks.db-shm"].map(|name| folder.path().join(name)));
+    assert_eq!(files.len(), 5, "{files:?}");
+    for path in &files {
+        // A socket cannot be opened: `touch` needs no descriptor.
+        match fs::metadata(path).expect("a file").file_type().is_socket() {
+            true => assert!(Command::new("touch").args(["-d", "11 days ago"]).arg(path).status().expect("it starts").success()),
+            false => File::options().read(true).write(true).open(path).expect("opened").set_times(times).expect("times"),
+        }
+    }
+    let is_young = |path: &PathBuf| {
+        let changed = fs::metadata(path).and_then(|data| data.modified()).expect("a time");
+        changed > SystemTime::now() - Duration::from_secs(3600)
+    };
+    eventually("all are young", async || files.iter().all(is_young)).await;
+    assert!(guard.is_held());
+}
+
+/// The link itself may lie anywhere: the file behind it decides.
+#[test]
+fn a_link_to_nowhere_is_not_a_file_here() {
+    let folder = tempfile::tempdir().expect("a folder");
+    symlink(folder.path().join("no/such/folder/locks.db"), folder.path().join("locks.db")).expect("linked");
+    let refused = Client::connect(format!("sqlite:{}", folder.path().join("locks.db").display())).expect_err("refused");
+    assert!(refused.to_string().contains("no/such/folder is not there"), "{refused}");
 }

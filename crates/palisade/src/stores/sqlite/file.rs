@@ -170,6 +170,7 @@ impl Database {
     }
 
     fn open(&self) -> Result<Open, Refusal> {
+        check_place(&self.path).map_err(Refusal::Failed)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = self.step(Connection::open_with_flags(&self.path, flags))?;
         self.step(prepare(&mut connection))?;
@@ -191,10 +192,12 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
 }
 
-/// Refuses what SQLite would fail on later, or worse, would not.
+/// Refuses what SQLite would fail on later, or worse, would not. The file behind a symbolic link decides, as it does for SQLite.
 pub(super) fn check_place(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let system = rustix::fs::statfs(folder).map_err(|cause| match cause {
+    let file = behind_links(path);
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The file itself may be mounted from elsewhere.
+    let system = rustix::fs::statfs(&file).or_else(|_| rustix::fs::statfs(folder)).map_err(|cause| match cause {
         rustix::io::Errno::NOENT => {
             Error::config(format!("{}: the folder {} is not there; make it", path.display(), folder.display()))
         }
@@ -213,9 +216,21 @@ pub(super) fn check_place(path: &Path) -> Result<()> {
     }
 }
 
+/// The path that a path leads to, whether or not the file is there yet.
+fn behind_links(path: &Path) -> PathBuf {
+    /// As many as Linux follows.
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_path_buf();
+    for _ in 0..MOST_LINKS {
+        let Ok(target) = std::fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path
+}
+
 /// The file systems on which several machines may have the same file, by statfs's magic number.
 fn network_file_system(magic: u64) -> Option<&'static str> {
-    const KINDS: [(u64, &str); 11] = [
+    const KINDS: [(u64, &str); 18] = [
         (0x6969, "NFS"),
         (0x517b, "SMB"),
         (0xfe53_4d42, "SMB"),
@@ -223,9 +238,16 @@ fn network_file_system(magic: u64) -> Option<&'static str> {
         (0x0102_1997, "9P"),
         (0x00c3_6400, "Ceph"),
         (0x5346_414f, "AFS"),
+        (0x6b41_4653, "AFS"),
         (0x7375_7245, "Coda"),
         (0x0bd0_0bd0, "Lustre"),
         (0x4750_4653, "GPFS"),
+        (0x0116_1970, "GFS2"),
+        (0x7461_636f, "OCFS2"),
+        (0x1983_0326, "BeeGFS"),
+        (0x2003_0528, "OrangeFS"),
+        (0x786f_4256, "a folder shared by VirtualBox"),
+        (0xbacb_acbc, "a folder shared by VMware"),
         (0x6573_5546, "FUSE (perhaps a network file system)"),
     ];
     KINDS.iter().find(|(kind, _)| *kind == magic).map(|(_, name)| *name)
@@ -289,4 +311,36 @@ pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
         _ => (ErrorKind::Protocol, format!("{path}: {error}")),
     };
     Error::new(kind, message).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_of_several_machines_are_known() {
+        for (magic, kind) in [(0x6969, "NFS"), (0x0116_1970, "GFS2"), (0x7461_636f, "OCFS2"), (0x6b41_4653, "AFS")] {
+            assert_eq!(network_file_system(magic), Some(kind));
+        }
+        for magic in [0x786f_4256, 0xbacb_acbc, 0x1983_0326, 0x2003_0528] {
+            assert!(network_file_system(magic).is_some(), "{magic:x}");
+        }
+        // ext4, tmpfs, overlayfs.
+        for magic in [0xef53, 0x0102_1994, 0x794c_7630] {
+            assert_eq!(network_file_system(magic), None);
+        }
+    }
+
+    #[test]
+    fn links_are_followed_to_a_file_that_need_not_be_there() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        std::os::unix::fs::symlink("second", at("first")).unwrap();
+        std::os::unix::fs::symlink("/no/such/file", at("second")).unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        assert_eq!(behind_links(&at("first")), Path::new("/no/such/file"));
+        assert_eq!(behind_links(&at("plain")), at("plain"));
+        assert!(check_place(&at("first")).unwrap_err().to_string().contains("/no/such is not there"));
+        assert_eq!(behind_links(&at("loop")), at("loop"));
+    }
 }

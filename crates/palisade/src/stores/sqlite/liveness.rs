@@ -4,78 +4,109 @@
 //! writer is gone. Both belong to the open file, not to a process, so a child that inherits the descriptor keeps its parent's
 //! grants alive until the whole tree is gone. POSIX locks would do neither.
 
-use std::fs::{self, File};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use tokio::net::unix::pipe::Receiver;
 
+/// How old the files of a client may become: programs that clean up remove files of some days.
+const OLDEST: Duration = Duration::from_secs(3600);
+/// The right of all users to write.
+const BY_OTHERS: u32 = 0o002;
+
 /// The folder of the clients of one database.
 pub(super) struct Folder {
-    path: PathBuf,
-    /// Open, so that sockets are reached by a short path however deep the folder lies.
-    handle: File,
+    database: PathBuf,
+    /// All files are reached through it: what is put in the folder's place later is another folder. And a socket's path is short,
+    /// however deep the folder lies.
+    handle: Arc<File>,
 }
 
 /// A client's life. Dropping it, in every process that has it, ends the client's claims.
 pub(super) struct Life {
     /// Taken when it ends.
     pipe: Option<OwnedFd>,
-    path: PathBuf,
+    folder: Arc<File>,
+    client: String,
 }
 
 impl Folder {
     /// The folder beside the database, which is there; made if it is not there itself.
+    ///
+    /// # Errors
+    ///
+    /// When a user could delete pipes in it who may not write to the database: without its pipe a client is taken for dead.
     pub(super) fn beside(database: &Path) -> io::Result<Folder> {
         // SQLite follows a link to the file, and stays with a relative path when the process goes elsewhere. So must we: in
         // another folder everybody would look dead.
-        let mut path = database.canonicalize()?.into_os_string();
+        let database = database.canonicalize()?;
+        let rights = database.metadata()?;
+        let mut path = database.clone().into_os_string();
         path.push("-clients");
-        let path = PathBuf::from(path);
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        let mode = Mode::from_raw_mode(0o775 | rights.mode() & BY_OTHERS);
+        match rustix::fs::mkdirat(rustix::fs::CWD, &path, mode) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
         }
-        let handle = File::open(&path)?;
-        Ok(Folder { path, handle })
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = File::from(rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP => refused("it is not a folder; remove it"),
+            error => error.into(),
+        })?);
+        check_rights(&handle.metadata()?, &rights)?;
+        Ok(Folder { database, handle: Arc::new(handle) })
     }
 
     /// The path of a client's socket, through the open folder: a socket's path has room for about a hundred bytes.
     pub(super) fn socket(&self, client: &str) -> PathBuf {
-        use std::os::fd::AsRawFd;
-        PathBuf::from(format!("/proc/self/fd/{}/{client}.sock", self.handle.as_raw_fd()))
-    }
-
-    fn pipe(&self, client: &str) -> PathBuf {
-        self.path.join(format!("{client}.pipe"))
+        PathBuf::from(format!("/proc/self/fd/{}/{}", self.handle.as_raw_fd(), socket_of(client)))
     }
 
     /// Begins a client's life.
     pub(super) fn live(&self, client: &str) -> io::Result<Life> {
-        let path = self.pipe(client);
-        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP)?;
+        let name = pipe_of(client);
+        rustix::fs::mkfifoat(&self.handle, &name, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP)?;
         // For reading and writing: a pipe opened for writing alone would wait for a reader.
-        let pipe = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        // Nobody knows the client yet, so this waits at most for a sweep that has just looked.
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let pipe = rustix::fs::openat(&self.handle, &name, flags, Mode::empty())?;
+        // No other client knows this one yet, so this waits at most for a sweep that has just looked.
         rustix::fs::flock(&pipe, FlockOperation::LockExclusive)?;
-        Ok(Life { pipe: Some(pipe), path })
+        Ok(Life { pipe: Some(pipe), folder: Arc::clone(&self.handle), client: client.to_owned() })
+    }
+
+    /// Keeps the files of a living client, and those of the database, from being cleaned up: systemd removes files in `/tmp` that
+    /// were not touched for 10 days.
+    pub(super) fn keep_young(&self, life: &Life) {
+        let Some(pipe) = &life.pipe else { return };
+        if rustix::fs::fstat(pipe).is_ok_and(|pipe| !is_older(pipe.st_mtime as _, OLDEST)) {
+            return;
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let now = Timestamps { last_access: now, last_modification: now };
+        // Best effort: a file that another user owns may be touched by that user's clients only.
+        let _ = rustix::fs::futimens(pipe, &now);
+        let _ = rustix::fs::utimensat(&self.handle, socket_of(&life.client), &now, AtFlags::SYMLINK_NOFOLLOW);
+        for suffix in ["", "-wal", "-shm"] {
+            let mut file = self.database.clone().into_os_string();
+            file.push(suffix);
+            let _ = rustix::fs::utimensat(rustix::fs::CWD, file, &now, AtFlags::SYMLINK_NOFOLLOW);
+        }
     }
 
     /// Whether a client is alive. One whose pipe is there but cannot be opened (no right, no descriptor left) is taken for alive:
     /// its lease ends it.
     pub(super) fn is_alive(&self, client: &str) -> bool {
-        match self.open(client) {
+        match open(&self.handle, client) {
             Ok(pipe) => is_locked(&pipe),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
-    }
-
-    fn open(&self, client: &str) -> io::Result<OwnedFd> {
-        Ok(rustix::fs::open(self.pipe(client), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Completes when a client has died; at once if it is dead.
@@ -84,7 +115,7 @@ impl Folder {
     ///
     /// May be dropped at any point.
     pub(super) async fn death(&self, client: &str) {
-        let pipe = match self.open(client) {
+        let pipe = match open(&self.handle, client) {
             Ok(pipe) => pipe,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(_) => return std::future::pending().await,
@@ -102,20 +133,60 @@ impl Folder {
 
     /// Removes what dead clients have left. Young files are spared: their owners may be about to lock them.
     pub(super) fn sweep(&self) {
-        let Ok(files) = fs::read_dir(&self.path) else { return };
-        for path in files.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|kind| kind == "pipe")) {
-            let Some(client) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
-            if is_old(&path) && !self.is_alive(client) {
-                let _ = fs::remove_file(path.with_extension("sock"));
-                let _ = fs::remove_file(&path);
+        let Ok(files) = rustix::fs::Dir::read_from(&self.handle) else { return };
+        for file in files.flatten() {
+            let Some(client) = file.file_name().to_str().ok().and_then(|name| name.strip_suffix(".pipe")) else { continue };
+            let Ok(pipe) = rustix::fs::statat(&self.handle, file.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            if is_older(pipe.st_mtime as _, Duration::from_secs(60)) && !self.is_alive(client) {
+                remove(&self.handle, client);
             }
         }
     }
 }
 
-fn is_old(path: &Path) -> bool {
-    let changed = fs::metadata(path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-    changed.elapsed().is_ok_and(|age| age > Duration::from_secs(60))
+fn pipe_of(client: &str) -> String {
+    format!("{client}.pipe")
+}
+
+fn socket_of(client: &str) -> String {
+    format!("{client}.sock")
+}
+
+fn open(folder: &File, client: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(folder, pipe_of(client), flags, Mode::empty())?)
+}
+
+/// Removes the files of a client.
+fn remove(folder: &File, client: &str) {
+    let _ = rustix::fs::unlinkat(folder, socket_of(client), AtFlags::empty());
+    let _ = rustix::fs::unlinkat(folder, pipe_of(client), AtFlags::empty());
+}
+
+/// Only users who may write to the database may own the folder, or write to it.
+fn check_rights(folder: &Metadata, database: &Metadata) -> io::Result<()> {
+    let ours = rustix::process::geteuid().as_raw();
+    if ![ours, database.uid(), 0].contains(&folder.uid()) {
+        return Err(refused(&format!(
+            "it belongs to another user (uid {}), who could end your locks; remove it, \
+             or put the database into a folder that only you can write to",
+            folder.uid()
+        )));
+    }
+    if folder.mode() & BY_OTHERS & !database.mode() != 0 {
+        return Err(refused("every user may write to it, but not to the database, and could end your locks; chmod o-w it"));
+    }
+    Ok(())
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+/// Whether a time of a file, in seconds since 1970, is further back than that.
+fn is_older(changed: i64, age: Duration) -> bool {
+    let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(changed).unwrap_or_default());
+    changed.elapsed().is_ok_and(|passed| passed > age)
 }
 
 /// Whether somebody holds the lock. Shared, so that two who look at once do not take each other for the owner.
@@ -133,16 +204,16 @@ impl Drop for Life {
     /// Leaves nothing behind, unless a child still has the descriptor: then whoever sweeps later removes the files.
     fn drop(&mut self) {
         drop(self.pipe.take());
-        let pipe = rustix::fs::open(&self.path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-        if pipe.is_ok_and(|pipe| !is_locked(pipe)) {
-            let _ = fs::remove_file(self.path.with_extension("sock"));
-            let _ = fs::remove_file(&self.path);
+        if open(&self.folder, &self.client).is_ok_and(|pipe| !is_locked(pipe)) {
+            remove(&self.folder, &self.client);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn folder_in(place: &Path) -> Folder {
@@ -156,8 +227,9 @@ mod tests {
         let folder = folder_in(place.path());
         std::os::unix::fs::symlink("locks.db", place.path().join("link.db")).unwrap();
         let linked = Folder::beside(&place.path().join("link.db")).unwrap();
-        assert_eq!(folder.path, linked.path);
-        assert!(folder.path.is_absolute());
+        let inode = |folder: &Folder| folder.handle.metadata().unwrap().ino();
+        assert_eq!(inode(&folder), inode(&linked));
+        assert!(folder.database.is_absolute());
     }
 
     #[test]
@@ -169,7 +241,7 @@ mod tests {
         drop(life);
         assert!(!folder.is_alive("lives"));
         // It is there and cannot be opened, as for a user without the right: that says nothing of its owner.
-        std::os::unix::fs::symlink("unknown.pipe", folder.pipe("unknown")).unwrap();
+        std::os::unix::fs::symlink("unknown.pipe", place.path().join("locks.db-clients/unknown.pipe")).unwrap();
         assert!(folder.is_alive("unknown"));
     }
 }

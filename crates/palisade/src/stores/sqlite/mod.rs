@@ -332,6 +332,9 @@ impl LineBackend for Sqlite {
                 standings.push(Ok(standing));
                 letters.extend(more);
             }
+            if let Some(client) = shared.client.get() {
+                client.folder.keep_young(&client.life);
+            }
             Ok((standings, letters))
         });
         renewed.await.unwrap_or_else(|error| vec![Err(error); count])
