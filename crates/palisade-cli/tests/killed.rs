@@ -24,6 +24,31 @@ fn the_whole_group_goes_with_palisade_and_the_next_comes_at_once() {
     assert_eq!(next.end().code, 0);
 }
 
+/// `killall -9 palisade`, and an operator who kills by name: the watcher has another name, and outlives them.
+#[test]
+fn the_whole_group_goes_with_all_processes_of_palisades_name() {
+    let place = Place::new();
+    let script = "sh -c 'trap \"\" TERM HUP; echo $$ > worker; while :; do sleep 0.05; done' & wait";
+    let running = place.start("run by-name", script);
+    let worker = place.written_pid("worker");
+    let name = |process: u32| std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    let ours = [running.pid()].into_iter().chain(children_of(running.pid()));
+    let killed: Vec<u32> = ours.filter(|process| name(*process).trim() == "palisade").collect();
+    assert!(killed.contains(&running.pid()));
+    // At once, as `killall` does: the first must not have time to tell the second.
+    for process in &killed {
+        rustix::process::kill_process(pid(*process), Signal::STOP).unwrap();
+    }
+    for process in &killed {
+        rustix::process::kill_process(pid(*process), Signal::KILL).unwrap();
+    }
+    let gone = within(Duration::from_secs(10), || !is_alive(worker));
+    if !gone {
+        rustix::process::kill_process(pid(worker), Signal::KILL).unwrap();
+    }
+    assert!(gone, "the worker outlives palisade, whose processes {killed:?} were killed");
+}
+
 #[test]
 fn nobody_is_admitted_before_the_killed_ones_tree_is_gone() {
     let place = Place::new();

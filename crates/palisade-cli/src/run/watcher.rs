@@ -1,7 +1,8 @@
 //! The watcher: a process of its own that kills the command's group if palisade itself is killed.
 //!
 //! The kernel can only tell a direct child of its parent's death, and a command may have children. The watcher reads from a pipe
-//! that palisade alone has open for writing: when palisade is gone, however it went, the pipe ends.
+//! that palisade alone has open for writing: when palisade is gone, however it went, the pipe ends. It has a name of its own, so that
+//! who kills all processes of palisade's name does not kill it too.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -64,6 +65,10 @@ impl Watcher {
 
 /// The other process: remembers the group, and kills it when the pipe ends.
 fn watch(reader: OwnedFd) {
+    // Before the command is started, so at no time can both be killed by one name while there is a command.
+    let _ = rustix::thread::set_name(c"pal-watch");
+    // Only with the right to: it is small, and ends a command that would go on without a lock.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     // Away from the terminal and from palisade's group, whose signals are not for us.
     let _ = rustix::process::setsid();
     let _ = let_go_of_everything_but(&reader);
