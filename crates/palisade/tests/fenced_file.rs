@@ -185,6 +185,26 @@ fn what_is_not_a_regular_file_is_refused() {
     assert!(fs::symlink_metadata(file.path()).unwrap().is_symlink());
 }
 
+/// Another user may plant links in a directory that all may write: a write must not make or change a file elsewhere.
+#[test]
+fn a_link_in_the_place_of_the_lock_or_the_mark_is_not_followed() {
+    let (dir, file) = fenced();
+    let elsewhere = dir.path().join("elsewhere");
+    symlink(&elsewhere, beside(&file, ".fence")).unwrap();
+    let error = file.write(fence(1), b"one").unwrap_err().to_string();
+    assert!(error.contains("data.fence") && error.contains("symbolic link"), "{error}");
+    assert!(!elsewhere.exists(), "made through the link");
+    fs::remove_file(beside(&file, ".fence")).unwrap();
+
+    // A mark that says what its planter wants.
+    let (_other_dir, other) = fenced();
+    other.write(fence(9), b"nine").unwrap();
+    symlink(beside(&other, ".fence.mark"), beside(&file, ".fence.mark")).unwrap();
+    assert!(file.write(fence(1), b"one").is_err());
+    let error = file.highest().unwrap_err().to_string();
+    assert!(error.contains("data.fence.mark") && error.contains("symbolic link"), "{error}");
+}
+
 // Crashes.
 
 #[test]

@@ -66,11 +66,14 @@ mod error;
 mod mark;
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub use error::WriteError;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::Fence;
 use durable::{Place, sync_dir};
@@ -174,6 +177,15 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, std::ffi::OsString)> {
         }
     }
     Err(io::Error::other("too many symbolic links"))
+}
+
+/// Opens a file of ours, and not what a link leads to that another user has planted in its place.
+fn open_itself(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let opened = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path);
+    opened.map_err(|cause| match Errno::from_io_error(&cause) {
+        Some(Errno::LOOP) => io::Error::new(io::ErrorKind::InvalidInput, "it is a symbolic link; remove it"),
+        _ => cause,
+    })
 }
 
 fn file_name(path: &Path) -> io::Result<&OsStr> {

@@ -1,15 +1,15 @@
 //! The mark (the highest fence seen) and the turn to change it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 use sha2::{Digest, Sha256};
 
-use super::absent_as_none;
 use super::error::{IoContext, WriteError};
+use super::{absent_as_none, open_itself};
 use crate::fence::Fence;
 
 /// Format version 1. A later one must change this word, so that this version refuses it.
@@ -45,8 +45,10 @@ fn decode(text: &[u8]) -> Result<Fence, &'static str> {
 pub(super) fn load(mark: &Path, lock: &Path) -> Result<Option<Fence>, WriteError> {
     let corrupt = |why| WriteError::Corrupt { path: mark.to_path_buf(), why };
     // The note comes after the mark, so it is looked for before: a first writer in between must not look like a loss.
-    let noted = absent_as_none(fs::metadata(lock)).context("look at", lock)?.is_some_and(|lock| lock.len() > 0);
-    match absent_as_none(fs::read(mark)).context("read", mark)? {
+    let noted = absent_as_none(fs::symlink_metadata(lock)).context("look at", lock)?.is_some_and(|lock| lock.len() > 0);
+    let mut text = Vec::new();
+    let opened = open_itself(OpenOptions::new().read(true), mark).and_then(|mut file| file.read_to_end(&mut text));
+    match absent_as_none(opened).context("read", mark)?.map(|_| text) {
         Some(text) => decode(&text).map(Some).map_err(corrupt),
         None if noted => Err(corrupt("is missing")),
         None => Ok(None),
@@ -63,7 +65,7 @@ pub(super) struct Turn {
 impl Turn {
     /// Waits for whoever has the turn now.
     pub(super) fn wait(path: &Path) -> Result<Turn, WriteError> {
-        let lock = OpenOptions::new().read(true).append(true).create(true).open(path).context("open", path)?;
+        let lock = open_itself(OpenOptions::new().read(true).append(true).create(true), path).context("open", path)?;
         retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive)).context("lock", path)?;
         Ok(Turn { lock, path: path.to_path_buf() })
     }
