@@ -11,7 +11,7 @@ use crate::args::{AcquireArgs, Common, GrantArgs, ReleaseArgs};
 use crate::config::{self, Store};
 use crate::exit::{Exit, Failure};
 use crate::lock::{self, Acquired, Lock};
-use crate::notice::{Notices, write_out};
+use crate::notice::{Notices, to_copy, write_out};
 
 pub(crate) fn acquire(common: &Common, args: &AcquireArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
@@ -67,7 +67,9 @@ pub(crate) fn release(common: &Common, args: &ReleaseArgs, notices: Notices) -> 
     };
     let fence = match fence.as_str() {
         "none" => Fence::NONE,
-        text => text.parse().map_err(|error| Failure::usage(format!("--fence: {error}; palisade show {name} tells it")))?,
+        text => {
+            text.parse().map_err(|error| Failure::usage(format!("--fence: {error}; {} tells it", to_copy("show", name, ""))))?
+        }
     };
     if !args.yes {
         confirm(&store, name, fence)?;

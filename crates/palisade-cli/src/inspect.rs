@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::args::{Common, ListArgs, ShowArgs};
 use crate::config;
 use crate::exit::{Exit, Failure};
-use crate::notice::{Notices, print, printable};
+use crate::notice::{Notices, print, printable, to_copy};
 
 pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
@@ -80,7 +80,7 @@ fn as_text(line: &LineView) -> String {
         if let Some(reason) = &holder.reason {
             text.push(format!("    reason: {}", printable(reason)));
         }
-        text.push(format!("    force it open: palisade release {name} --fence {fence}"));
+        text.push(format!("    force it open: {}", to_copy("release", &line.name, &format!("--fence {fence}"))));
     }
     if !line.waiters_known {
         text.push("  who waits is not known in this store".to_owned());

@@ -10,7 +10,7 @@ use palisade::{
 
 use crate::args::{HoldArgs, ModeArgs};
 use crate::exit::{Exit, Failure};
-use crate::notice::Notices;
+use crate::notice::{Notices, to_copy};
 
 /// A lock of whichever kind the flags ask for.
 #[derive(Clone)]
@@ -160,11 +160,11 @@ pub(crate) async fn not_acquired(
             Err(_) => None,
         };
     }
-    let name = &args.name;
+    let (name, closer) = (&args.name, to_copy("show", &args.name, ""));
     match holder {
-        Some(holder) => notices.notice(&format!("{name} is {}; look closer with: palisade show {name}", held_by(&holder))),
+        Some(holder) => notices.notice(&format!("{name} is {}; look closer with: {closer}", held_by(&holder))),
         None if mode.once_per.is_some() => notices.notice(&format!("{name}: skipped, a run began within the period")),
-        None => notices.notice(&format!("{name} is busy; look closer with: palisade show {name}")),
+        None => notices.notice(&format!("{name} is busy; look closer with: {closer}")),
     }
     Ok(args.busy_exit_code.map_or(Exit::BUSY, Exit))
 }

@@ -115,6 +115,31 @@ fn what_others_have_written_cannot_move_the_cursor() {
     assert_eq!(place.show("n")["holders"][0]["owner"], "evil\x1b[2J\r\nowner", "JSON has it as it is, escaped");
 }
 
+/// Names come from others, and a command that is copied runs in a shell.
+#[test]
+fn names_in_commands_to_copy_are_quoted_for_the_shell() {
+    let place = Place::new();
+    let name = "it's $(id) \n two";
+    assert_eq!(place.finish(place.command(["acquire", "--lease", "1h", name])).code, 0);
+    let quoted = [place.finish(place.command(["show", name])).stdout, {
+        let mut busy = place.command(["run", "--try", name]);
+        busy.args(["--", "true"]);
+        place.finish(busy).stderr
+    }];
+    for text in quoted {
+        let copied = text.split("palisade ").find(|rest| rest.starts_with("release") || rest.starts_with("show"));
+        let copied = copied.unwrap_or_else(|| panic!("no command: {text}")).lines().next().unwrap();
+        // What a shell makes of it.
+        let words = std::process::Command::new("bash").args(["-c", &format!("printf '%s|' {copied}")]).output().unwrap();
+        let words = String::from_utf8(words.stdout).unwrap();
+        assert_eq!(words.split('|').nth(1), Some(name), "{copied}");
+    }
+    // A name that needs no quotes has none.
+    assert_eq!(place.verb("acquire --lease 1h orders/1").code, 0);
+    let plain = place.verb("show orders/1").stdout;
+    assert!(plain.contains("palisade release orders/1 --fence "), "{plain}");
+}
+
 #[test]
 fn help_explains_the_exit_codes() {
     let place = Place::new();
