@@ -1,5 +1,7 @@
 //! `list` and `show`.
 
+use std::io::ErrorKind;
+
 use palisade::blocking::Wait;
 use palisade::show_duration;
 use palisade::store::{Holder, Kind, LineView, Mode, Waiter};
@@ -8,39 +10,59 @@ use serde_json::{Value, json};
 use crate::args::{Common, ListArgs, ShowArgs};
 use crate::config;
 use crate::exit::{Exit, Failure};
-use crate::notice::{Notices, print, printable, to_copy};
+use crate::notice::{Notices, print, printable, to_copy, write_out};
 
+/// Prints page by page: a store may have very many names.
 pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
-    let lines = store.locks().list(&args.prefix).wait()?;
-    if args.output.json {
-        print(&lines.iter().map(|line| format!("{}\n", as_json(line, &store.scheme))).collect::<String>())?;
-        return Ok(Exit::DONE);
-    }
     let head = ["NAME", "KIND", "MODE", "HOLDER", "FENCE", "HELD", "LEASE-LEFT", "WAITERS", "REASON"].map(str::to_owned);
-    let mut rows = vec![head];
-    for line in &lines {
-        let waiters = if line.waiters_known { line.waiters.len().to_string() } else { "?".to_owned() };
-        let cells = |holder: Option<&Holder>| {
-            [
-                line.name.clone(),
-                line.kind.to_string(),
-                holder.map_or_else(|| "-".to_owned(), |holder| holder.mode.to_string()),
-                holder.map_or_else(|| "-".to_owned(), |holder| holder.owner.clone()),
-                holder.map_or_else(|| "-".to_owned(), |holder| fence(holder).unwrap_or_else(|| "none".to_owned())),
-                span(holder.and_then(|holder| holder.held)),
-                span(holder.and_then(|holder| holder.lease_left)),
-                waiters.clone(),
-                holder.and_then(|holder| holder.reason.clone()).unwrap_or_default(),
-            ]
+    let (mut rows, mut widths) = (vec![head], Widths::default());
+    let mut after = None;
+    loop {
+        let page = store.locks().list_page(&args.prefix, after).wait()?;
+        let text = if args.output.json {
+            page.lines.iter().map(|line| format!("{}\n", as_json(line, &store.scheme))).collect()
+        } else {
+            rows.extend(page.lines.iter().flat_map(rows_of));
+            widths.table(&std::mem::take(&mut rows))
         };
-        match line.holders.as_slice() {
-            [] => rows.push(cells(None)),
-            holders => rows.extend(holders.iter().map(|holder| cells(Some(holder)))),
+        match write_out(&text) {
+            // A reader that has gone has seen enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Exit::DONE),
+            written => written.map_err(|error| Failure::internal(format!("cannot write: {error}")))?,
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(Exit::DONE),
         }
     }
-    print(&table(&rows))?;
-    Ok(Exit::DONE)
+}
+
+/// One row for each holder.
+fn rows_of(line: &LineView) -> Vec<[String; 9]> {
+    let none = || "-".to_owned();
+    if let Some(error) = &line.error {
+        let text = format!("error: {error}");
+        return vec![[line.name.clone(), none(), none(), none(), none(), none(), none(), none(), text]];
+    }
+    let waiters = if line.waiters_known { line.waiters.len().to_string() } else { "?".to_owned() };
+    let cells = |holder: Option<&Holder>| {
+        [
+            line.name.clone(),
+            line.kind.to_string(),
+            holder.map_or_else(none, |holder| holder.mode.to_string()),
+            holder.map_or_else(none, |holder| holder.owner.clone()),
+            holder.map_or_else(none, |holder| fence(holder).unwrap_or_else(|| "none".to_owned())),
+            span(holder.and_then(|holder| holder.held)),
+            span(holder.and_then(|holder| holder.lease_left)),
+            waiters.clone(),
+            holder.and_then(|holder| holder.reason.clone()).unwrap_or_default(),
+        ]
+    };
+    match line.holders.as_slice() {
+        [] => vec![cells(None)],
+        holders => holders.iter().map(|holder| cells(Some(holder))).collect(),
+    }
 }
 
 pub(crate) fn show(common: &Common, args: &ShowArgs, notices: Notices) -> Result<Exit, Failure> {
@@ -52,6 +74,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs, notices: Notices) -> Result
         holders: Vec::new(),
         waiters: Vec::new(),
         waiters_known: store.locks().capability().waiters_known,
+        error: None,
     });
     if args.output.json {
         print(&format!("{}\n", as_json(&line, &store.scheme)))?;
@@ -125,16 +148,20 @@ fn as_json(line: &LineView, scheme: &str) -> Value {
         Kind::RwLock => ("rwlock", None),
         Kind::Semaphore { limit } => ("semaphore", Some(limit)),
     };
-    json!({
+    let mut object = json!({
         "name": line.name,
         "store": scheme,
-        "kind": kind,
+        "kind": line.error.is_none().then_some(kind),
         "mode": line.holders.first().map(|holder| mode(holder.mode)),
         "limit": limit,
         "holders": line.holders.iter().map(holder).collect::<Vec<_>>(),
         "waiters": line.waiters.iter().map(waiter).collect::<Vec<_>>(),
         "waiters_known": line.waiters_known,
-    })
+    });
+    if let Some(error) = &line.error {
+        object["error"] = error.as_str().into();
+    }
+    object
 }
 
 fn mode(mode: Mode) -> &'static str {
@@ -152,14 +179,30 @@ fn permits(mode: Mode) -> Option<u32> {
     }
 }
 
-/// Columns as wide as their widest cell; the last is left as it is.
 pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let line = |row: &[String; N]| {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
+    Widths::default().table(rows)
+}
+
+/// The widths of a table's columns so far: they grow from page to page.
+struct Widths<const N: usize>([usize; N]);
+
+impl<const N: usize> Default for Widths<N> {
+    fn default() -> Widths<N> {
+        Widths([0; N])
+    }
+}
+
+impl<const N: usize> Widths<N> {
+    /// Columns as wide as their widest cell; the last is left as it is.
+    fn table(&mut self, rows: &[[String; N]]) -> String {
+        let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
+        for row in &rows {
+            self.0.iter_mut().zip(row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+        }
+        let line = |row: &[String; N]| {
+            let cells: Vec<String> = row.iter().zip(&self.0).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            format!("{}\n", cells.join("  ").trim_end())
+        };
+        rows.iter().map(line).collect()
+    }
 }

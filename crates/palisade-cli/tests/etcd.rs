@@ -103,3 +103,13 @@ fn a_waiter_that_is_told_to_go_leaves_no_place_behind() {
     assert_eq!(place.waiters(&name), 0);
     drop(holder);
 }
+
+/// During a rolling upgrade an older program can still list.
+#[test]
+fn a_line_of_a_newer_version_does_not_hide_the_others() {
+    let root = name();
+    let place = Place::of(format!("etcd://{}/{root}", shared::etcd().address()));
+    let _held = place.holder("run sound");
+    shared::etcd().etcdctl(&["put", &format!("{root}/strange/1"), "palisade:2:owner=later"]);
+    place.lists_beside_a_strange_line("sound", "strange", "newer version");
+}

@@ -99,6 +99,24 @@ fn more_names_than_fit_a_page_are_all_listed() {
     assert_eq!(place.verb("list --json n").stdout.lines().count(), 1500);
 }
 
+/// Page by page: a store with very many names need not fit into memory, and a failure takes nothing back.
+#[test]
+fn a_list_is_printed_as_it_is_read() {
+    let place = Place::new();
+    assert_eq!(place.verb("acquire --lease 1h pattern").code, 0);
+    let insert = "WITH RECURSIVE numbers(n) AS (SELECT 1001 UNION ALL SELECT n + 1 FROM numbers WHERE n < 2500)
+        INSERT INTO entries SELECT 'n' || n, place, randomblob(16), kind, permit_limit, mode, permits, owner, reason, lease_ns,
+            since_ns, expiry_ns, n, keep_until_ns, ghost, min_hold_ns, once_per_ns, mark_at_ns, mark_span_ns,
+            mark_fence, client FROM entries, numbers WHERE name = 'pattern'";
+    // The last line of a later page cannot be read.
+    place.connection().execute_batch(&format!("{insert}; UPDATE entries SET claim = 'x' WHERE name = 'n2400'")).unwrap();
+    let done = place.verb("list --json n");
+    assert_eq!(done.code, 70, "{done:?}");
+    assert!(done.stdout.lines().count() >= 1000, "{} lines were printed", done.stdout.lines().count());
+    let table = place.verb("list n");
+    assert!(table.code == 70 && table.stdout.lines().count() > 1000);
+}
+
 #[test]
 fn what_others_have_written_cannot_move_the_cursor() {
     let place = Place::new();

@@ -474,3 +474,21 @@ fn both_formats_are_among_the_stores() {
     let table = place().verb("stores").stdout;
     assert!(table.lines().any(|line| line.starts_with("redis") && line.contains("simple")), "{table}");
 }
+
+#[test]
+fn a_strange_key_does_not_hide_the_other_lines() {
+    let prefix = name();
+    let place = Place::of(format!("{}?prefix={prefix}", shared::redis().url()));
+    let _held = place.holder("run sound");
+    let key = format!("{prefix}:1:{{strange}}");
+    for (content, error) in [
+        (&["SET", &key, "theirs"][..], "no lock of ours"),
+        (&["HSET", &key, "field", "theirs"], "no lock of ours"),
+        (&["HSET", &key, "s", "2x"], "newer version"),
+        (&["HSET", &key, "s", "nonsense"], "cannot be read"),
+    ] {
+        shared::redis().call(&["DEL", &key]);
+        shared::redis().call(content);
+        place.lists_beside_a_strange_line("sound", "strange", error);
+    }
+}

@@ -5,9 +5,11 @@
 mod common;
 
 use std::fs;
+use std::time::Duration;
 
 use common::Place;
 use palisade_testkit::shared;
+use palisade_testkit::zookeeper::{Make, Raw};
 
 /// A place on a server whose sessions last 1 to 10 seconds, which all tests here share: each has names of its own.
 fn place() -> Place {
@@ -60,4 +62,17 @@ fn a_grant_is_carried_from_process_to_process() {
     assert_eq!(released.code, 0, "{released:?}");
     assert_eq!(place.run(&format!("run --try {name}"), "true").code, 0);
     assert_eq!(place.verb(&format!("release --grant {}", grant.display())).code, 79, "it is gone");
+}
+
+/// During a rolling upgrade an older program can still list.
+#[test]
+fn a_line_of_a_newer_version_does_not_hide_the_others() {
+    let root = name();
+    let place = Place::of(format!("zk://{}/{root}", shared::zookeeper().address()));
+    let _held = place.holder("run sound");
+    let mut session = Raw::open(shared::zookeeper().address(), Duration::from_secs(10)).expect("a session");
+    let mut make = |path: String, data: &[u8]| session.create(&path, data, Make::Persistent).expect("made");
+    make(format!("/{root}/strange"), b"");
+    make(format!("/{root}/strange/_c_0-lock-0000000000"), b"palisade:2:owner=later");
+    place.lists_beside_a_strange_line("sound", "strange", "newer version");
 }

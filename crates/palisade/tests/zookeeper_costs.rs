@@ -12,7 +12,7 @@ use common::zookeeper::{LIMIT, LONG, Tally, client, has, nodes, op, proxy};
 use palisade::{Client, ErrorKind, Guard, GuardMode, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::Proxy;
-use palisade_testkit::zookeeper::ZooKeeper;
+use palisade_testkit::zookeeper::{Make, Raw, ZooKeeper};
 
 /// How often a waiter renews its place.
 const HEARTBEAT: Duration = Duration::from_millis(5000 / 3);
@@ -276,4 +276,29 @@ async fn what_is_asked_at_once_leaves_in_one_piece() {
     let (creates, whole) = *pieces.lock().expect("no panic");
     // A proxy reads what has come: two pieces that come together would look like one, and not the other way round.
     assert_eq!((creates, whole), (50, 50));
+}
+
+/// The names are read once, however many pages the list has: the node of 100,000 names is megabytes long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_many_pages_reads_the_names_once() {
+    const NAMES: u64 = 1200;
+    let server = ZooKeeper::with().long_sessions().start();
+    let (proxy, client) = counted(&server);
+    let _held = acquire(&client, "held").await;
+    let mut session = Raw::open(server.address(), Duration::from_secs(10)).expect("a session");
+    for number in 1..NAMES {
+        session.create(&format!("/lock/name-{number}"), b"", Make::Persistent).expect("made");
+    }
+    for _ in 0..2 {
+        let tally = Tally::of(&proxy);
+        let listed = client.list("").await.expect("a list");
+        assert_eq!((listed.len(), listed[0].name.as_str()), (1, "held"));
+        assert_eq!(tally.requests([op::GET_CHILDREN]), [NAMES + 1], "one for each name, and one for all");
+    }
+    // A page that comes late begins anew where the page before it has ended.
+    let first = client.list_page("", None).await.expect("a page");
+    assert!(first.next.is_some() && first.lines.len() == 1);
+    client.list_page("name", None).await.expect("a page of another list");
+    let rest = client.list_page("", first.next).await.expect("a page");
+    assert!(rest.lines.is_empty() && rest.next.is_some());
 }

@@ -118,6 +118,29 @@ impl Place {
         serde_json::from_str(&done.stdout).expect("show --json prints JSON")
     }
 
+    /// The lines that `list --json` prints.
+    pub fn list(&self) -> Vec<Value> {
+        let done = self.verb("list --json");
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+        done.stdout.lines().map(|line| serde_json::from_str(line).expect("list --json prints JSON")).collect()
+    }
+
+    /// Lists a store in which the line `strange` cannot be read: it is shown with its error, and so are the others without one.
+    pub fn lists_beside_a_strange_line(&self, sound: &str, strange: &str, error: &str) {
+        let lines = self.list();
+        let line = |name: &str| lines.iter().find(|line| line["name"] == name).unwrap_or_else(|| panic!("no {name}: {lines:?}"));
+        assert!(line(sound).get("error").is_none() && line(sound)["holders"][0]["fence"].is_string(), "{lines:?}");
+        let broken = line(strange);
+        assert!(broken["error"].as_str().is_some_and(|text| text.contains(error)), "{broken}");
+        assert_eq!((&broken["kind"], &broken["waiters_known"]), (&Value::Null, &false.into()));
+        let table = self.verb("list");
+        assert_eq!((table.code, table.stderr.as_str()), (0, ""), "{table:?}");
+        let row = |name: &str| table.stdout.lines().find(|row| row.starts_with(&format!("{name} "))).expect("a row").to_owned();
+        assert!(row(strange).contains(error) && !row(sound).contains(error), "{table:?}");
+        // The line by itself is still an error.
+        assert_eq!(self.finish(self.command(["show", strange])).code, 70);
+    }
+
     pub fn holders(&self, name: &str) -> usize {
         self.show(name)["holders"].as_array().expect("holders").len()
     }

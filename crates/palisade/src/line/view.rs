@@ -19,6 +19,7 @@ impl Line {
             holders: self.holders.iter().filter(|holder| holder.occupies_until() > now).map(|holder| holder.view(now)).collect(),
             waiters: self.waiters.iter().filter(|waiter| waiter.expiry > now).map(|waiter| waiter.view(now)).collect(),
             waiters_known: true,
+            error: None,
         }
     }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, Mode};
+use crate::error::Error;
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+use crate::error::{ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 
@@ -67,6 +70,32 @@ pub struct LineView {
     pub waiters: Vec<Waiter>,
     /// Whether the store knows the waiters; if not, `waiters` says nothing.
     pub waiters_known: bool,
+    /// Why the line cannot be read, and then nothing else here says anything: another program or a newer version has written it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl LineView {
+    /// A line that cannot be read. In a list it stands beside the others.
+    pub fn unreadable(name: &Name, error: &Error) -> LineView {
+        LineView {
+            name: name.as_str().to_owned(),
+            kind: Kind::Mutex,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            waiters_known: false,
+            error: Some(error.to_string()),
+        }
+    }
+
+    /// In a list: an error of one line is shown in its place. Any other error, as of the server, is the list's.
+    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn or_unreadable(name: &Name, lines: Result<Vec<LineView>>) -> Result<Vec<LineView>> {
+        match lines {
+            Err(error) if *error.kind() == ErrorKind::Protocol => Ok(vec![LineView::unreadable(name, &error)]),
+            lines => lines,
+        }
+    }
 }
 
 /// One page of lines.

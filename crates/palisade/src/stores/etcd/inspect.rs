@@ -84,7 +84,8 @@ impl Locks {
             }
         }
         for (name, kvs) in lines {
-            page.lines.extend(view(&name, &Entry::read_all(kvs)?));
+            let line = Entry::read_all(kvs).map(|line| view(&name, &line).into_iter().collect());
+            page.lines.extend(LineView::or_unreadable(&name, line)?);
         }
         Ok(page)
     }
@@ -103,5 +104,6 @@ fn view(name: &Name, line: &[Entry]) -> Option<LineView> {
         holders: line.iter().take(held).map(|entry| entry.holder()).collect(),
         waiters: line.iter().skip(held).map(|entry| entry.waiter()).collect(),
         waiters_known: true,
+        error: None,
     })
 }

@@ -93,6 +93,7 @@ pub(crate) fn page_of(name: &Name, holder: Option<Holder>) -> Page {
         holders: vec![holder],
         waiters: Vec::new(),
         waiters_known: false,
+        error: None,
     };
     Page { lines: holder.map(line).into_iter().collect(), next: None }
 }

@@ -9,7 +9,7 @@ use super::client::{Purpose, final_error};
 use super::{Locks, line};
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::store::Page;
+use crate::store::{LineView, Page};
 
 /// About how many keys one step looks at: the server serves no other request meanwhile.
 const STEP: u32 = 512;
@@ -44,7 +44,8 @@ pub(super) async fn list(locks: &Arc<Locks>, prefix: &str, after: Option<&str>) 
     let shown = client.call_all(shown, Purpose::Requests, false).await;
     let mut lines = Vec::with_capacity(named.len());
     for ((name, _), value) in named.iter().zip(shown) {
-        lines.extend(line::view(&value?, name)?);
+        let line = value.and_then(|value| line::view(&value, name));
+        lines.extend(LineView::or_unreadable(name, line.map(|line| line.into_iter().collect()))?);
     }
     let next = match next {
         0 if place + 1 < primaries.len() => Some(format!("{}:0", place + 1)),

@@ -1,6 +1,7 @@
 //! The lines as people see them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::claims::{LEASES, LOCKS, fence_of};
 use super::client::proto::{Request, Stat};
@@ -9,13 +10,42 @@ use super::locks::Locks;
 use super::queue_rules::Recipe;
 use super::settings::{Format, Settings};
 use super::value::Value;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{Holder, Kind, LineView, Mode, Page, Query, Waiter};
 
 /// How many names one page has, and how many are read in one go.
 const NAMES: usize = 500;
+
+/// How long the rest of a list is kept for the next page.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// The rest of the list whose page was read last: all names are read once for a list, not once for each page.
+#[derive(Default)]
+pub(super) struct Listing(Mutex<Option<Rest>>);
+
+struct Rest {
+    prefix: String,
+    /// The token of the page that comes next.
+    after: String,
+    nodes: Vec<(String, Name)>,
+    read: Instant,
+}
+
+impl Listing {
+    /// The nodes behind `after`, if they are the rest of the list that was read last.
+    fn take(&self, prefix: &str, after: Option<&str>) -> Option<Vec<(String, Name)>> {
+        let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let is_it = rest.prefix == prefix && Some(rest.after.as_str()) == after && rest.read.elapsed() < KEPT;
+        is_it.then_some(rest.nodes)
+    }
+
+    fn keep(&self, prefix: &str, after: &str, nodes: Vec<(String, Name)>) {
+        let rest = Rest { prefix: prefix.to_owned(), after: after.to_owned(), nodes, read: Instant::now() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
+    }
+}
 
 /// One kind of line of a name.
 pub(super) struct Line {
@@ -50,7 +80,7 @@ impl Locks {
                 let lines = reader.lines(&self.settings.dir(name)?).await?;
                 Page { lines: lines.iter().map(|line| view(name, line)).collect(), next: None }
             }
-            Query::List { prefix, after } => reader.list(prefix, after.as_deref()).await?,
+            Query::List { prefix, after } => reader.list(prefix, after.as_deref(), &self.listing).await?,
         };
         // Sent before the reads, and answered before them.
         sync.answer().await?;
@@ -66,8 +96,32 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    async fn list(&self, prefix: &str, after: Option<&str>) -> Result<Page, Failed> {
+    /// One page. `after` is the last node of the page before.
+    async fn list(&self, prefix: &str, after: Option<&str>, listing: &Listing) -> Result<Page> {
+        let nodes = match listing.take(prefix, after) {
+            Some(nodes) => nodes,
+            None => self.named_nodes(prefix, after).await?,
+        };
+        let mut nodes = nodes.into_iter();
+        let page_nodes: Vec<(String, Name)> = nodes.by_ref().take(NAMES).collect();
+        let next = page_nodes.last().filter(|_| nodes.len() > 0).map(|(node, _)| node.clone());
         let Settings { chroot, .. } = self.settings;
+        let bases = page_nodes.into_iter().map(|(node, name)| (format!("{chroot}/{node}"), name));
+        let asked: Vec<_> = bases.map(|(base, name)| (self.session.send(Request::children(&base)), base, name)).collect();
+        let mut lines = Vec::new();
+        for (children, base, name) in asked {
+            let line = self.lines_below(&base, children).await.map_err(Error::from);
+            let line = line.map(|lines| lines.iter().map(|line| view(&name, line)).collect());
+            lines.extend(LineView::or_unreadable(&name, line)?);
+        }
+        if let Some(next) = &next {
+            listing.keep(prefix, next, nodes.collect());
+        }
+        Ok(Page { lines, next })
+    }
+
+    /// The nodes of all names that begin so, behind a node, in their order.
+    async fn named_nodes(&self, prefix: &str, after: Option<&str>) -> Result<Vec<(String, Name)>, Failed> {
         let children = self.session.ask(Request::children(self.settings.root())).await.or_missing()?;
         let mut nodes: Vec<(String, Name)> = children
             .unwrap_or_default()
@@ -77,16 +131,7 @@ impl Reader<'_> {
             .filter(|(node, name)| name.as_str().starts_with(prefix) && after.is_none_or(|after| node.as_str() > after))
             .collect();
         nodes.sort();
-        let next = if nodes.len() > NAMES { nodes.get(NAMES - 1).map(|(node, _)| node.clone()) } else { None };
-        nodes.truncate(NAMES);
-        let mut page = Page { lines: Vec::new(), next };
-        let bases = nodes.into_iter().map(|(node, name)| (format!("{chroot}/{node}"), name));
-        let asked: Vec<_> = bases.map(|(base, name)| (self.session.send(Request::children(&base)), base, name)).collect();
-        for (children, base, name) in asked {
-            let lines = self.lines_below(&base, children).await?;
-            page.lines.extend(lines.iter().map(|line| view(&name, line)));
-        }
-        Ok(page)
+        Ok(nodes)
     }
 
     /// The lines of one name: one for each kind that is in use.
@@ -195,5 +240,6 @@ fn view(name: &Name, line: &Line) -> LineView {
         holders,
         waiters: waiters.collect(),
         waiters_known: line.waiters_known,
+        error: None,
     }
 }

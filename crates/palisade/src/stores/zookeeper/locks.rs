@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use super::claims::{ClaimTable, Entry, Holding, Stage, Unconfirmed, Waiting};
 use super::client::{Session, SessionListener};
 use super::holder_watches::HolderWatches;
+use super::inspect::Listing;
 use super::parents::Parents;
 use super::sessions::{ReadingSession, Servers, Sessions};
 use super::settings::Settings;
@@ -24,6 +25,7 @@ pub(super) struct Locks {
     pub(super) watches: Arc<Watches>,
     pub(super) holders: Arc<HolderWatches>,
     pub(super) parents: Parents,
+    pub(super) listing: Listing,
 }
 
 impl Locks {
@@ -32,8 +34,8 @@ impl Locks {
             let sessions = Sessions::new(Servers::new(&settings.client, this.clone()));
             let (claims, watches): (Arc<ClaimTable>, Arc<Watches>) = Default::default();
             let holders = HolderWatches::new(&claims, &watches);
-            let (reading, unconfirmed, parents) = Default::default();
-            Locks { settings, sessions, reading, claims, unconfirmed, watches, holders, parents }
+            let (reading, unconfirmed, parents, listing) = Default::default();
+            Locks { settings, sessions, reading, claims, unconfirmed, watches, holders, parents, listing }
         })
     }
 

@@ -89,7 +89,7 @@ pub(in crate::stores::redis) fn view(reply: &Value, name: &Name) -> Result<Optio
     let holders = parts(holders)?.iter().map(|shown| holder(parts(shown)?)).collect::<Result<Vec<_>>>()?;
     let waiters = parts(waiters)?.iter().map(|shown| waiter(parts(shown)?)).collect::<Result<Vec<_>>>()?;
     let is_empty = holders.is_empty() && waiters.is_empty();
-    Ok((!is_empty).then(|| LineView { name: name.as_str().to_owned(), kind, holders, waiters, waiters_known: true }))
+    Ok((!is_empty).then(|| LineView { name: name.as_str().to_owned(), kind, holders, waiters, waiters_known: true, error: None }))
 }
 
 /// Reads a push, and the claim that it is for; `None` when it is not ours.
