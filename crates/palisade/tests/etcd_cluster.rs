@@ -6,7 +6,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::actors::{Confirmed, connect, rise};
+use common::actors::{Confirmed, connect, is_renewed, rise};
 use common::etcd::{LIMIT, Pair, SHORT, proxy};
 use palisade::{Client, LossReason, Released, Status};
 use palisade_conformance::eventually;
@@ -113,6 +113,35 @@ async fn a_leader_that_hangs_for_longer_than_the_lease() {
     rise(&[palisade::Fence::NONE, next.fence()]);
     assert!(three.leader_after(leader).is_running());
     leader.resume();
+}
+
+/// A leader is paused, is replaced, wakes, and answers a keep-alive out of its memory before it knows; then the holder is cut off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keep_alive_of_a_deposed_leader_is_not_counted() {
+    // A third of it is longer than an election takes, and shorter than the time for which a keep-alive is waited for.
+    let lease = Duration::from_secs(18);
+    let three = Cluster::start();
+    let old = three.leader();
+    let others: Vec<_> = three.nodes().iter().map(|node| node.address()).filter(|address| *address != old.address()).collect();
+    let others = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let proxy = proxy(old);
+    let holder = connect(format!("etcd://{}/lock", proxy.address()));
+    let [waiter, outside] = [(); 2].map(|()| connect(format!("etcd://{others}/lock")));
+    let pair = Pair::begin([&holder, &waiter, &outside], "deposed", lease).await;
+    // By now its key is watched, and nothing but the next keep-alive is sent.
+    is_renewed(&pair.held).await;
+    old.pause();
+    assert!(three.leader_after(old).is_running());
+    let sent = lease * 2 / 3 - Duration::from_millis(500);
+    eventually("the keep-alive is in the leader's socket", async || pair.held.remaining() < sent).await;
+    let renewed = Confirmed::of(&pair.held);
+    old.resume();
+    // By the old leader's word at once, or soon after by that of the new one, which then knows of it.
+    let renewed = tokio::time::timeout(Duration::from_secs(3), renewed.again(&pair.held)).await;
+    proxy.stall(Way::Both);
+    println!("renewed before the cut: {}; {:?} left", renewed.is_ok(), pair.held.remaining());
+    let (reason, _next) = pair.loses_it_to_the_next().await;
+    assert_eq!(reason, LossReason::Expired);
 }
 
 /// A holder that dies just before its leader: leases begin anew with the next leader, and so the name is free a lease later.

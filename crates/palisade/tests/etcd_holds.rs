@@ -206,8 +206,9 @@ async fn waiters_that_leave_are_forgotten() {
         let waiting = tokio::spawn(async move { line.waiter.take(&client, line.what, LONG).await });
         // The holder's own key, the waiter's, and what it waits for.
         eventually("all watch", async || Metrics::of(&server).watches() == 3).await;
-        // A heartbeat asks for the place in line once its keep-alive was answered. Both answers are late, and the second is held up.
-        proxy.delay(Way::ToClient, Duration::from_secs(1), Duration::ZERO);
+        // A heartbeat asks for the place in line once its keep-alive was answered, and the read that follows it. All answers are late,
+        // and the last is held up.
+        proxy.delay(Way::ToClient, Duration::from_millis(500), Duration::ZERO);
         let beats = Metrics::of(&server).received("LeaseKeepAlive");
         eventually("a heartbeat", async || Metrics::of(&server).received("LeaseKeepAlive") > beats).await;
         let asked = Metrics::of(&server).begun("Txn");

@@ -41,7 +41,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn slot(&self, revision: i64, session: &Arc<Session>) -> Slot {
-        Slot { key: Arc::clone(self.key), revision, session: Arc::clone(session) }
+        Slot::new(Arc::clone(self.key), revision, Arc::clone(session))
     }
 }
 
@@ -167,7 +167,7 @@ impl Locks {
 
     /// Our key is in the line.
     async fn answer_in_line(self: &Arc<Self>, attempt: &Attempt<'_>, line: &Snapshot, at: usize) -> Result<Answer, Failed> {
-        let Attempt { claim, full, wait, .. } = attempt;
+        let Attempt { claim, key, full, wait } = attempt;
         let Some(own) = line.entries.get(at) else { return Err(gone().into()) };
         let refused = if at > 0 { check_kind(&line.entries, own.kind).err() } else { None };
         let verdict = verdict(&line.entries, at);
@@ -192,7 +192,7 @@ impl Locks {
             Verdict::Blocked(blocker) => {
                 let session = match [Some(full), wait.as_ref()].into_iter().flatten().find(|session| session.id == own.lease) {
                     Some(session) => Arc::clone(session),
-                    None => self.sessions.of_key(own.lease, claim.wait_lease()).await?.ok_or_else(gone)?,
+                    None => self.sessions.of_key(key, own.lease, claim.wait_lease()).await?.ok_or_else(gone)?,
                 };
                 let place = place(&session, line);
                 self.wait(claim, &attempt.slot(own.revision, &session), blocker, line);
@@ -226,7 +226,7 @@ impl Locks {
 
     /// Attaches a waiter's key to a session, which lasts for as long as the waiter counts on its own.
     pub(super) async fn move_to_lasting(&self, claim: &Claim, slot: &Slot, to: &Arc<Session>) -> Result<(), Failed> {
-        if !self.sessions.outlasts(to, BootClock.now() + claim.wait_lease()).await? {
+        if !self.sessions.outlasts(to, &slot.key, BootClock.now() + claim.wait_lease()).await? {
             return Err(Failed { lease_gone: true, ..Failed::from(gone()) });
         }
         self.move_key(slot, to).await

@@ -23,6 +23,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    pub(super) fn new(key: Arc<LockKey>, revision: i64, session: Arc<Session>) -> Slot {
+        session.attach(&key);
+        Slot { key, revision, session }
+    }
+
     pub(super) fn fence(&self) -> Fence {
         fence_of(self.revision)
     }

@@ -32,7 +32,7 @@
 //! | hand-off | the release, and 1 read by the next in line; permits are written as well, and then the one behind them reads |
 //! | release | 1 transaction |
 //! | a hold longer than 100 ms | 1 watch, and 1 read for a hundred keys |
-//! | renewal | 1 keep-alive for all claims of one length, and 1 message that asks the watches for a sign of life |
+//! | renewal | 1 keep-alive and 1 read for all claims of one length, and 1 message that asks the watches for a sign of life |
 
 mod batch;
 mod change;

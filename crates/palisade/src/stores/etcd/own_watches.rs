@@ -154,7 +154,7 @@ mod tests {
         let claim = Claim::of_mutex(ClaimId::from_bits(1), "one", Duration::from_secs(60));
         let session = Session::new(7, BootClock.now(), Duration::from_secs(60));
         let key = locks.keys.for_claim(&locks.names, &claim).unwrap();
-        locks.hold(&claim, Slot { key: Arc::clone(&key), revision: 20, session }, false);
+        locks.hold(&claim, Slot::new(Arc::clone(&key), 20, session), false);
         let is_verified = |to: Option<bool>| {
             let mut claims = locks.claims.lock();
             let own = claims.own.get_mut(&claim.id).unwrap();

@@ -198,7 +198,7 @@ impl Locks {
             let full = self.full_session(&claim.claim).await?;
             // A key must not end sooner than its holder counts on.
             let until = slot.session.end_of().min(BootClock.now() + claim.claim.lease);
-            if !self.sessions.outlasts(&full, until).await? {
+            if !self.sessions.outlasts(&full, &slot.key, until).await? {
                 self.session_ended(&full);
                 if attempt == ATTEMPTS {
                     return Err(gone());
@@ -246,14 +246,14 @@ impl Locks {
         if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != Purpose::Claim {
             return Ok(Standing::Gone(Gone::Expired));
         }
-        let Some(session) = self.sessions.of_key(own.lease, claim.claim.lease).await? else {
+        let Some(session) = self.sessions.of_key(&key, own.lease, claim.claim.lease).await? else {
             return Ok(Standing::Gone(Gone::Expired));
         };
         // It may have been released while we read, and its key be another claim's by now.
         if taken.is_some_and(|taken| !self.keys.of(id).is_some_and(|now| Arc::ptr_eq(&now, &taken))) {
             return Ok(Standing::Gone(Gone::Expired));
         }
-        let slot = Slot { key, revision: own.revision, session };
+        let slot = Slot::new(key, own.revision, session);
         match verdict(&line.entries, at) {
             Verdict::Held => {
                 let grant = slot.grant();

@@ -4,16 +4,17 @@
 //! A session lives only by the renewals of its claims. Nothing here keeps it alive by itself: a claim that is not renewed must end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::claims::ClaimTable;
 use super::client::cluster::{Cluster, Failed};
-use super::client::keep_alive::KeepAlive;
+use super::client::keep_alive::{KeepAlive, Renewed};
 use super::client::leases::length_of;
 use super::client::spawn;
+use super::key_pool::LockKey;
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ClaimId, Lease};
@@ -28,6 +29,8 @@ pub(super) struct Session {
     confirmed: Mutex<Confirmed>,
     ended: AtomicBool,
     round: Mutex<Option<Round>>,
+    /// The key of the first claim that was attached to it. Its line is read with each keep-alive.
+    key: OnceLock<Arc<LockKey>>,
 }
 
 /// What the server last said.
@@ -52,7 +55,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Session {
     pub(super) fn new(id: i64, at: Moment, length: Duration) -> Arc<Session> {
         let confirmed = Mutex::new(Confirmed { at, length });
-        Arc::new(Session { id, confirmed, ended: AtomicBool::new(false), round: Mutex::new(None) })
+        Arc::new(Session { id, confirmed, ended: AtomicBool::new(false), round: Mutex::new(None), key: OnceLock::new() })
+    }
+
+    /// A key is attached to it, or about to be. This client has read or written that key.
+    pub(super) fn attach(&self, key: &Arc<LockKey>) {
+        self.key.get_or_init(|| Arc::clone(key));
     }
 
     fn confirmed(&self) -> Confirmed {
@@ -150,11 +158,12 @@ impl Leases {
         session
     }
 
+    /// Renews a session; `false` when it has ended, or no claim was ever attached to it.
     async fn keep_alive(&self, session: &Session) -> Result<bool> {
-        let sent = BootClock.now();
+        let Some(key) = session.key.get() else { return Ok(false) };
         let third = session.confirmed().length / 3;
         let limit = if third.is_zero() { self.cluster.request_timeout } else { third.min(self.cluster.request_timeout) };
-        let left = self.keep_alive.renew(session.id, limit).await?;
+        let Renewed { sent, left } = self.keep_alive.renew(session.id, &key.line, limit).await?;
         if left <= 0 {
             return Ok(false);
         }
@@ -182,13 +191,14 @@ impl Sessions {
         self.owned_by(claim).filter(|session| !session.has_ended())
     }
 
-    /// The session that a key is attached to, renewed for a claim of this lease. From now on it is ours, if it was another
-    /// client's; `None` when it has ended.
-    pub(super) async fn of_key(self: &Arc<Self>, id: i64, lease: Duration) -> Result<Option<Arc<Session>>> {
+    /// The session with this number that a key is attached to, renewed for a claim of this lease. From now on it is ours, if it
+    /// was another client's; `None` when it has ended.
+    pub(super) async fn of_key(self: &Arc<Self>, key: &Arc<LockKey>, id: i64, lease: Duration) -> Result<Option<Arc<Session>>> {
         let is_it = |session: &Arc<Session>| session.id == id && !session.has_ended();
         let known = locked(&self.system.all).iter().filter_map(Weak::upgrade).find(is_it);
         // Its length comes with its first renewal.
         let session = known.unwrap_or_else(|| self.system.enrolled(Session::new(id, Moment::default(), Duration::ZERO)));
+        session.attach(key);
         Ok(self.renew(&session, lease).await?.then_some(session))
     }
 
@@ -215,9 +225,10 @@ impl Sessions {
         outcome.ok().flatten().unwrap_or_else(|| Err(Error::unavailable("the client has ended")))
     }
 
-    /// Makes sure that a session lasts until then, by a renewal where it would not; `false` when it has ended. A key that moves to
-    /// it must not end sooner than before: its holder counts on that.
-    pub(super) async fn outlasts(&self, session: &Session, until: Moment) -> Result<bool> {
+    /// Makes sure that a session lasts until then, by a renewal where it would not; `false` when it has ended. The key that moves
+    /// to it must not end sooner than before: its holder counts on that.
+    pub(super) async fn outlasts(&self, session: &Session, key: &Arc<LockKey>, until: Moment) -> Result<bool> {
+        session.attach(key);
         Ok(!session.has_ended() && (session.end_of() >= until || self.system.keep_alive(session).await?))
     }
 

@@ -159,7 +159,12 @@ mod tests {
     }
 
     fn opened(watch_id: i64, revision: i64) -> WatchResponse {
-        WatchResponse { watch_id, created: true, header: Some(Header { cluster_id: 1, revision }), ..WatchResponse::default() }
+        WatchResponse {
+            watch_id,
+            created: true,
+            header: Some(Header { cluster_id: 1, revision, ..Header::default() }),
+            ..WatchResponse::default()
+        }
     }
 
     fn happened(watch_id: i64, kind: EventKind, mod_revision: i64) -> WatchResponse {

@@ -1,4 +1,15 @@
 //! The one keep-alive stream of a client: requests go out, and responses come back in the same order.
+//!
+//! A leader answers a keep-alive out of its memory. One that was paused or cut off may not know yet that another leads, which has not
+//! heard of this renewal and ends the lease sooner. So a keep-alive counts only if no other leader was elected before it:
+//!
+//! ```text
+//! keep-alive sent ─► the member notes its term ─► the leader renews ─► response ─► linearizable read, made by a majority
+//!                    T                                                             T: it counts. Else it is sent again
+//! ```
+//!
+//! A member that has applied an entry of term T asks no leader of an earlier term. And a majority that serves the leader of term T after
+//! the renewal had not elected another one before it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +21,18 @@ use super::cluster::Cluster;
 use super::proto::{LEASE_KEEP_ALIVE, LeaseKeepAliveRequest, LeaseKeepAliveResponse};
 use super::spawn;
 use crate::error::{Error, Result};
+use crate::lease::{BootClock, Clock, Moment};
+
+/// Before a keep-alive is sent again because of a new leader.
+const NEW_LEADER: Duration = Duration::from_millis(20);
+
+/// A renewal that a majority stands behind.
+pub(crate) struct Renewed {
+    /// When the keep-alive was sent.
+    pub(crate) sent: Moment,
+    /// For how many seconds from then on; 0 when the lease has ended.
+    pub(crate) left: i64,
+}
 
 pub(crate) struct KeepAlive {
     cluster: Arc<Cluster>,
@@ -27,7 +50,7 @@ struct Stream {
 #[derive(Default)]
 struct Pending {
     /// Leases whose response is awaited, in the order of the requests.
-    requests: VecDeque<(i64, oneshot::Sender<Result<i64>>)>,
+    requests: VecDeque<(i64, oneshot::Sender<Result<LeaseKeepAliveResponse>>)>,
     /// Why no response will come any more.
     ended: Option<Error>,
 }
@@ -41,16 +64,23 @@ impl KeepAlive {
         KeepAlive { cluster: Arc::clone(cluster), stream: Mutex::new(None) }
     }
 
-    /// Renews a lease, and says for how many seconds; 0 when it has ended.
-    pub(crate) async fn renew(&self, lease: i64, limit: Duration) -> Result<i64> {
+    /// Renews a lease. `key` is read to see which leader has a majority: the user must have the right to read it.
+    pub(crate) async fn renew(&self, lease: i64, key: &[u8], limit: Duration) -> Result<Renewed> {
         let mut member = self.cluster.current();
         let renewing = async {
             let mut attempt = 1;
             loop {
                 let stream = self.stream();
                 member = stream.member;
+                let sent = BootClock.now();
                 match stream.renew(lease).await {
-                    Ok(left) => return Ok(left),
+                    Ok(response) => {
+                        if response.header.as_ref().map(|header| header.raft_term) == self.cluster.term(key).await? {
+                            return Ok(Renewed { sent, left: response.ttl });
+                        }
+                        tokio::time::sleep(NEW_LEADER).await;
+                        continue;
+                    }
                     Err(error) => self.give_up(&stream, error),
                 }
                 // Another member may answer; and a stream that was open before may have died unnoticed.
@@ -99,7 +129,7 @@ impl KeepAlive {
 }
 
 impl Stream {
-    async fn renew(&self, lease: i64) -> Result<i64> {
+    async fn renew(&self, lease: i64) -> Result<LeaseKeepAliveResponse> {
         let (reply, response) = oneshot::channel();
         {
             let mut pending = locked(&self.pending);
@@ -113,12 +143,12 @@ impl Stream {
         response.await.unwrap_or_else(|_| Err(self.why()))
     }
 
-    fn receive(&self, response: &LeaseKeepAliveResponse) {
+    fn receive(&self, response: LeaseKeepAliveResponse) {
         let mut pending = locked(&self.pending);
         // A response without a request must not put all others out of step.
         while let Some((lease, reply)) = pending.requests.pop_front() {
             if lease == response.id {
-                let _ = reply.send(Ok(response.ttl));
+                let _ = reply.send(Ok(response));
                 return;
             }
         }
@@ -149,7 +179,7 @@ async fn run(cluster: Arc<Cluster>, stream: Arc<Stream>, requests: mpsc::Unbound
             let next = responses.message().await;
             let Some(stream) = weak.upgrade() else { return };
             match next {
-                Ok(Some(response)) => stream.receive(&response),
+                Ok(Some(response)) => stream.receive(response),
                 Ok(None) => break cluster.stream_ended(member, &tonic::Status::unavailable("the stream has ended")),
                 Err(status) => break cluster.stream_ended(member, &status),
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::cluster::{Cluster, Failed, Resend};
 use super::proto::{
     LEASE_GRANT, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RANGE, RangeRequest, RangeResponse,
 };
 use crate::error::Result;
 
@@ -37,6 +37,14 @@ impl Cluster {
             Err(failed) if failed.lease_gone => Ok(None),
             Err(failed) => Err(failed),
         }
+    }
+
+    /// The term of the leader that a majority serves after this was asked, by a linearizable read of one key; `None` where the
+    /// response does not say it.
+    pub(super) async fn term(self: &Arc<Self>, key: &[u8]) -> Result<Option<u64>> {
+        let reading = RangeRequest { key: key.to_vec(), limit: 1, keys_only: true, ..RangeRequest::default() };
+        let read: RangeResponse = self.call(RANGE, reading, Resend::IfUnsure).await?;
+        Ok(read.header.map(|header| header.raft_term))
     }
 
     /// Ends a lease, and with it all its keys.

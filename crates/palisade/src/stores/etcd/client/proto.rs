@@ -12,13 +12,16 @@ pub(crate) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
-/// The header of every response: which cluster has sent it, and at which revision.
+/// The header of every response: which cluster has sent it, and at which revision and term.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Header {
     #[prost(uint64, tag = "1")]
     pub(crate) cluster_id: u64,
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
+    /// The term of the last entry that the member has applied: it rises with each new leader.
+    #[prost(uint64, tag = "4")]
+    pub(crate) raft_term: u64,
 }
 
 /// The response to a single request.
@@ -272,6 +275,9 @@ pub(crate) struct LeaseKeepAliveRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseKeepAliveResponse {
+    /// As it was before the member asked the leader for the renewal.
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) id: i64,
     #[prost(int64, tag = "3")]

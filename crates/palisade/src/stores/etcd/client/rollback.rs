@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn header(cluster_id: u64, revision: i64) -> Header {
-        Header { cluster_id, revision }
+        Header { cluster_id, revision, ..Header::default() }
     }
 
     #[test]
