@@ -179,6 +179,29 @@ fn a_grant_with_little_left_is_renewed_before_it_begins() {
     assert_eq!((late.fence(), valid_until(&late)), (fence(7), at(7_500 + 9_898)));
 }
 
+/// A renewal finds the grant, and its answer takes long: the minimum is the same as for a grant that comes at once. One renewal
+/// more is made, and not a second one.
+#[test]
+fn a_grant_found_by_a_slow_renewal_is_renewed_once_more() {
+    // Of a lease of 5 s from the request on.
+    let short = || Grant { fence: fence(7), lease: Lease::of(Claim::LONGEST_WAIT_LEASE) };
+    let in_time = waiter(terms());
+    in_time.confirm(at(0), Standing::Held(short()), at(4_948 - 2_500));
+    assert!(matches!(in_time.stage(), Stage::Held));
+    let tracked = waiter(terms());
+    tracked.confirm(at(0), Standing::Held(short()), at(4_948 - 266));
+    let Stage::Waiting { ask_at, .. } = tracked.stage() else { panic!("handed out with 266 ms: {:?}", tracked.stage()) };
+    assert_eq!(ask_at, Some(at(4_948 - 266)), "it asks at once");
+    let again = waiter(terms());
+    for late in [300, 200] {
+        again.confirm(at(0), Standing::Held(short()), at(4_948 - late));
+    }
+    assert!(matches!(again.stage(), Stage::Held), "once is enough");
+    tracked.confirm(at(4_700), Standing::Held(grant(7)), at(4_750));
+    assert!(matches!(tracked.stage(), Stage::Held));
+    assert_eq!(valid_until(&tracked), at(4_700 + 9_898));
+}
+
 /// What is over is not renewed, whether the store ended it or the clock: that would keep others out for a holder that is told to
 /// stop. Nor are more than two renewals on their way.
 #[test]
