@@ -179,6 +179,28 @@ async fn an_owner_times_out_behind_its_own_waiting_task() {
     waiting.abort();
 }
 
+/// A task that has entered a lock leaves no timer of its time-out behind: shutdown would wait for the end of it.
+#[tokio::test]
+async fn shutdown_does_not_wait_for_the_time_out_of_an_owner() {
+    let Bench { client, outside, .. } = bench();
+    let holder = outside.mutex("x").acquire().await.expect("acquired");
+    let owner = client.owner("o");
+    let enter = || {
+        let (lock, owner) = (client.mutex("x"), owner.clone());
+        tokio::spawn(async move { lock.acquire_timeout_as(&owner, Duration::from_secs(3600)).await })
+    };
+    let first = enter();
+    in_line(&outside, "x", 1).await;
+    // It waits for the first task, inside the client.
+    let mut second = enter();
+    assert!(timeout(ms(100), &mut second).await.is_err(), "entered before the first task");
+    give_back(holder).await;
+    let guards = (acquired(first).await, acquired(second).await);
+    assert_eq!(guards.0.fence(), guards.1.fence());
+    drop(guards);
+    timeout(PATIENCE, client.shutdown()).await.expect("nothing is in flight");
+}
+
 /// Somebody who still waits in line is no work that must be finished: shutdown would wait for the lock itself.
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_claim_in_line() {
