@@ -140,8 +140,7 @@ fn any_mode(leadership: Leadership) -> Guard<AnyMode> {
     leadership.into_guard().into_any_mode()
 }
 
-/// Says why it was not acquired, and answers with the code for that. A wait that ran out without a word from the store is no
-/// reason to call the name busy.
+/// Says who holds the name, or why it was not acquired, and answers with the code for that.
 pub(crate) async fn not_acquired(
     locks: &Client,
     args: &HoldArgs,
@@ -154,11 +153,8 @@ pub(crate) async fn not_acquired(
         _ => None,
     };
     if holder.is_none() {
-        holder = match locks.show(&args.name).await {
-            Ok(line) => line.and_then(|line| line.holders.into_iter().next()),
-            Err(error) if *error.kind() == ErrorKind::Unavailable => return Err(error.into()),
-            Err(_) => None,
-        };
+        let line = locks.show(&args.name).await.ok().flatten();
+        holder = line.and_then(|line| line.holders.into_iter().next());
     }
     let (name, closer) = (&args.name, to_copy("show", &args.name, ""));
     match holder {

@@ -54,7 +54,8 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: WaitLimit) -> R
         WaitLimit::AtMost(span) => core.now() + span,
         WaitLimit::Now | WaitLimit::Forever => Moment::NEVER,
     };
-    let acquisition = Acquisition { core: Arc::clone(core), plan, once: wait == WaitLimit::Now, deadline, holder: None };
+    let once = wait == WaitLimit::Now;
+    let acquisition = Acquisition { core: Arc::clone(core), plan, once, deadline, holder: None, is_answered: false };
     inside(core.handle()?, acquisition.run()).await
 }
 
@@ -158,11 +159,13 @@ struct Acquisition<'a> {
     deadline: Moment,
     /// The holder of the name, as the store last said.
     holder: Option<Holder>,
+    /// Whether the store has answered at all.
+    is_answered: bool,
 }
 
 /// Why an acquisition ends without an outcome.
 enum Exit {
-    /// The wait ran out.
+    /// The wait ran out. It is no time-out if the store never answered: no other claim is known to hold the name.
     TimedOut,
     Failed(Error),
 }
@@ -250,7 +253,10 @@ impl Acquisition<'_> {
             };
             let sent = request.sent;
             let error = match answer {
-                Ok(answer) => return Ok(Answered { sent, answer, sent_again: attempts > 0 }),
+                Ok(answer) => {
+                    self.is_answered = true;
+                    return Ok(Answered { sent, answer, sent_again: attempts > 0 });
+                }
                 Err(error) => error,
             };
             // Unless the store refused it outright, or was never asked: then it has nothing of ours.
@@ -368,6 +374,9 @@ impl Acquisition<'_> {
 
     fn timed_out(&mut self) -> Error {
         let name = &self.plan.name;
+        if !self.is_answered {
+            return Error::unavailable(format!("the store has not answered in time: whether {name} is free is not known"));
+        }
         let message = match &self.holder {
             Some(holder) => format!("not acquired in time: {name} is held by {}", holder.owner),
             None => format!("not acquired in time: {name} is busy"),
