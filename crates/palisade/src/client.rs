@@ -48,17 +48,17 @@ impl Client {
     /// [`Config`](crate::ErrorKind::Config) for a URL that cannot be used, with what to do about it.
     pub fn connect(url: impl AsRef<str>) -> Result<Client> {
         let url = StoreUrl::parse(url.as_ref())?;
-        let drift = Drift::new(url.common().drift);
-        Ok(Client::new(stores::open(url)?, Arc::new(BootClock), drift))
+        let (drift, identity) = (Drift::new(url.common().drift), url.identity());
+        Ok(Client::new(stores::open(url)?, Arc::new(BootClock), drift, identity))
     }
 
     /// A client of a store of your own, on a clock of your own.
     pub fn over(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Client {
-        Client::new(store, clock, Drift::default())
+        Client::new(store, clock, Drift::default(), None)
     }
 
-    fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, drift: Drift) -> Client {
-        Client { core: Core::new(store, clock, drift), label: default_label().into() }
+    fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, drift: Drift, identity: Option<String>) -> Client {
+        Client { core: Core::new(store, clock, drift, identity), label: default_label().into() }
     }
 
     /// The same client under another label, shown to others. Defaults to host, process and program.

@@ -168,6 +168,23 @@ impl StoreUrl {
     }
 }
 
+impl StoreUrl {
+    /// Two URLs with the same identity lead to the same locks. The reverse is not certain: a server has many names. `None` for
+    /// a store that no other client can reach.
+    pub(crate) fn identity(&self) -> Option<String> {
+        let Common { format, prefix, exact_names, .. } = &self.common;
+        let mut hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        hosts.sort_unstable();
+        let path = match self.scheme.as_str() {
+            "memory" if self.path.is_empty() => return None,
+            // A file has many names, too.
+            "sqlite" => format!("{:?}", std::fs::canonicalize(&self.path).or_else(|_| std::path::absolute(&self.path)).ok()?),
+            _ => self.path.clone(),
+        };
+        Some(format!("{}:{hosts:?} {path} {format:?} {prefix:?} {exact_names}", self.scheme))
+    }
+}
+
 fn bad(what: impl Display) -> Error {
     Error::bad_url(format!("bad store URL: {what}"))
 }

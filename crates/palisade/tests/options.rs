@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palisade::blocking::Wait;
-use palisade::{Client, ErrorKind, Mutex};
+use palisade::{Client, ErrorKind, Multi, Mutex};
 
 fn locks() -> Client {
     palisade::connect("memory:").wait().expect("a client")
@@ -35,6 +35,45 @@ fn impossible_options_are_refused() {
     }
     assert!(locks().mutex("a").once_per(Duration::ZERO).check().is_err());
     assert!(locks().mutex("a").lease(s(1)).max_hold(s(1)).min_hold(s(1)).check().is_ok());
+}
+
+/// Two clients of one store are two owners: the second member would wait for the first.
+#[test]
+fn a_multi_lock_of_one_name_by_two_clients_of_one_store_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (file, link) = (dir.path().join("locks.db"), dir.path().join("link.db"));
+    std::fs::write(&file, "").expect("a file");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    let sqlite = |path: &std::path::Path| format!("sqlite:{}", path.display());
+    let multi = |one: &str, other: &str| {
+        let [one, other] = [one, other].map(|url| Client::connect(url).expect("a good URL"));
+        Multi::of([one.mutex("x").into(), other.mutex("x").into()])
+    };
+    let same = [
+        ("memory:shared", "memory:shared"),
+        ("redis+cluster://h:1,g:2", "redis+cluster://user:password@g:2,h:1?request_timeout=9s"),
+        ("etcd://h/lock", "etcd://h/lock"),
+        ("zk://h/lock", "zk://h/lock"),
+        (&sqlite(&file), &sqlite(&link)),
+    ];
+    for (one, other) in same {
+        let error = multi(one, other).check().expect_err(one);
+        assert_eq!(*error.kind(), ErrorKind::Config, "{one} {other}");
+        assert!(error.to_string().contains("twice"), "{error}");
+    }
+    let different = [
+        ("memory:", "memory:"),
+        ("memory:a", "memory:b"),
+        ("redis://h/0", "redis://h/1"),
+        ("redis://h", "redis://g"),
+        ("redis://h", "redis://h?format=simple"),
+        ("redis://h?prefix=a", "redis://h?prefix=b"),
+        ("etcd://h/a", "etcd://h/b"),
+        (&sqlite(&file), &sqlite(&dir.path().join("other.db"))),
+    ];
+    for (one, other) in different {
+        multi(one, other).check().unwrap_or_else(|error| panic!("{one} {other}: {error}"));
+    }
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) drift: Drift,
+    /// Equal for clients that are known to be of one store: what their URL says of it.
+    pub(crate) identity: Option<String>,
     /// Bounds the requests in flight.
     gate: Gate,
     /// What still runs for users who do not wait for it: releases and withdrawals.
@@ -57,7 +59,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, drift: Drift) -> Arc<Core> {
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, drift: Drift, identity: Option<String>) -> Arc<Core> {
         let jumped = Arc::new(Notify::new());
         let tell = Arc::clone(&jumped);
         clock.on_jump(Arc::new(move || tell.notify_waiters()));
@@ -68,6 +70,7 @@ impl Core {
             store,
             registry: Registry::new(clock),
             drift,
+            identity,
             gate: Gate::new(),
             background,
             handle: OnceLock::new(),

@@ -60,6 +60,10 @@ impl From<Mutex> for Member {
 ///
 /// They are acquired one after the other, in one order that every process shares, by store and name: two of them never wait for
 /// each other in a circle. (Who locks the same name on two servers of one kind must give the servers in one order.) If one cannot be had, those before it are given back. If one is lost, all are.
+///
+/// A name that is given twice would wait for itself, and is refused; also by two clients of one store, as far as their URLs show that:
+/// the same hosts in any order, path, format and prefix, or the same file. Two names or ports of one server, two formats that share their
+/// keys, and clients made by [`Client::over`](crate::Client::over) are not noticed.
 #[derive(Clone)]
 pub struct Multi {
     members: Vec<Member>,
@@ -92,8 +96,9 @@ impl Multi {
         let mut seen = HashSet::new();
         for member in &self.members {
             member.options.plan(member.mode)?;
-            if !seen.insert((Arc::as_ptr(&member.options.core), &member.options.name)) {
-                let name = &member.options.name;
+            let Options { core, name, .. } = &member.options;
+            let store = core.identity.as_deref().ok_or(Arc::as_ptr(core));
+            if !seen.insert((store, name)) {
                 return Err(Error::config(format!("{name} is in the multi-lock twice: it would wait for itself; name it once")));
             }
         }
