@@ -48,7 +48,7 @@ impl Participant for Candidate {
         let election = self.locks.election(name).lease(lease);
         match election.campaign_timeout(&self.value, wait).wait() {
             Ok(leadership) => self.held = Some(leadership),
-            Err(error) if matches!(error.kind(), ErrorKind::Timeout { .. }) => return Ok(Acquired::Busy),
+            Err(error) if matches!(error.kind(), ErrorKind::Timeout) => return Ok(Acquired::Busy),
             Err(error) => return Err(Fault::of(error)),
         }
         Ok(Acquired::Yes)

@@ -78,7 +78,7 @@ fn two(name: &str) -> [String; 2] {
 fn in_time<G>(waited: palisade::Result<G>) -> palisade::Result<Option<G>> {
     match waited {
         Ok(guard) => Ok(Some(guard)),
-        Err(error) if matches!(error.kind(), ErrorKind::Timeout { .. }) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::Timeout) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -63,7 +63,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let exit = match error.kind() {
-            ErrorKind::Timeout { .. } => Exit::BUSY,
+            ErrorKind::Timeout => Exit::BUSY,
             ErrorKind::Lost(_) => Exit::LOST,
             ErrorKind::Unavailable => Exit::UNAVAILABLE,
             ErrorKind::Denied => Exit::DENIED,

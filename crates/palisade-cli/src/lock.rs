@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use palisade::store::Holder;
 use palisade::{
-    AnyMode, Client, Election, Error, ErrorKind, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore, WaitLimit, show_duration,
+    AnyMode, Client, Election, Error, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore, WaitLimit, show_duration,
 };
 
 use crate::args::{HoldArgs, ModeArgs};
@@ -148,10 +148,7 @@ pub(crate) async fn not_acquired(
     error: Option<&Error>,
     notices: Notices,
 ) -> Result<Exit, Failure> {
-    let mut holder = match error.map(Error::kind) {
-        Some(ErrorKind::Timeout { holder }) => holder.clone(),
-        _ => None,
-    };
+    let mut holder = error.and_then(Error::holder).cloned();
     if holder.is_none() {
         let line = locks.show(&args.name).await.ok().flatten();
         holder = line.and_then(|line| line.holders.into_iter().next());

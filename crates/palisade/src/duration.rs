@@ -212,7 +212,7 @@ mod tests {
         ];
         for text in refused {
             let error = parse_duration(text).expect_err(text);
-            assert_eq!(*error.kind(), ErrorKind::Config, "{text}");
+            assert_eq!(error.kind(), ErrorKind::Config, "{text}");
         }
     }
 

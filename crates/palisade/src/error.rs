@@ -14,14 +14,11 @@ type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
 /// What went wrong, as a program sees it.
 ///
 /// Busy is not in this list: `try_acquire` answers `Ok(None)` when somebody else holds the lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The wait ran out. `holder` is who held the lock when the store was last asked, where the store knows.
-    Timeout {
-        /// Who held the lock when the store was last asked.
-        holder: Option<Holder>,
-    },
+    /// The wait ran out. [`Error::holder`] names the holder.
+    Timeout,
     /// The grant is gone: somebody else may hold the lock now.
     Lost(LossReason),
     /// The store cannot be reached, or did not answer in time.
@@ -57,14 +54,22 @@ struct Inner {
     message: String,
     retry: bool,
     url: bool,
+    holder: Option<Holder>,
     source: Option<Source>,
 }
 
 impl Error {
     /// An error of the given kind. `message` says what happened and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let retry = matches!(kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable);
-        Error(Arc::new(Inner { kind, message: message.into(), retry, url: false, source: None }), Request::Unknown)
+        let retry = matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable);
+        let inner = Inner { kind, message: message.into(), retry, url: false, holder: None, source: None };
+        Error(Arc::new(inner), Request::Unknown)
+    }
+
+    /// The wait ran out while this holder held the lock, where the store knows.
+    pub(crate) fn timeout(holder: Option<Holder>, message: impl Into<String>) -> Self {
+        let inner = Inner { kind: ErrorKind::Timeout, message: message.into(), retry: true, url: false, holder, source: None };
+        Error(Arc::new(inner), Request::Unknown)
     }
 
     /// The store cannot be reached, or did not answer in time.
@@ -79,7 +84,8 @@ impl Error {
 
     /// A URL that cannot work: of kind [`Config`](ErrorKind::Config), and [`blames_url`](Error::blames_url).
     pub fn bad_url(message: impl Into<String>) -> Self {
-        let inner = Inner { kind: ErrorKind::Config, message: message.into(), retry: false, url: true, source: None };
+        let inner =
+            Inner { kind: ErrorKind::Config, message: message.into(), retry: false, url: true, holder: None, source: None };
         Error(Arc::new(inner), Request::Unknown)
     }
 
@@ -101,9 +107,9 @@ impl Error {
     /// Keeps the cause of this error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Source>) -> Self {
-        let Inner { kind, message, retry, url, .. } = &*self.0;
-        let (kind, message) = (kind.clone(), message.clone());
-        self.0 = Arc::new(Inner { kind, message, retry: *retry, url: *url, source: Some(source.into()) });
+        let Inner { kind, message, retry, url, holder, .. } = &*self.0;
+        let (message, holder) = (message.clone(), holder.clone());
+        self.0 = Arc::new(Inner { kind: *kind, message, retry: *retry, url: *url, holder, source: Some(source.into()) });
         self
     }
 
@@ -121,8 +127,13 @@ impl Error {
     }
 
     /// What went wrong.
-    pub fn kind(&self) -> &ErrorKind {
-        &self.0.kind
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The holder of the lock when a wait ran out, as the store last said; `None` where the store does not know.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.0.holder.as_ref()
     }
 
     /// Whether the same call may succeed later without a change by the caller.

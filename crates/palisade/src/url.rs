@@ -45,8 +45,8 @@ use std::str::FromStr;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 pub use self::host::Host;
-pub use self::query::{Common, Names};
 use self::query::Words;
+pub use self::query::{Common, Names};
 pub use self::secret::Secret;
 use crate::error::{Error, Result};
 
@@ -172,7 +172,7 @@ impl StoreUrl {
     /// Two URLs with the same identity lead to the same locks. The reverse is not certain: a server has many names. `None` for
     /// a store that no other client can reach.
     pub(crate) fn identity(&self) -> Option<String> {
-        let Common { format, prefix, exact_names, .. } = &self.common;
+        let Common { format, prefix, names, .. } = &self.common;
         let mut hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
         hosts.sort_unstable();
         let path = match self.scheme.as_str() {
@@ -181,7 +181,7 @@ impl StoreUrl {
             "sqlite" => format!("{:?}", std::fs::canonicalize(&self.path).or_else(|_| std::path::absolute(&self.path)).ok()?),
             _ => self.path.clone(),
         };
-        Some(format!("{}:{hosts:?} {path} {format:?} {prefix:?} {exact_names}", self.scheme))
+        Some(format!("{}:{hosts:?} {path} {format:?} {prefix:?} {names:?}", self.scheme))
     }
 }
 

@@ -99,7 +99,7 @@ async fn a_grant_that_is_being_downgraded_cannot_be_entered() {
     })
     .await;
     let entered = client.rwlock("x").write_as(&owner).await.expect_err("it is not a writer any more");
-    assert_eq!(*entered.kind(), ErrorKind::Deadlock);
+    assert_eq!(entered.kind(), ErrorKind::Deadlock);
     faults.steps(100);
     let shared = downgrading.await.expect("no panic");
     let reader = outside.rwlock("x").try_read().await.expect("an answer").expect("readers share");
@@ -117,7 +117,7 @@ async fn a_grant_that_is_being_detached_cannot_be_entered() {
     faults.steps(1);
     eventually("the request is in the store", async || faults.unused_steps() == 0).await;
     let entered = client.mutex("x").acquire_as(&owner).await.expect_err("it is leaving");
-    assert_eq!(*entered.kind(), ErrorKind::Deadlock);
+    assert_eq!(entered.kind(), ErrorKind::Deadlock);
     faults.steps(100);
     let detached = detaching.await.expect("no panic");
     let adopted: Guard = client.adopt(&detached).await.expect("adopted");
@@ -131,7 +131,7 @@ async fn a_grant_is_adopted_once() {
     let detached = client.mutex("x").acquire().await.expect("acquired").detach().await.expect("detached");
     let first: Guard = client.adopt(&detached).await.expect("adopted");
     let error = client.adopt::<Exclusive>(&detached).await.expect_err("adopted already");
-    assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(first.is_held(), "the refusal costs the first nothing");
     drop(first);
     client.shutdown().await;

@@ -188,7 +188,7 @@ async fn run_tells_the_true_reason_of_a_loss() {
         std::future::pending::<()>().await;
     });
     let error = timeout(PATIENCE, stopped).await.expect("stopped").expect_err("lost");
-    assert_eq!(*error.kind(), ErrorKind::Lost(LossReason::Revoked));
+    assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Revoked));
 }
 
 /// The keeper runs the users' wakers, too: when it finds a claim over by the clock before the warden does. It must go on.

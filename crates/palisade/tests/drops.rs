@@ -94,7 +94,7 @@ fn a_store_that_panics_does_not_panic_the_drop() {
     let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| released.release().wait()));
     assert!(panicked.is_ok(), "the drop panicked");
     let error = answer.expect("no panic").expect_err("the store broke off");
-    assert_eq!(*error.kind(), ErrorKind::Protocol);
+    assert_eq!(error.kind(), ErrorKind::Protocol);
     client.shutdown().wait();
     assert_eq!(client.stats().unsent_releases, 2);
     assert_eq!(client.stats().kept, 0);

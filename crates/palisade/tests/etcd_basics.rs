@@ -96,14 +96,14 @@ async fn errors_say_what_to_do() {
         (format!("etcd://locker:lockpw@{address}/elsewhere"), "denies a right"),
     ] {
         let error = error(url).await;
-        assert_eq!(*error.kind(), ErrorKind::Denied, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         assert!(error.to_string().contains(words), "{error}");
         assert!(!format!("{error:?}").contains("lockpw"), "a secret: {error:?}");
     }
     let error = error(format!("etcd://127.0.0.1:{}/lock?connect_timeout=300ms", 1)).await;
-    assert_eq!(*error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     for wrong in ["etcd://h/?ca=/x", "etcd://h/?format=other", "etcd://user@h/", "etcd://h/a?prefix=b"] {
         let refused = palisade::connect(wrong).await.map(|_| ()).expect_err("refused");
-        assert_eq!(*refused.kind(), ErrorKind::Config, "{wrong}: {refused}");
+        assert_eq!(refused.kind(), ErrorKind::Config, "{wrong}: {refused}");
     }
 }

@@ -108,10 +108,10 @@ async fn a_value_cannot_pretend_to_be_a_lock() {
     let server = Etcd::start();
     let election = client(&server).await.election("pretender");
     let refused = election.campaign("palisade:1:mode=shared").await.expect_err("refused");
-    assert_eq!(*refused.kind(), ErrorKind::Config, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
     let leadership = election.campaign("honest").await.expect("elected");
     let refused = leadership.proclaim("palisade:2:").await.expect_err("refused");
-    assert_eq!(*refused.kind(), ErrorKind::Config, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
     assert!(leadership.is_held());
     assert_eq!(election.leader().await.expect("an answer"), Some(leader(&leadership, "honest")));
 }

@@ -114,7 +114,7 @@ async fn a_minimum_hold_cannot_be_detached() {
     let server = Etcd::start();
     let lock = client(&server).mutex("both").min_hold(LONG).detachable();
     let error = lock.acquire().await.expect_err("refused");
-    assert_eq!(*error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
 /// The session that a detachable claim is to hold by was opened when it began to wait, and is nearly over when it is granted. It

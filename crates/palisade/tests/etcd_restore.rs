@@ -56,7 +56,7 @@ async fn a_restored_snapshot_is_found_out() {
     let refused = [refused, client.mutex("late").try_acquire().await.map(|_| ())];
     for refused in refused {
         let error = refused.expect_err("refused");
-        assert_eq!(*error.kind(), ErrorKind::Protocol, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         assert!(error.to_string().contains("went back") && error.to_string().contains("snapshot"), "{error}");
     }
     eventually("nothing that came back is kept alive", async || keys(&server).is_empty()).await;
@@ -87,7 +87,7 @@ async fn the_last_fence_is_not_given_twice() {
             let guard = guard.expect("nobody holds it");
             assert!(guard.fence() > first.fence(), "{} after {}", guard.fence(), first.fence());
         }
-        Err(error) => assert_eq!(*error.kind(), ErrorKind::Protocol, "{error}"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Protocol, "{error}"),
     }
 }
 
@@ -119,7 +119,7 @@ async fn a_url_of_two_clusters_is_refused() {
         let outcome = client.mutex("two").store_wait(Duration::from_secs(5)).try_acquire().await;
         away.restart();
         if let Err(error) = outcome
-            && *error.kind() == ErrorKind::Protocol
+            && error.kind() == ErrorKind::Protocol
         {
             refused = Some(error);
             if refused.as_ref().is_some_and(|error| error.to_string().contains("another cluster")) {

@@ -120,7 +120,7 @@ async fn the_url_is_that_of_the_locks() {
         let written = async {
             while let Err(error) = shop.put(&held, "lock/data", "2").await {
                 let KeyError::Etcd(error) = error else { panic!("{error}") };
-                assert_eq!(*error.kind(), ErrorKind::Unavailable, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             }
         };
         tokio::time::timeout(LIMIT, written).await.expect("two of three are enough");
@@ -136,7 +136,7 @@ async fn what_cannot_work_is_refused_with_what_to_do() {
     assert!(refused.to_string().contains("memory"), "{refused}");
     for wrong in ["redis://127.0.0.1", "etcd://h?ca=/x", "etcd://"] {
         let refused = FencedKeys::connect(wrong).expect_err("refused");
-        assert_eq!(*refused.kind(), ErrorKind::Config, "{wrong}: {refused}");
+        assert_eq!(refused.kind(), ErrorKind::Config, "{wrong}: {refused}");
     }
     let server = Etcd::start();
     let guard = connect(url(&server)).mutex("x").acquire().await.expect("a grant");

@@ -193,7 +193,7 @@ async fn an_install_moves_neither_the_end_of_the_value_nor_that_of_the_fence_for
     for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
         assert!(KEYS.keep(bad).is_err());
         let refused = keys.set_for(&mut redis, &key, fence(3), "x", bad).await;
-        assert!(matches!(refused, Err(KeyError::Config(error)) if *error.kind() == ErrorKind::Config));
+        assert!(matches!(refused, Err(KeyError::Config(error)) if error.kind() == ErrorKind::Config));
     }
 }
 
@@ -444,7 +444,7 @@ async fn only_exclusive_grants_in_redis_and_keys_beside_them_are_taken() {
     let held = Held::by_grant(&grant).unwrap();
     for key in ["stock", "{stock}", "stock{}"] {
         let refused = KEYS.set_if_held(&mut redis, key, &held, "7").await.unwrap_err();
-        assert!(matches!(&refused, KeyError::Config(error) if *error.kind() == ErrorKind::Config), "{refused:?}");
+        assert!(matches!(&refused, KeyError::Config(error) if error.kind() == ErrorKind::Config), "{refused:?}");
         assert!(refused.to_string().contains(&held.key(key)), "{refused}");
     }
     assert!(!format!("{held:?}").contains(&format!("{:032x}", 1)), "the claim is a secret");

@@ -427,7 +427,7 @@ async fn several_locks_run_like_one() {
         std::future::pending::<()>().await;
     });
     let error = tokio::time::timeout(PATIENCE, running).await.expect("stopped").expect_err("lost");
-    assert_eq!(*error.kind(), ErrorKind::Lost(LossReason::Revoked));
+    assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Revoked));
     let stash: Arc<std::sync::Mutex<Vec<Arc<MultiGuard>>>> = Arc::default();
     let left = tokio::spawn({
         let (multi, stash) = (client.multi(["a", "b"]), Arc::clone(&stash));

@@ -29,7 +29,7 @@ fn impossible_options_are_refused() {
     for (says, wrong) in wrong {
         let lock = wrong(locks().mutex("a"));
         let error = lock.acquire().wait().expect_err(says);
-        assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         assert!(error.to_string().contains(says), "{says:?} is not in {error}");
         assert_eq!(lock.check().expect_err(says).to_string(), error.to_string());
     }
@@ -58,7 +58,7 @@ fn a_multi_lock_of_one_name_by_two_clients_of_one_store_is_refused() {
     ];
     for (one, other) in same {
         let error = multi(one, other).check().expect_err(one);
-        assert_eq!(*error.kind(), ErrorKind::Config, "{one} {other}");
+        assert_eq!(error.kind(), ErrorKind::Config, "{one} {other}");
         assert!(error.to_string().contains("twice"), "{error}");
     }
     let different = [
@@ -80,7 +80,7 @@ fn a_multi_lock_of_one_name_by_two_clients_of_one_store_is_refused() {
 fn bad_names_are_refused_when_used() {
     for bad in ["", &"x".repeat(513)] {
         let error = locks().mutex(bad).acquire().wait().expect_err("a bad name");
-        assert_eq!(*error.kind(), ErrorKind::Config);
+        assert_eq!(error.kind(), ErrorKind::Config);
         assert!(locks().show(bad).wait().is_err());
         assert!(locks().multi(["good", bad]).acquire().wait().is_err());
     }
@@ -115,7 +115,7 @@ fn urls_choose_the_store() {
         ("memory://host", "memory:NAME"),
     ] {
         let error = palisade::connect(url).wait().expect_err(url);
-        assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         assert!(error.to_string().contains(says), "{says:?} is not in {error}");
     }
 }

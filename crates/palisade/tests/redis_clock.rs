@@ -94,7 +94,7 @@ async fn a_server_without_memory_and_time_is_refused() {
     redis.clock().set_back(HOUR);
     redis.call(&["FLUSHALL"]);
     let refused = client.mutex("amnesia").store_wait(ms(300)).acquire().await.expect_err("refused");
-    assert_eq!(*refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("gave a fence lower"), "{refused}");
     client.shutdown().await;
     assert!(client.show("amnesia").await.expect("an answer").is_none_or(|line| line.holders.is_empty()), "given back");
@@ -109,7 +109,7 @@ async fn a_server_without_memory_and_time_is_refused() {
     in_line(&forgetful, "amnesia", 1).await;
     give_back(low).await;
     let refused = soon("refused", waiting).await.expect("no panic").expect_err("refused");
-    assert_eq!(*refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("gave a fence lower"), "{refused}");
     // The clock is set, and everything is well.
     redis.clock().set_right();

@@ -400,9 +400,9 @@ async fn a_server_that_is_gone_fails_closed() {
     assert_eq!(is_told(&held).await, LossReason::Expired);
     let begun = Instant::now();
     let refused = scene.waiter.mutex("gone").store_wait(ms(500)).acquire().await.expect_err("nobody there");
-    assert_eq!(*refused.kind(), ErrorKind::Unavailable);
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
     let tried = scene.waiter.mutex("gone").try_acquire().await.expect_err("nobody there");
-    assert_eq!(*tried.kind(), ErrorKind::Unavailable);
+    assert_eq!(tried.kind(), ErrorKind::Unavailable);
     assert!(begun.elapsed() < ms(8000), "{:?}", begun.elapsed());
     // It comes back, and so do we.
     scene.redis.start_again();
@@ -417,10 +417,10 @@ async fn a_claim_that_never_reached_a_server_is_not_withdrawn() {
     scene.redis.kill();
     let mutex = Scene::long(&scene.waiter, "unsent");
     let refused = mutex.clone().store_wait(ms(200)).acquire().await.expect_err("nobody there");
-    assert_eq!(*refused.kind(), ErrorKind::Unavailable);
-    assert_eq!(*mutex.try_acquire().await.expect_err("nobody there").kind(), ErrorKind::Unavailable);
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert_eq!(mutex.try_acquire().await.expect_err("nobody there").kind(), ErrorKind::Unavailable);
     let waited = mutex.acquire_timeout(ms(200)).await.expect_err("nobody there");
-    assert_eq!(*waited.kind(), ErrorKind::Unavailable);
+    assert_eq!(waited.kind(), ErrorKind::Unavailable);
     soon("nothing is left to do", scene.waiter.shutdown()).await;
     assert_eq!(scene.waiter.stats().unsent_releases, 0);
 }
@@ -447,7 +447,7 @@ async fn a_server_that_sleeps_or_loads_keeps_nobody_waiting_longer() {
             // A time-out of its own: one that sleeps answers nothing.
             let asked = tokio::time::timeout(ms(300), scene.outside.mutex("other").try_acquire()).await;
             if let Ok(Err(error)) = asked {
-                assert_eq!(*error.kind(), ErrorKind::Unavailable, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 loading |= error.to_string().contains("loading");
             }
         }
@@ -475,7 +475,7 @@ async fn a_password_that_was_changed_is_told_and_not_shown() {
     let refused = soon("the waiter is refused", waiting).await.expect("no panic").expect_err("not let in");
     let direct = holder.mutex("other").acquire().await.expect_err("not let in");
     for error in [refused, direct] {
-        assert_eq!(*error.kind(), ErrorKind::Denied, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{error:?}");
         assert!(error.to_string().contains("password"), "{error}");
     }
@@ -491,7 +491,7 @@ async fn a_right_that_is_missing_is_named() {
     let redis = Redis::with().acl("locker on >lockpw ~palisade:* &palisade:* +@all -eval -evalsha").start();
     let client = connect(format!("redis://locker:lockpw@{}", redis.address()));
     let error = client.mutex("right").acquire().await.expect_err("denied");
-    assert_eq!(*error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("eval") && !format!("{error:?}").contains("lockpw"), "{error:?}");
     // Taken away while it is held and waited for.
     redis.call(&["ACL", "SETUSER", "locker", "+@all"]);
@@ -500,6 +500,6 @@ async fn a_right_that_is_missing_is_named() {
     in_line(&connect(redis.url()), "right", 1).await;
     redis.call(&["ACL", "SETUSER", "locker", "-evalsha", "-eval"]);
     let refused = soon("the waiter is refused", waiting).await.expect("no panic").expect_err("not let in");
-    assert_eq!(*refused.kind(), ErrorKind::Denied, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     assert_eq!(is_told(&held).await, LossReason::Expired);
 }

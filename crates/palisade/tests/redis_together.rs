@@ -123,7 +123,7 @@ async fn one_key_of_another_kind_hurts_nobody_else() {
         ask_at_once(&redis, &client, names(TASKS / 2).chain(["bad".to_owned()]).chain(names(TASKS).skip(TASKS / 2))).await;
     redis.resume();
     let refused = soon("an answer", asking.remove(TASKS / 2)).await.expect("no panic").expect_err("it is no lock");
-    assert_eq!(refused.kind(), &ErrorKind::Protocol, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Protocol, "{refused}");
     release_all(guards(asking).await).await;
     assert!(since.scripts() <= TASKS as u64, "they went together: {}", since.scripts());
 }
@@ -138,7 +138,7 @@ async fn one_key_that_is_denied_hurts_nobody_else() {
         ask_at_once(&redis, &client, names(TASKS / 2).chain(["denied".to_owned()]).chain(names(TASKS).skip(TASKS / 2))).await;
     redis.resume();
     let refused = soon("an answer", asking.remove(TASKS / 2)).await.expect("no panic").expect_err("it is denied");
-    assert_eq!(refused.kind(), &ErrorKind::Denied, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     release_all(guards(asking).await).await;
 }
 

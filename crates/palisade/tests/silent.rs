@@ -17,7 +17,7 @@ async fn a_wait_that_ends_without_any_answer_is_unavailable() {
         for format in ["", "?format=plain", "?format=simple"] {
             let Ok(client) = Client::connect(format!("{scheme}://{address}{format}")) else { continue };
             let error = client.mutex("x").acquire_timeout(Duration::from_millis(700)).await.expect_err("no answer");
-            assert_eq!(*error.kind(), ErrorKind::Unavailable, "{scheme}:{format}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{scheme}:{format}: {error}");
             assert!(error.to_string().contains('x'), "{scheme}:{format}: {error}");
         }
     }

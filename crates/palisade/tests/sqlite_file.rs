@@ -92,7 +92,7 @@ fn is_root() -> bool {
 fn assert_refused(folder: &tempfile::TempDir, advice: &str) {
     use palisade::blocking::Wait;
     let refused = client(folder).mutex("x").try_acquire().wait().expect_err("refused");
-    assert_eq!(*refused.kind(), ErrorKind::Denied, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     assert!(refused.to_string().contains("locks.db-clients") && refused.to_string().contains(advice), "{refused}");
 }
 

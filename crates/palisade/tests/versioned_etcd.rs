@@ -102,7 +102,7 @@ async fn settled(keys: &VersionedKeys, swap: &PendingSwap) -> Settled {
         loop {
             match keys.settle(swap).await {
                 Ok(settled) => return settled,
-                Err(SwapError::Unanswered { cause, .. }) => assert_eq!(*cause.kind(), ErrorKind::Unavailable, "{cause}"),
+                Err(SwapError::Unanswered { cause, .. }) => assert_eq!(cause.kind(), ErrorKind::Unavailable, "{cause}"),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -129,7 +129,7 @@ async fn a_lost_answer_is_settled_or_unknown() {
         proxy.reset();
         proxy.heal();
         let SwapError::Unanswered { swap, cause } = lost else { panic!("{lost}") };
-        assert_eq!((*cause.kind() == ErrorKind::Unavailable, swap.expected()), (true, Some(expected)), "{cause}");
+        assert_eq!((cause.kind() == ErrorKind::Unavailable, swap.expected()), (true, Some(expected)), "{cause}");
         (keys, swap)
     };
     // It never arrived: settling does it.
@@ -166,7 +166,7 @@ async fn the_url_is_that_of_the_locks() {
             match keys.update("lock/counter", one_more).await {
                 Ok(version) => return version,
                 Err(UpdateError::Swap(SwapError::Refused(error) | SwapError::Unanswered { cause: error, .. })) => {
-                    assert_eq!(*error.kind(), ErrorKind::Unavailable, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -174,5 +174,5 @@ async fn the_url_is_that_of_the_locks() {
     };
     assert!(tokio::time::timeout(LIMIT, counting).await.expect("two of three are enough").is_some());
     let denied = keys.get("elsewhere").await.expect_err("no right");
-    assert!(matches!(&denied, SwapError::Refused(error) if *error.kind() == ErrorKind::Denied), "{denied}");
+    assert!(matches!(&denied, SwapError::Refused(error) if error.kind() == ErrorKind::Denied), "{denied}");
 }

@@ -104,7 +104,7 @@ async fn every_verb_costs_what_the_page_says() {
     eventually("its watch", async || tally.requests([GET_DATA]) == [1]).await;
     let tally = Tally::of(&ours);
     let refused = third.await.expect("no panic").expect_err("it is held");
-    let ErrorKind::Timeout { holder: Some(holder) } = refused.kind() else { panic!("{refused:?}") };
+    let (ErrorKind::Timeout, Some(holder)) = (refused.kind(), refused.holder()) else { panic!("{refused:?}") };
     assert_eq!(holder.fence, next.fence());
     eventually("it has left", async || tally.requests([DELETE]) == [1]).await;
     assert_eq!(tally.requests([GET_CHILDREN, GET_DATA]), [1; 2]);

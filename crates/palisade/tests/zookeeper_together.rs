@@ -174,7 +174,7 @@ async fn who_is_refused_hurts_nobody_else() {
     let (gone, denied) = (scene.acquire("gone"), scene.acquire("denied"));
     asked.extend(good.iter().map(|name| scene.acquire(name)));
     let refused = tokio::time::timeout(LIMIT, denied).await.expect("in time").expect("no panic");
-    assert_eq!(refused.expect_err("no right to it").kind(), &ErrorKind::Denied);
+    assert_eq!(refused.expect_err("no right to it").kind(), ErrorKind::Denied);
     scene.answers_soon();
     let mut guards = vec![granted(gone).await];
     for asked in asked {

@@ -161,7 +161,7 @@ impl Session {
         match acquired {
             Ok(Ok(Acquired::Held(guard))) => Ok(Ok(guard)),
             Ok(Ok(Acquired::Busy)) => self.not_acquired(None).await.map(Err),
-            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Timeout { .. }) => self.not_acquired(Some(&error)).await.map(Err),
+            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Timeout) => self.not_acquired(Some(&error)).await.map(Err),
             Ok(Err(error)) => Err(error.into()),
             Err(signal) => {
                 // The claim is withdrawn by now, or on its way.

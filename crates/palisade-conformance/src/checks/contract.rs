@@ -197,7 +197,7 @@ pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
         ..(*mutex).clone()
     };
     let error = store.claim(&Arc::new(semaphore(3))).await.expect_err("a semaphore on a held mutex");
-    assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("mutex") && error.to_string().contains("semaphore"), "it names both: {error}");
     assert_eq!(released(&*store, &mutex.to_ref(Some(fence))).await, Released::Done);
     let three = Arc::new(semaphore(3));

@@ -82,7 +82,7 @@ pub async fn downgrade_lets_readers_in(subject: &Subject) -> Verdict {
     assert_eq!(writer.release().await.expect("released"), Released::Done);
     let mutex = client.mutex(&name).acquire().await.expect("acquired");
     let refused = mutex.downgrade().await.expect_err("a mutex has no read side");
-    assert_eq!(*refused.error.kind(), ErrorKind::Unsupported);
+    assert_eq!(refused.error.kind(), ErrorKind::Unsupported);
     assert!(refused.guard.is_held(), "the guard comes back");
     Verdict::Kept
 }
@@ -121,15 +121,15 @@ pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
     let mutex = client.mutex(&name).acquire_as(&billing).await.expect("acquired");
     let other_kind =
         tokio::time::timeout(patience(), client.rwlock(&name).write_as(&billing)).await.expect("never a self-deadlock");
-    assert_eq!(*other_kind.expect_err("refused").kind(), ErrorKind::Deadlock);
+    assert_eq!(other_kind.expect_err("refused").kind(), ErrorKind::Deadlock);
     assert_eq!(mutex.release().await.expect("released"), Released::Done);
     let lock = client.rwlock(&name);
     let reader = lock.read_as(&billing).await.expect("acquired");
     let upgrade = tokio::time::timeout(patience(), lock.write_as(&billing)).await.expect("never a self-deadlock");
-    assert_eq!(*upgrade.expect_err("refused").kind(), ErrorKind::Deadlock);
+    assert_eq!(upgrade.expect_err("refused").kind(), ErrorKind::Deadlock);
     assert_eq!(reader.release().await.expect("released"), Released::Done);
     let writer = lock.write_as(&billing).await.expect("acquired");
-    assert_eq!(*lock.read_as(&billing).await.expect_err("refused").kind(), ErrorKind::Deadlock);
+    assert_eq!(lock.read_as(&billing).await.expect_err("refused").kind(), ErrorKind::Deadlock);
     assert_eq!(writer.release().await.expect("released"), Released::Done);
     Verdict::Kept
 }
@@ -160,7 +160,7 @@ pub async fn permits_are_limited(subject: &Subject) -> Verdict {
     let client = subject.client();
     for wrong in [0, LIMIT + 1] {
         let error = client.semaphore(&name, LIMIT).acquire_many(wrong).await.expect_err("never to be granted");
-        assert_eq!(*error.kind(), ErrorKind::Config, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     }
     free(&client, &name).await;
     Verdict::Kept
@@ -191,7 +191,7 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
     let multi = ours.multi([&c, &b, &a]);
     assert!(multi.try_acquire().await.expect("an answer").is_none());
     let error = multi.acquire_timeout(Duration::from_millis(30)).await.expect_err("one is held");
-    assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error:?}");
+    assert!(matches!(error.kind(), ErrorKind::Timeout), "{error:?}");
     free(&ours, &a).await;
     free(&ours, &c).await;
     assert_eq!(taken.release().await.expect("released"), Released::Done);
@@ -203,7 +203,7 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
     assert!(released.all_done(), "{released:?}");
     for twice in [vec![], vec![&a, &b, &a]] {
         let refused = tokio::time::timeout(patience(), ours.multi(twice).acquire()).await.expect("never a self-deadlock");
-        assert_eq!(*refused.expect_err("refused").kind(), ErrorKind::Config);
+        assert_eq!(refused.expect_err("refused").kind(), ErrorKind::Config);
     }
     if subject.capability().rwlock && subject.capability().semaphore {
         let members = [Member::read(&ours.rwlock(&a)), Member::permits(&ours.semaphore(&b, 4), 2), ours.mutex(&c).into()];

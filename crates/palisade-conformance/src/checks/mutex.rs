@@ -93,8 +93,8 @@ pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
         let begun = Instant::now();
         let error = theirs.mutex(&name).acquire_timeout(wait).await.expect_err("it is held");
         assert!(begun.elapsed() >= wait, "too early");
-        let ErrorKind::Timeout { holder } = error.kind() else { panic!("not a time-out: {error:?}") };
-        let holder = holder.as_ref().expect("the store knows the holder");
+        let (ErrorKind::Timeout, holder) = (error.kind(), error.holder()) else { panic!("not a time-out: {error:?}") };
+        let holder = holder.expect("the store knows the holder");
         assert_eq!(holder.owner, "the holder");
     }
     theirs.shutdown().await;

@@ -381,7 +381,7 @@ impl Acquisition<'_> {
             Some(holder) => format!("not acquired in time: {name} is held by {}", holder.owner),
             None => format!("not acquired in time: {name} is busy"),
         };
-        Error::new(ErrorKind::Timeout { holder: self.holder.take() }, message)
+        Error::timeout(self.holder.take(), message)
     }
 }
 

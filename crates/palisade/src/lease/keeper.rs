@@ -101,7 +101,7 @@ impl Keeper {
             }
             Err(error) => {
                 tracing::debug!(%error, name = %tracked.claim.name, "renewal failed");
-                if *error.kind() == ErrorKind::Unavailable {
+                if error.kind() == ErrorKind::Unavailable {
                     self.registry.unreached(now);
                 }
                 tracked.troubled(&error, now);

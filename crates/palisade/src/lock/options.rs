@@ -199,7 +199,7 @@ impl Options {
 
     pub(crate) fn busy(&self, busy: crate::store::Busy) -> Error {
         let message = format!("not acquired in time: {} is busy", self.name);
-        Error::new(crate::ErrorKind::Timeout { holder: busy.holder }, message)
+        Error::timeout(busy.holder, message)
     }
 
     /// A name that was sealed by `once` is asked for as a plain lock.

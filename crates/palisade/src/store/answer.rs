@@ -111,7 +111,6 @@ pub enum Ending {
 
 /// What became of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use = "a lock that was already lost may mean that the work was not protected"]
 pub enum Released {
     /// The store gave it back: it was held until now.
     Done,

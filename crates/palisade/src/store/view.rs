@@ -92,7 +92,7 @@ impl LineView {
     #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn or_unreadable(name: &Name, lines: Result<Vec<LineView>>) -> Result<Vec<LineView>> {
         match lines {
-            Err(error) if *error.kind() == ErrorKind::Protocol => Ok(vec![LineView::unreadable(name, &error)]),
+            Err(error) if error.kind() == ErrorKind::Protocol => Ok(vec![LineView::unreadable(name, &error)]),
             lines => lines,
         }
     }

@@ -16,7 +16,7 @@ fn url(text: &str) -> StoreUrl {
 #[track_caller]
 fn refused(text: &str, because: &str) {
     let error = StoreUrl::parse(text).expect_err(text);
-    assert_eq!(*error.kind(), ErrorKind::Config, "{text}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{text}");
     assert!(error.to_string().contains(because), "{text}: {error}");
 }
 

@@ -57,7 +57,7 @@ impl<M: GuardMode> Pair<M> {
         match tokio::time::timeout(LIMIT, released).await.expect("an answer in time") {
             Ok(released) => assert!(matches!(released, Released::Done | Released::Unknown), "{released:?}"),
             // Nobody knows whether it arrived.
-            Err(error) => assert_eq!(*error.kind(), ErrorKind::Unavailable, "{error}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
         }
         let (next, began) = gets_in(waiting).await;
         assert!(last <= began, "two believed for {:?}", last - began);
@@ -99,7 +99,7 @@ pub async fn line_is(client: &Client, name: &str, wanted: (usize, usize)) {
     eventually(&format!("{wanted:?} in line"), async || match client.show(name).await {
         Ok(line) => line.map_or((0, 0), |line| (line.holders.len(), line.waiters.len())) == wanted,
         Err(error) => {
-            assert_eq!(*error.kind(), ErrorKind::Unavailable, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             false
         }
     })

@@ -268,7 +268,7 @@ fn a_name_serves_one_kind_at_a_time() {
     let error = scene.line.claim(at(1), &permits(2, 1), &mut scene.told).unwrap_err();
     assert_eq!(error, ClaimError::KindConflict { in_use: Kind::Mutex, asked: PERMITS });
     let error = crate::Error::from(error);
-    assert_eq!(*error.kind(), crate::ErrorKind::Config);
+    assert_eq!(error.kind(), crate::ErrorKind::Config);
     assert!(error.to_string().contains("a mutex") && error.to_string().contains("semaphore of 3"), "{error}");
 
     scene.claim(1, &reader(3));

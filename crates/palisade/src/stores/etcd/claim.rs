@@ -57,7 +57,7 @@ impl Locks {
             // Not before: a renewal of a claim that was turned away is told why it ended the last time.
             Ok(Answer::Granted(_) | Answer::Queued(_)) => self.claims.lock().clear_end(claim.id),
             // It may be there.
-            Err(error) if *error.kind() == ErrorKind::Unavailable && !(error.nothing_was_sent() && key.is_settled()) => {}
+            Err(error) if error.kind() == ErrorKind::Unavailable && !(error.nothing_was_sent() && key.is_settled()) => {}
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
                 let is_gone = answer.as_ref().map_or_else(Error::nothing_was_sent, |_| true);
                 self.forget(claim.id);

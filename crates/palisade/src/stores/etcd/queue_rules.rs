@@ -230,6 +230,6 @@ mod tests {
     #[test]
     fn a_newer_version_is_refused() {
         let kv = KeyValue { value: b"palisade:2:anything".to_vec(), ..KeyValue::default() };
-        assert_eq!(*Entry::read(kv).expect_err("refused").kind(), crate::ErrorKind::Protocol);
+        assert_eq!(Entry::read(kv).expect_err("refused").kind(), crate::ErrorKind::Protocol);
     }
 }

@@ -91,5 +91,5 @@ fn write(key: &[u8], value: Option<&[u8]>) -> super::proto::RequestOp {
 
 /// Whether a request may have been done though it failed.
 pub(crate) fn may_be_done(error: &Error) -> bool {
-    *error.kind() == ErrorKind::Unavailable
+    error.kind() == ErrorKind::Unavailable
 }

@@ -289,7 +289,7 @@ async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
         let Some(strong) = watches.upgrade() else { return };
         strong.close_all();
         failures += 1;
-        if failures == 2 && *error.kind() == ErrorKind::Unavailable {
+        if failures == 2 && error.kind() == ErrorKind::Unavailable {
             (strong.on_contact)(Contact::Lost);
         }
         drop(strong);

@@ -52,7 +52,7 @@ impl From<Broken> for Failed {
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
-        if *error.kind() == ErrorKind::Unavailable { Failed::Unsure(error) } else { Failed::Never(error) }
+        if error.kind() == ErrorKind::Unavailable { Failed::Unsure(error) } else { Failed::Never(error) }
     }
 }
 

@@ -54,7 +54,7 @@ fn replies_that_make_no_sense_are_protocol_errors() {
         ];
         for (verb, error) in errors.into_iter().enumerate() {
             let error = error.unwrap_or_else(|| panic!("{reply:?} was understood by verb {verb}"));
-            assert_eq!(*error.kind(), Kinds::Protocol, "{reply:?}: {error:?}");
+            assert_eq!(error.kind(), Kinds::Protocol, "{reply:?}: {error:?}");
         }
     }
 }
@@ -150,7 +150,7 @@ fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
         ];
         for (verb, error) in errors.into_iter().enumerate() {
             let error = error.unwrap_or_else(|| panic!("{content:?} was understood by verb {verb}"));
-            assert_eq!(*error.kind(), Kinds::Protocol, "{content:?}: {error:?}");
+            assert_eq!(error.kind(), Kinds::Protocol, "{content:?}: {error:?}");
             assert!(error.to_string().contains(expected), "{content:?}: {error}");
         }
         let after: Value = client.ask(&["DUMP", KEY]);
