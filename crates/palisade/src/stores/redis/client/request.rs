@@ -101,7 +101,8 @@ impl Client {
     }
 
     /// Calls many scripts, those of one server in one pipeline, all servers at the same time. Each has its own reply, in the same
-    /// order, within the shortest of the limits of its server's calls. `pushes`: whether a server may push something after it.
+    /// order, within the shortest of the limits of its server's calls; twice that where they are sent again. `pushes`: whether a server may
+    /// push something after it.
     pub(crate) async fn call_all(
         self: &Arc<Self>,
         calls: Vec<(Call, Duration)>,
@@ -110,7 +111,6 @@ impl Client {
     ) -> Vec<Result<Value>> {
         let unanswered = || Err(Error::protocol("the server answered fewer requests than it was sent"));
         let mut replies: Vec<Result<Value>> = calls.iter().map(|_| unanswered()).collect();
-        let begun = Instant::now();
         let mut to_send: Vec<Sent> =
             calls.into_iter().enumerate().map(|(place, (call, limit))| Sent { place, call, limit }).collect();
         // A server that refused the calls because it is a replica was left: they are sent once more, perhaps to another one.
@@ -132,7 +132,7 @@ impl Client {
                         let late = Error::unavailable(format!("{address} does not answer in time"));
                         calls.iter().map(|_| Replied::Known(Err(late.clone()))).collect()
                     };
-                    let replies: Vec<Replied> = tokio::time::timeout_at(begun + limit, replies).await.unwrap_or_else(late);
+                    let replies: Vec<Replied> = tokio::time::timeout(limit, replies).await.unwrap_or_else(late);
                     (calls, replies)
                 });
             }
