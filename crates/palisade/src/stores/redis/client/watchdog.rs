@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Client;
+use super::address::Address;
 use super::failure::Remedy;
 use super::server::Server;
 use super::settings::Site;
@@ -34,8 +35,17 @@ impl Client {
                 && let Some(client) = client.upgrade()
             {
                 client.give_up(&server);
+                client.check_others(&server.address, patience);
             }
         });
+    }
+
+    /// One connection to this address has died without a word: the others may have died with it, and nothing may be in flight there.
+    fn check_others(self: &Arc<Self>, address: &Address, patience: Duration) {
+        for server in self.servers.all_open().into_iter().filter(|server| server.address == *address) {
+            self.expect_answer(&server, patience);
+            tokio::spawn(async move { server.ask(redis::cmd("PING")).await });
+        }
     }
 
     /// Watches over a connection until it ends.
