@@ -1,22 +1,29 @@
 //! Which store: flag, file, profile, environment, or a file of the user's own.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use palisade::{Client, StoreUrl};
+use palisade::{Client, Error, ErrorKind, StoreUrl};
 use serde::Deserialize;
 
 use crate::args::Common;
 use crate::exit::Failure;
 use crate::notice::Notices;
 
+/// How long the end of the client may take: a withdrawal or a release is on its way.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// The same, where the store has just left requests unanswered.
+const SHORT_FAREWELL: Duration = Duration::from_millis(50);
+
 /// A client, and its URL's scheme. Dropping it ends the client, so that it leaves nothing behind.
 pub(crate) struct Store {
     locks: Option<Client>,
     pub(crate) scheme: String,
+    farewell: Cell<Duration>,
 }
 
 impl Store {
@@ -25,10 +32,25 @@ impl Store {
     }
 }
 
+impl Store {
+    /// The failure that an error of this store makes.
+    pub(crate) fn failed(&self, error: Error) -> Failure {
+        if error.kind() == ErrorKind::Unavailable {
+            self.is_silent();
+        }
+        error.into()
+    }
+
+    /// The store does not answer: there is no point in waiting for it when this ends.
+    pub(crate) fn is_silent(&self) {
+        self.farewell.set(SHORT_FAREWELL);
+    }
+}
+
 impl Drop for Store {
     fn drop(&mut self) {
         if let Some(locks) = self.locks.take() {
-            let _ = locks.close(Duration::from_secs(1));
+            let _ = locks.close(self.farewell.get());
         }
     }
 }
@@ -38,7 +60,7 @@ pub(crate) fn connect(common: &Common, notices: Notices) -> Result<Store, Failur
     let url = url(common, notices)?;
     let parsed = StoreUrl::parse(&url).map_err(|error| Failure::of_url(&error))?;
     let locks = Client::connect(&url).map_err(|error| Failure::of_url(&error))?;
-    Ok(Store { locks: Some(locks), scheme: parsed.scheme().to_owned() })
+    Ok(Store { locks: Some(locks), scheme: parsed.scheme().to_owned(), farewell: Cell::new(FAREWELL) })
 }
 
 fn url(common: &Common, notices: Notices) -> Result<String, Failure> {

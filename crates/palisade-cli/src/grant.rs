@@ -24,11 +24,11 @@ pub(crate) fn acquire(common: &Common, args: &AcquireArgs, notices: Notices) -> 
     let lock = Lock::new(store.locks(), (hold, mode), &owner, None, true)?;
     match lock.acquire(hold).wait() {
         Ok(Acquired::Held(guard)) => print_new_grant(&store, guard),
-        Ok(Acquired::Busy) => lock::not_acquired(store.locks(), hold, mode, None, notices).wait(),
-        Err(error) if matches!(error.kind(), ErrorKind::Timeout) => {
-            lock::not_acquired(store.locks(), hold, mode, Some(&error), notices).wait()
+        Ok(Acquired::Busy) => lock::not_acquired(&store, hold, mode, None, notices).wait(),
+        Err(error) if error.kind() == ErrorKind::Timeout => {
+            lock::not_acquired(&store, hold, mode, Some(&error), notices).wait()
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(store.failed(error)),
     }
 }
 

@@ -9,6 +9,7 @@ use palisade::{
 };
 
 use crate::args::{HoldArgs, ModeArgs};
+use crate::config::Store;
 use crate::exit::{Exit, Failure};
 use crate::notice::{Notices, to_copy};
 
@@ -142,16 +143,19 @@ fn any_mode(leadership: Leadership) -> Guard<AnyMode> {
 
 /// Says who holds the name, or why it was not acquired, and answers with the code for that.
 pub(crate) async fn not_acquired(
-    locks: &Client,
+    store: &Store,
     args: &HoldArgs,
     mode: &ModeArgs,
     error: Option<&Error>,
     notices: Notices,
 ) -> Result<Exit, Failure> {
-    let mut holder = error.and_then(Error::holder).cloned();
-    if holder.is_none() {
-        let line = locks.show(&args.name).await.ok().flatten();
-        holder = line.and_then(|line| line.holders.into_iter().next());
+    let holder = match error {
+        // The store was just asked for the holder.
+        Some(error) => error.holder().cloned(),
+        None => store.locks().show(&args.name).await.ok().flatten().and_then(|line| line.holders.into_iter().next()),
+    };
+    if error.is_some() && holder.is_none() {
+        store.is_silent();
     }
     let (name, closer) = (&args.name, to_copy("show", &args.name, ""));
     match holder {

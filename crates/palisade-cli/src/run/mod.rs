@@ -35,6 +35,9 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// How long a withdrawal or a release may keep us from leaving.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// The same, for a lock that is lost.
+const LOST_FAREWELL: Duration = Duration::from_millis(500);
+
 /// A command that is to run under a lock.
 pub(crate) struct Job {
     pub(crate) hold: HoldArgs,
@@ -161,8 +164,8 @@ impl Session {
         match acquired {
             Ok(Ok(Acquired::Held(guard))) => Ok(Ok(guard)),
             Ok(Ok(Acquired::Busy)) => self.not_acquired(None).await.map(Err),
-            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Timeout) => self.not_acquired(Some(&error)).await.map(Err),
-            Ok(Err(error)) => Err(error.into()),
+            Ok(Err(error)) if error.kind() == ErrorKind::Timeout => self.not_acquired(Some(&error)).await.map(Err),
+            Ok(Err(error)) => Err(self.store.failed(error)),
             Err(signal) => {
                 // The claim is withdrawn by now, or on its way.
                 let _ = tokio::time::timeout(FAREWELL, locks.shutdown()).await;
@@ -177,7 +180,7 @@ impl Session {
             Role::Holder(mode) => mode,
             Role::Leader(_) => &plain,
         };
-        lock::not_acquired(self.store.locks(), &self.job.hold, mode, error, self.notices).await
+        lock::not_acquired(&self.store, &self.job.hold, mode, error, self.notices).await
     }
 
     /// Runs the command to its end, whatever ends it; then gives the lock back.
@@ -341,6 +344,13 @@ impl Session {
 
     async fn give_back(&self, guard: Guard<AnyMode>) {
         let name = &self.job.hold.name;
+        if !guard.is_held() {
+            // The store frees the name by itself, if it has not. Telling it helps, but is not worth much waiting.
+            if tokio::time::timeout(LOST_FAREWELL, guard.release()).await.is_err() {
+                self.store.is_silent();
+            }
+            return;
+        }
         match tokio::time::timeout(FAREWELL, guard.release()).await {
             Ok(Ok(Released::Done | Released::AlreadyLost)) => {}
             Ok(Ok(Released::Unknown)) | Err(_) => {
