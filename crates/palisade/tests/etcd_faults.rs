@@ -6,14 +6,14 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::actors::{connect, is_renewed, number, rise};
 use common::etcd::{LIMIT, LONG, Metrics, Pair, SHORT, client, keys, leases, leases_of, line_is, proxy, revoke_all};
 use common::etcd_lines::{Clients, LINES, Line, Pairs, is_alone};
 use palisade::blocking::Wait;
 use palisade::store::Revoked;
-use palisade::{Client, LossReason, Released};
+use palisade::{Client, LossReason, Released, Status};
 use palisade_conformance::eventually;
 use palisade_testkit::etcd::Etcd;
 use palisade_testkit::proxy::{Proxy, Way};
@@ -54,8 +54,8 @@ fn through(proxy: &Proxy) -> String {
 }
 
 /// A client of two addresses of one server, which asks through the proxy just now. To it they are two members.
-async fn of_two_members(server: &Etcd, proxy: &Proxy) -> Client {
-    let url = format!("etcd://{},{}/lock", proxy.address(), server.address());
+async fn of_two_members(server: &Etcd, proxy: &Proxy, words: &str) -> Client {
+    let url = format!("etcd://{},{}/lock{words}", proxy.address(), server.address());
     loop {
         let client = connect(&url);
         let warm = client.mutex("warm").lease(SHORT).acquire().await.expect("a grant");
@@ -98,8 +98,10 @@ async fn a_claim_whose_answer_is_lost_finds_its_one_grant() {
     // Who waits with so short a lease waits on the session of those who hold.
     let lease = Duration::from_secs(5);
     for line in LINES {
-        let warm = line.holder.take(scene.clients.waiter(&line), &format!("warm-{}", line.what), lease).await.expect("a grant");
         for waits in [false, true] {
+            // Opens a session, so that the claim is the next request. The one before was given up with the claim in doubt.
+            let warm = format!("warm-{}", line.what);
+            let warm = line.holder.take(scene.clients.waiter(&line), &warm, lease).await.expect("a grant");
             let name = format!("answer-{}-{waits}", line.what);
             let first = match waits {
                 true => Some(line.holder.take(&scene.outside, &name, LONG).await.expect("a grant")),
@@ -126,8 +128,8 @@ async fn a_claim_whose_answer_is_lost_finds_its_one_grant() {
             let known = |key: &String| made.contains(key) || (waits && !line.queues);
             assert!(now.iter().all(known), "{}: another key was made: {made:?}, {now:?}", line.what);
             is_alone(&scene.outside, &line, &name, guard).await;
+            drop(warm);
         }
-        drop(warm);
     }
 }
 
@@ -173,7 +175,7 @@ async fn a_release_whose_answer_is_lost_is_made_once() {
 async fn a_release_that_did_not_arrive_is_made_good() {
     let server = Etcd::start();
     let (proxy, outside) = (proxy(&server), client(&server));
-    let ours = of_two_members(&server, &proxy).await;
+    let ours = of_two_members(&server, &proxy, "").await;
     let kept = ours.mutex("kept").lease(SHORT).acquire().await.expect("a grant");
     let pair = Pair::begin([&ours, &outside, &outside], "left", SHORT).await;
     proxy.stall(Way::Both);
@@ -181,6 +183,29 @@ async fn a_release_that_did_not_arrive_is_made_good() {
     assert!(next.is_held());
     // The others of its session are none the worse for it, unless the stall has cost them a lease.
     println!("the other one: {:?}", kept.status());
+}
+
+/// A claim hangs on its way to one member, is made at another, and is given back. When it arrives after all, the session that it names is
+/// gone, or ends soon: the client's other locks have left that session, which would keep the name locked for as long as they live.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_arrives_late_does_not_lock_the_name() {
+    // Longer than a key is deleted after its claim was withdrawn, which is twice the request time-out.
+    let (lease, late_by) = (Duration::from_secs(12), Duration::from_secs(6));
+    let server = Etcd::start();
+    let (proxy, outside) = (proxy(&server), client(&server));
+    let ours = of_two_members(&server, &proxy, "?request_timeout=1s").await;
+    let kept = ours.mutex("kept").lease(lease).acquire().await.expect("a grant");
+    proxy.delay(Way::ToServer, late_by, Duration::ZERO);
+    let sent = Instant::now();
+    let guard = ours.mutex("late").lease(lease).store_wait(LONG).acquire().await.expect("by the other member");
+    assert!(sent.elapsed() < late_by, "it was not made at the other member");
+    assert_eq!(guard.release().await.expect("an answer"), Released::Done);
+    line_is(&outside, "late", (0, 0)).await;
+    eventually("the claim has arrived", async || sent.elapsed() > late_by + Duration::from_secs(1)).await;
+    line_is(&outside, "late", (0, 0)).await;
+    is_renewed(&kept).await;
+    line_is(&outside, "late", (0, 0)).await;
+    assert_eq!(kept.status(), Status::Held);
 }
 
 /// The server is away for longer than the lease, and the locks are given back meanwhile.
@@ -213,7 +238,7 @@ async fn a_watch_that_hangs_is_not_believed() {
     let lease = Duration::from_secs(3);
     let server = Etcd::start();
     let (proxy, outside) = (proxy(&server), client(&server));
-    let ours = of_two_members(&server, &proxy).await;
+    let ours = of_two_members(&server, &proxy, "").await;
     let held = ours.mutex("hung").lease(lease).acquire().await.expect("a grant");
     eventually("its key is watched", async || Metrics::of(&server).watches() > 0).await;
     // By then it was looked at once after that.

@@ -73,7 +73,9 @@ impl Executor {
                 None => self.alone(request).await,
             };
             silent = outcome.as_ref().err().filter(|failed| !failed.refused).cloned();
-            outcomes.push(outcome.map(|(response, sent)| (response, if before == Sent::Again { before } else { sent })));
+            let in_all = |sent: Sent| if before == Sent::Again { before } else { sent };
+            let outcome = outcome.map(|(response, sent)| (response, in_all(sent)));
+            outcomes.push(outcome.map_err(|failed| Failed { sent: in_all(failed.sent), ..failed }));
         }
         outcomes
     }

@@ -101,8 +101,9 @@ impl Locks {
         }
     }
 
-    /// Sends a transaction that creates the key of a claim, if it is not there.
-    async fn create(&self, claim: &Claim, key: &LockKey, txn: TxnRequest) -> Result<TxnResponse, Failed> {
+    /// Sends a transaction that creates the key of a claim, if it is not there. If a copy of it may yet arrive, its sessions are given up.
+    async fn create(&self, attempt: &Attempt<'_>, txn: TxnRequest) -> Result<TxnResponse, Failed> {
+        let Attempt { claim, key, full, wait } = attempt;
         key.write_begins();
         let outcome = self.send_claim(claim.id, key, txn).await;
         let is_resolved = match &outcome {
@@ -111,6 +112,16 @@ impl Locks {
         };
         if is_resolved {
             key.write_resolved();
+        }
+        let has_failed = outcome.as_ref().is_err_and(|failed| failed.refused && failed.sent == Sent::Once);
+        if !is_resolved && !has_failed {
+            // One that belongs to this claim ends with it.
+            let is_shared =
+                |session: &&Arc<Session>| self.sessions.live_owned_by(claim.id).is_none_or(|own| own.id != session.id);
+            for session in [Some(full), wait.as_ref()].into_iter().flatten().filter(is_shared) {
+                self.sessions.doubt(session);
+                key.doubts(session);
+            }
         }
         outcome.map(|(response, _)| response)
     }
@@ -136,7 +147,7 @@ impl Locks {
             failure: otherwise,
         };
         let before = self.cluster.seen.highest();
-        let response = self.create(claim, key, claiming).await?;
+        let response = self.create(attempt, claiming).await?;
         let revision = txn::revision_of(&response);
         let is_granted = response.succeeded;
         let is_created = is_granted || txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
@@ -211,7 +222,7 @@ impl Locks {
         if claim.mode == Mode::Exclusive || !would_hold(claim, key, line)? {
             return Ok(Answer::Busy(busy(line)));
         }
-        let response = self.create(claim, key, stand_in_line(claim, key, full, entry::value(claim))).await?;
+        let response = self.create(attempt, stand_in_line(claim, key, full, entry::value(claim))).await?;
         let line = Snapshot::of(response)?;
         let Some((at, own)) = line.entries.iter().enumerate().find(|(_, entry)| entry.key == key.bytes) else {
             return Err(gone().into());
@@ -264,7 +275,7 @@ impl Locks {
     }
 
     /// The session for the key of a waiter: a short one, so that dead waiters cost little.
-    async fn wait_session(self: &Arc<Self>, claim: &Claim, full: &Arc<Session>) -> Result<Arc<Session>> {
+    pub(super) async fn wait_session(self: &Arc<Self>, claim: &Claim, full: &Arc<Session>) -> Result<Arc<Session>> {
         if claim.wait_lease() == claim.lease {
             return Ok(Arc::clone(full));
         }

@@ -117,9 +117,10 @@ impl OwnClaim {
         Lease::of(self.lease.min(self.slot.session.end_of().since(asked)))
     }
 
-    /// Whether its next renewal must move it to another session: it has a waiter's still, or its minimum hold is nearly over.
+    /// Whether its next renewal must move it to another session: it has a waiter's still, a claim may yet arrive that names its
+    /// session, or its minimum hold is nearly over.
     pub(super) fn must_move(&self, now: Moment) -> bool {
-        self.is_short || self.is_span && self.slot.session.end_of().since(now) < self.lease * 2
+        self.is_short || self.slot.session.is_doubtful() || self.is_span && self.slot.session.end_of().since(now) < self.lease * 2
     }
 
     pub(super) fn watches(&self) -> impl Iterator<Item = i64> {
@@ -148,6 +149,13 @@ impl ClaimTable {
     /// Whether this claim is one of ours, with a key of this revision.
     pub(super) fn knows(&self, claim: ClaimId, revision: i64) -> bool {
         self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision)
+    }
+
+    /// Notes that the key of a claim was attached to another session.
+    pub(super) fn moved(&self, claim: ClaimId, revision: i64, to: Arc<Session>) {
+        if let Some(own) = self.lock().own.get_mut(&claim).filter(|own| own.slot.revision == revision) {
+            own.slot.session = to;
+        }
     }
 
     /// Whether the same still waits.

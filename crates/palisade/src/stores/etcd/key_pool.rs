@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::client::names::Names;
+use super::session::Session;
 use crate::error::Result;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::name::Name;
@@ -40,6 +41,8 @@ pub(super) struct LockKey {
     is_private: bool,
     /// Number of writes to this key whose outcome is unknown.
     unresolved_writes: AtomicUsize,
+    /// The sessions that such writes name. Each lasts until the claim has ended: if the write has arrived, the key is attached to it.
+    doubtful: Mutex<Vec<Arc<Session>>>,
 }
 
 impl LockKey {
@@ -53,7 +56,13 @@ impl LockKey {
         key.push_str(&line);
         end.write(&mut key);
         let (line, bytes) = (line.into_bytes(), key.into_bytes());
-        Arc::new(LockKey { name: name.clone(), line, bytes, is_private, unresolved_writes: AtomicUsize::new(0) })
+        let (unresolved_writes, doubtful) = (AtomicUsize::new(0), Mutex::default());
+        Arc::new(LockKey { name: name.clone(), line, bytes, is_private, unresolved_writes, doubtful })
+    }
+
+    /// A write that attaches the key to this session may yet arrive.
+    pub(super) fn doubts(&self, session: &Arc<Session>) {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(session));
     }
 
     /// What it ends with, behind the prefix of its line.
@@ -203,7 +212,8 @@ mod tests {
 
     fn key(number: usize, name: usize) -> Arc<LockKey> {
         let (name, bytes) = (self::name(name), number.to_string().into_bytes());
-        Arc::new(LockKey { name, line: Vec::new(), bytes, is_private: true, unresolved_writes: AtomicUsize::new(0) })
+        let (unresolved_writes, doubtful) = (AtomicUsize::new(0), Mutex::default());
+        Arc::new(LockKey { name, line: Vec::new(), bytes, is_private: true, unresolved_writes, doubtful })
     }
 
     fn name(number: usize) -> Name {

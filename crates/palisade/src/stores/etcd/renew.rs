@@ -18,7 +18,7 @@ use super::queue_rules::{Verdict, verdict};
 use super::session::Session;
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
-use crate::store::{ClaimId, ClaimRef, Gone, Grant, Standing};
+use crate::store::{Claim, ClaimId, ClaimRef, Gone, Grant, Standing};
 
 /// How often a key is moved anew because the session was gone.
 const ATTEMPTS: usize = 3;
@@ -182,10 +182,24 @@ impl Locks {
 
     /// Asks the store where a claim stands that waits, or that is not known here.
     async fn standing_of(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
+        self.leave_doubtful(&claim.claim).await?;
         match self.stand(&claim.claim).await? {
             Some(standing) => Ok(standing),
             None => self.find(claim).await,
         }
+    }
+
+    /// Moves the key of a waiter to another session, if a claim may yet arrive that names its own.
+    async fn leave_doubtful(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<()> {
+        let Some(slot) = self.claims.slot(claim.id).filter(|slot| slot.session.is_doubtful()) else { return Ok(()) };
+        let full = self.full_session(claim).await?;
+        let wait = self.wait_session(claim, &full).await?;
+        match self.move_to_lasting(claim, &slot, &wait).await {
+            Ok(()) => self.claims.moved(claim.id, slot.revision, wait),
+            // It waits with the session that it has, or is found to be gone.
+            Err(failed) => tracing::debug!(error = %failed.error, name = %claim.name, "a waiter's key was not moved"),
+        }
+        Ok(())
     }
 
     /// Moves the key of a holder to the session of its full length.

@@ -29,8 +29,10 @@ pub(super) struct Session {
     confirmed: Mutex<Confirmed>,
     ended: AtomicBool,
     round: Mutex<Option<Round>>,
-    /// The key of the first claim that was attached to it. Its line is read with each keep-alive.
-    key: OnceLock<Arc<LockKey>>,
+    /// The line of the first key that was attached to it. It is read with each keep-alive.
+    line: OnceLock<Vec<u8>>,
+    /// Set when a claim may yet arrive that names it: it is revoked when its last user is gone.
+    doubt: OnceLock<Arc<Cluster>>,
 }
 
 /// What the server last said.
@@ -55,12 +57,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Session {
     pub(super) fn new(id: i64, at: Moment, length: Duration) -> Arc<Session> {
         let confirmed = Mutex::new(Confirmed { at, length });
-        Arc::new(Session { id, confirmed, ended: AtomicBool::new(false), round: Mutex::new(None), key: OnceLock::new() })
+        Arc::new(Session {
+            id,
+            confirmed,
+            ended: AtomicBool::new(false),
+            round: Mutex::new(None),
+            line: OnceLock::new(),
+            doubt: OnceLock::new(),
+        })
     }
 
     /// A key is attached to it, or about to be. This client has read or written that key.
     pub(super) fn attach(&self, key: &Arc<LockKey>) {
-        self.key.get_or_init(|| Arc::clone(key));
+        self.line.get_or_init(|| key.line.clone());
+    }
+
+    /// Whether a claim may yet arrive that names it. No other claim joins it, and those that have are moved at their next renewal.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.doubt.get().is_some()
     }
 
     fn confirmed(&self) -> Confirmed {
@@ -105,6 +119,17 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some(cluster) = self.doubt.get().filter(|_| !self.has_ended()).cloned() else { return };
+        let id = self.id;
+        // Outside of the runtime the client is ending, and the session ends by itself.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { drop(cluster.revoke_lease(id).await) });
+        }
+    }
+}
+
 /// The sessions of one client.
 pub(super) type Sessions = kit::Sessions<Leases>;
 
@@ -127,11 +152,12 @@ impl OpensSessions for Leases {
     }
 
     fn can_join(&self, session: &Arc<Session>, _: Length) -> bool {
-        !session.has_ended() && session.can_be_joined(BootClock.now())
+        !session.has_ended() && !session.is_doubtful() && session.can_be_joined(BootClock.now())
     }
 
     async fn can_join_later(&self, session: &Arc<Session>, _: Length) -> Result<bool> {
-        Ok(!session.has_ended() && self.claims.of_session(session.id).is_empty() && self.keep_alive(session).await?)
+        let is_idle = !session.is_doubtful() && self.claims.of_session(session.id).is_empty();
+        Ok(!session.has_ended() && is_idle && self.keep_alive(session).await?)
     }
 
     async fn close(&self, session: Arc<Session>) {
@@ -160,10 +186,10 @@ impl Leases {
 
     /// Renews a session; `false` when it has ended, or no claim was ever attached to it.
     async fn keep_alive(&self, session: &Session) -> Result<bool> {
-        let Some(key) = session.key.get() else { return Ok(false) };
+        let Some(line) = session.line.get() else { return Ok(false) };
         let third = session.confirmed().length / 3;
         let limit = if third.is_zero() { self.cluster.request_timeout } else { third.min(self.cluster.request_timeout) };
-        let Renewed { sent, left } = self.keep_alive.renew(session.id, &key.line, limit).await?;
+        let Renewed { sent, left } = self.keep_alive.renew(session.id, line, limit).await?;
         if left <= 0 {
             return Ok(false);
         }
@@ -179,6 +205,13 @@ impl Sessions {
     /// Marks all sessions as ended. The answer has those that were not.
     pub(super) fn end_all(&self) -> Vec<Arc<Session>> {
         locked(&self.system.all).iter().filter_map(Weak::upgrade).filter(|session| session.end()).collect()
+    }
+
+    /// A claim that names this session was sent, and may yet arrive. It must not find the session: nothing would delete its key, for as
+    /// long as other claims keep the session alive.
+    pub(super) fn doubt(&self, session: &Arc<Session>) {
+        drop(session.doubt.set(Arc::clone(&self.system.cluster)));
+        self.retire(|other| Arc::ptr_eq(other, session));
     }
 
     /// Opens a session that claims do not share.

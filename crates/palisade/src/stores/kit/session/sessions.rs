@@ -93,6 +93,14 @@ impl<O: OpensSessions> Sessions<O> {
         in_task(async move { tokio::time::timeout(limit, opening).await.map_err(late)? }).await
     }
 
+    /// Claims of its length do not find this session any more. One that is looked at just now stays, until another is opened.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn retire(&self, is_it: impl Fn(&O::Session) -> bool) {
+        let is_current =
+            |current: &Current<O::Session>| current.try_lock().is_ok_and(|session| session.as_ref().is_some_and(&is_it));
+        self.by_length.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, current| !is_current(current));
+    }
+
     /// Keeps a session for one claim only.
     pub(crate) fn own(&self, claim: ClaimId, session: &O::Session) {
         self.owned().insert(claim, session.clone());
