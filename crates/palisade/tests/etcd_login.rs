@@ -39,6 +39,33 @@ async fn a_client_is_known_by_its_certificate() {
     }
 }
 
+/// A library does not choose the cryptography of the whole process: the program may want another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_process_wide_tls_provider_is_installed() {
+    let server = Etcd::with().tls().start();
+    let client = connect(format!("etcds://{}/lock?ca={}", server.address(), certs().ca.display()));
+    assert_eq!(client.mutex("x").acquire().await.expect("a grant").release().await.expect("an answer"), Released::Done);
+    assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+}
+
+/// A setting that cannot be used is a bad URL, in the words of the other stores.
+#[test]
+fn bad_settings_blame_the_url() {
+    for (url, words) in [
+        ("etcd://user@h/lock", "a user and a password"),
+        ("etcd://h/lock?ca=/none", "etcds:"),
+        ("etcds://h/lock?ca=/none", "ca= cannot be read"),
+        ("etcds://h/lock?cert=/none", "cert= and key= go together"),
+        ("etcd://h/lock?format=other", "format="),
+        ("etcd://h/lock?prefix=other", "the prefix is the path"),
+        ("etcd://h/lock?other=1", "other"),
+    ] {
+        let error = Client::connect(url).map(|_| ()).expect_err(url);
+        assert!(error.blames_url() && *error.kind() == ErrorKind::Config, "{url}: {error:?}");
+        assert!(error.to_string().contains(words), "{url}: {error}");
+    }
+}
+
 /// With users, the name in the certificate is the user's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_is_a_login() {

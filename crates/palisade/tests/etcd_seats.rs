@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::actors::connect;
-use common::etcd::{LIMIT, LONG, client, keys, keys_ever, leases, line_is, proxy};
+use common::etcd::{LIMIT, LONG, Metrics, client, keys, keys_ever, leases, line_is, proxy};
 use palisade::store::{Answer, Change, Claim, ClaimId, Ending, Kind, Mode, Revoked, Standing, Store};
 use palisade::{Client, Guard, Released};
+use palisade_conformance::eventually;
 use palisade_testkit::etcd::Etcd;
 use palisade_testkit::proxy::Way;
 
@@ -140,6 +141,28 @@ async fn the_key_of_a_release_that_was_not_answered_is_not_used_again() {
     let next = acquire(&ours, "lost").await;
     assert_ne!(key_of(&server, "lost"), key);
     release(next).await;
+}
+
+/// A release is by the create revision, and not by the key alone: another client has deleted the key and made it anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_deletes_only_the_key_that_its_claim_created() {
+    let server = Etcd::start();
+    let proxy = proxy(&server);
+    let ours = connect(format!("etcd://{}/lock", proxy.address()));
+    let guard = acquire(&ours, "again").await;
+    let key = key_of(&server, "again");
+    // The holder must not hear of it: it would not release.
+    proxy.stall(Way::ToClient);
+    server.etcdctl(&["del", &key]);
+    server.etcdctl(&["put", &key, "another"]);
+    let asked = Metrics::of(&server).begun("Txn");
+    let releasing = tokio::spawn(async move { guard.release().await });
+    eventually("the release has arrived", async || Metrics::of(&server).begun("Txn") > asked).await;
+    proxy.heal();
+    let released = tokio::time::timeout(LIMIT, releasing).await.expect("in time").expect("no panic");
+    assert_eq!(released.expect("an answer"), Released::AlreadyLost);
+    ours.shutdown().await;
+    assert_eq!(keys(&server), [key]);
 }
 
 /// What others have ended is not ours to say it is gone.
