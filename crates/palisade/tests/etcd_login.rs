@@ -61,7 +61,7 @@ fn bad_settings_blame_the_url() {
         ("etcd://h/lock?other=1", "other"),
     ] {
         let error = Client::connect(url).map(|_| ()).expect_err(url);
-        assert!(error.blames_url() && *error.kind() == ErrorKind::Config, "{url}: {error:?}");
+        assert!(error.blames_url() && error.kind() == ErrorKind::Config, "{url}: {error:?}");
         assert!(error.to_string().contains(words), "{url}: {error}");
     }
 }
