@@ -80,7 +80,7 @@ const COMMON: [&str; 9] = ["format", "prefix", "names", "drift", "connect_timeou
 
 impl Common {
     /// Whether names are written as they are, in a format that does otherwise by default.
-    pub(crate) fn exact_names(&self) -> bool {
+    pub fn exact_names(&self) -> bool {
         self.names == Some(Names::Exact)
     }
 
