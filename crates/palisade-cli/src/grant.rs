@@ -25,9 +25,7 @@ pub(crate) fn acquire(common: &Common, args: &AcquireArgs, notices: Notices) -> 
     match lock.acquire(hold).wait() {
         Ok(Acquired::Held(guard)) => print_new_grant(&store, guard),
         Ok(Acquired::Busy) => lock::not_acquired(&store, hold, mode, None, notices).wait(),
-        Err(error) if error.kind() == ErrorKind::Timeout => {
-            lock::not_acquired(&store, hold, mode, Some(&error), notices).wait()
-        }
+        Err(error) if error.kind() == ErrorKind::Timeout => lock::not_acquired(&store, hold, mode, Some(&error), notices).wait(),
         Err(error) => Err(store.failed(error)),
     }
 }

@@ -12,7 +12,7 @@ use palisade_testkit::redis::Redis;
 use palisade_testkit::zookeeper::ZooKeeper;
 
 /// The pages say 250 ms; the rest is for the start of a process on a busy machine.
-const SLACK: Duration = Duration::from_millis(900);
+const SLACK: Duration = Duration::from_millis(1500);
 
 /// A server that the test can stop.
 struct Server {
@@ -35,7 +35,7 @@ fn redis() -> Server {
 }
 
 fn etcd() -> Server {
-    server!(Etcd::start(), |server: &Etcd| server.url())
+    server!(Etcd::start(), |server: &Etcd| format!("etcd://{}/hung", server.address()))
 }
 
 fn zookeeper() -> Server {

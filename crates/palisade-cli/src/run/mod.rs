@@ -32,11 +32,11 @@ const MARGIN: Duration = Duration::from_millis(100);
 /// The lease of a lock that was asked for without one.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
-/// How long a withdrawal or a release may keep us from leaving.
+/// How long the release of a lock that is held may keep us from leaving.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The same, for a lock that is lost.
-const LOST_FAREWELL: Duration = Duration::from_millis(500);
+/// The same for a withdrawal, and for a lock that is lost.
+const LOST_FAREWELL: Duration = Duration::from_millis(900);
 
 /// A command that is to run under a lock.
 pub(crate) struct Job {
@@ -168,7 +168,9 @@ impl Session {
             Ok(Err(error)) => Err(self.store.failed(error)),
             Err(signal) => {
                 // The claim is withdrawn by now, or on its way.
-                let _ = tokio::time::timeout(FAREWELL, locks.shutdown()).await;
+                if tokio::time::timeout(LOST_FAREWELL, locks.shutdown()).await.is_err() {
+                    self.store.is_silent();
+                }
                 Ok(Err(Exit::of_signal(signal.as_raw())))
             }
         }
@@ -204,7 +206,18 @@ impl Session {
         let end = self.attend(&guard, &child, &mut terminal, ears).await.map_err(failed)?;
         self.watcher.disarm();
         drop(terminal);
-        self.give_back(guard).await;
+        match end {
+            End::Here(_) => self.give_back(guard).await,
+            // The store frees the name by itself, if it has not. Telling it helps, but is not worth much waiting.
+            End::Lost { .. } => {
+                if !matches!(
+                    tokio::time::timeout(LOST_FAREWELL, guard.release()).await,
+                    Ok(Ok(Released::Done | Released::AlreadyLost))
+                ) {
+                    self.store.is_silent();
+                }
+            }
+        }
         Ok(end)
     }
 
@@ -344,13 +357,6 @@ impl Session {
 
     async fn give_back(&self, guard: Guard<AnyMode>) {
         let name = &self.job.hold.name;
-        if !guard.is_held() {
-            // The store frees the name by itself, if it has not. Telling it helps, but is not worth much waiting.
-            if tokio::time::timeout(LOST_FAREWELL, guard.release()).await.is_err() {
-                self.store.is_silent();
-            }
-            return;
-        }
         match tokio::time::timeout(FAREWELL, guard.release()).await {
             Ok(Ok(Released::Done | Released::AlreadyLost)) => {}
             Ok(Ok(Released::Unknown)) | Err(_) => {

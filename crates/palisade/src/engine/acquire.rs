@@ -246,12 +246,15 @@ impl Acquisition<'_> {
         let mut request = PendingClaim::send(&core, claim, self.permit(queued).await?);
         let mut attempts = 0;
         loop {
+            let sent = request.sent;
             let answer = tokio::select! {
                 biased;
                 answer = request.answered() => answer,
                 () = core.sleep_until(self.deadline) => return Err(Exit::TimedOut),
+                () = core.sleep_until(self.unanswered_until(unreached_since.unwrap_or(sent))) => {
+                    return Err(Exit::Failed(Error::unavailable("the store has not answered in time")));
+                }
             };
-            let sent = request.sent;
             let error = match answer {
                 Ok(answer) => {
                     self.is_answered = true;
@@ -283,6 +286,13 @@ impl Acquisition<'_> {
             request.may_be_there = may_be_there;
             attempts += 1;
         }
+    }
+
+    /// Until when a store may leave requests unanswered that has done so since then. Without any patience one attempt is made, and a
+    /// claim that waits inside the engine is answered late by design.
+    fn unanswered_until(&self, since: Moment) -> Moment {
+        let is_limited = !self.plan.store_wait.is_zero() && !self.core.capability().claim_blocks;
+        if is_limited { since + self.plan.store_wait } else { Moment::NEVER }
     }
 
     /// Queues in the client while too many requests are in flight.
