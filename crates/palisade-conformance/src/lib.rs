@@ -13,7 +13,7 @@ mod subject;
 mod suite;
 
 pub use adapted::{Adapted, As};
-pub use subject::{Hook, Hooks, PATIENCE, Subject, eventually, patience, set_patience};
+pub use subject::{Hook, Hooks, PATIENCE, Subject, eventually, in_vain, patience, set_patience};
 pub use suite::{CHECKS, Check, run};
 
 /// What a check came to, if it did not fail.

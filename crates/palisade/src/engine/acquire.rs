@@ -245,6 +245,7 @@ impl Acquisition<'_> {
         pending.reset();
         let mut request = PendingClaim::send(&core, claim, self.permit(queued).await?);
         let mut attempts = 0;
+        let mut last_error = None;
         loop {
             let sent = request.sent;
             let answer = tokio::select! {
@@ -252,7 +253,8 @@ impl Acquisition<'_> {
                 answer = request.answered() => answer,
                 () = core.sleep_until(self.deadline) => return Err(Exit::TimedOut),
                 () = core.sleep_until(self.unanswered_until(unreached_since.unwrap_or(sent))) => {
-                    return Err(Exit::Failed(Error::unavailable("the store has not answered in time")));
+                    let silent = || Error::unavailable(format!("the store has not answered within {:?}", self.plan.store_wait));
+                    return Err(Exit::Failed(last_error.unwrap_or_else(silent)));
                 }
             };
             let error = match answer {
@@ -284,6 +286,7 @@ impl Acquisition<'_> {
             drop(unconfirmed);
             request = PendingClaim::send(&core, claim, permit);
             request.may_be_there = may_be_there;
+            last_error = Some(error);
             attempts += 1;
         }
     }

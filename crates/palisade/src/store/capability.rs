@@ -60,6 +60,9 @@ pub struct Capability {
     pub revoke_pushed: bool,
     /// Whether `claim` may wait inside the engine; a concurrent `release` of its id ends it, also one that is still on its way.
     pub claim_blocks: bool,
+    /// Whether every name can be taken. Where not, names are written as they are, for the peers of the format, and a name that the
+    /// store cannot take is refused. For Redis in the format `simple`.
+    pub any_name: bool,
 }
 
 /// Presets, one for each family of stores. A store takes its family's, and writes down what differs.
@@ -91,6 +94,7 @@ impl Capability {
         revoke: true,
         revoke_pushed: true,
         claim_blocks: false,
+        any_name: true,
     };
 
     /// A store with sessions and an order of its own: etcd, ZooKeeper.

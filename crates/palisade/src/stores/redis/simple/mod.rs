@@ -29,7 +29,7 @@ use crate::store::{
 use crate::stores::kit::token::{Put, TokenBackend, page_of};
 
 /// What the format `simple` can do.
-pub const CAPABILITY: Capability = Capability { store: "redis", format: "simple", ..Capability::TOKEN };
+pub const CAPABILITY: Capability = Capability { store: "redis", format: "simple", any_name: false, ..Capability::TOKEN };
 
 static CLAIM: Script = Script::new(include_str!("claim.lua"));
 static RENEW: Script = Script::new(include_str!("renew.lua"));
@@ -45,8 +45,9 @@ pub(super) struct Simple {
 
 /// The key that keeps the last fence, in the slot of the lock.
 fn mark(key: &str) -> String {
-    // Braces in the name decide the slot of the lock, and then of this key.
-    if key.contains('{') { format!("palisade:1:fence:{key}") } else { format!("palisade:1:fence:{{{key}}}") }
+    // The text in the first braces of a key, up to the first that closes, decides its slot. A name with a closing brace and without
+    // such a text is refused by a cluster: no key beside it can hold it in braces.
+    if key.contains('}') { format!("palisade:1:fence:{key}") } else { format!("palisade:1:fence:{{{key}}}") }
 }
 
 fn millis(span: Duration) -> u64 {
@@ -184,5 +185,6 @@ mod tests {
     fn the_mark_is_in_the_slot_of_the_lock() {
         assert_eq!(mark("mixed"), "palisade:1:fence:{mixed}");
         assert_eq!(mark("a{b}c"), "palisade:1:fence:a{b}c");
+        assert_eq!(mark("a{b"), "palisade:1:fence:{a{b}");
     }
 }
