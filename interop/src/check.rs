@@ -29,7 +29,14 @@ impl Rule {
         match self {
             Self::One => inside.is_empty(),
             Self::Few(limit) => inside.len() < *limit,
-            Self::Readers(_) => inside.is_empty() || inside.iter().map(String::as_str).chain([visit]).all(|one| !self.adds(one)),
+            Self::Readers(_) => {
+                inside.is_empty()
+                    || inside
+                        .iter()
+                        .map(String::as_str)
+                        .chain([visit])
+                        .all(|one| !self.adds(one))
+            }
         }
     }
 
@@ -72,7 +79,11 @@ pub enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Together { entered, inside } => write!(f, "{entered} entered while {} was inside", inside.join(" and ")),
+            Self::Together { entered, inside } => write!(
+                f,
+                "{entered} entered while {} was inside",
+                inside.join(" and ")
+            ),
             Self::Broken(visit) => write!(f, "the marks of {visit} make no sense"),
             Self::NeverLeft(visit) => write!(f, "{visit} never left"),
             Self::Lost { added, counted } => write!(f, "{added} additions gave {counted}"),
@@ -91,7 +102,10 @@ pub fn judge(rule: &Rule, marks: &[Mark], counted: u64) -> Vec<Violation> {
         match mark {
             Mark::Enter(visit) => {
                 if !rule.admits(visit, &inside) {
-                    violations.push(Violation::Together { entered: visit.clone(), inside: inside.iter().cloned().collect() });
+                    violations.push(Violation::Together {
+                        entered: visit.clone(),
+                        inside: inside.iter().cloned().collect(),
+                    });
                 }
                 if !seen.insert(visit) || !inside.insert(visit.clone()) {
                     violations.push(Violation::Broken(visit.clone()));
@@ -128,7 +142,9 @@ pub fn most(marks: &[Mark]) -> usize {
 
 /// Visits are `PARTICIPANT#NUMBER`.
 fn participant(visit: &str) -> &str {
-    visit.rsplit_once('#').map_or(visit, |(participant, _)| participant)
+    visit
+        .rsplit_once('#')
+        .map_or(visit, |(participant, _)| participant)
 }
 
 /// How often each participant entered.
@@ -159,7 +175,10 @@ mod tests {
     fn one_after_the_other_is_as_it_should_be() {
         let marks = marks("+a#1 -a#1 +b#1 -b#1 +a#2 -a#2");
         assert_eq!(judge(&Rule::One, &marks, 3), []);
-        assert_eq!(entries(&marks), BTreeMap::from([("a".to_owned(), 2), ("b".to_owned(), 1)]));
+        assert_eq!(
+            entries(&marks),
+            BTreeMap::from([("a".to_owned(), 2), ("b".to_owned(), 1)])
+        );
     }
 
     #[test]
@@ -168,9 +187,15 @@ mod tests {
             entered: entered.into(),
             inside: inside.iter().map(|visit| (*visit).to_owned()).collect(),
         };
-        assert_eq!(judge(&Rule::One, &marks("+a#1 +b#1 -a#1 -b#1"), 2), [together("b#1", &["a#1"])]);
+        assert_eq!(
+            judge(&Rule::One, &marks("+a#1 +b#1 -a#1 -b#1"), 2),
+            [together("b#1", &["a#1"])]
+        );
         let three = [together("b#1", &["a#1"]), together("c#1", &["a#1", "b#1"])];
-        assert_eq!(judge(&Rule::One, &marks("+a#1 +b#1 +c#1 -c#1 -b#1 -a#1"), 3), three);
+        assert_eq!(
+            judge(&Rule::One, &marks("+a#1 +b#1 +c#1 -c#1 -b#1 -a#1"), 3),
+            three
+        );
     }
 
     #[test]
@@ -179,23 +204,56 @@ mod tests {
         assert_eq!(judge(&Rule::Few(3), &three, 0), []);
         assert_eq!(judge(&Rule::Few(2), &three, 0).len(), 1);
         assert_eq!((most(&three), most(&marks("+a#1 -a#1 +b#1 -b#1"))), (3, 1));
-        let readers = |names: &[&str]| Rule::Readers(names.iter().map(|name| (*name).to_owned()).collect());
+        let readers =
+            |names: &[&str]| Rule::Readers(names.iter().map(|name| (*name).to_owned()).collect());
         assert_eq!(judge(&readers(&["a", "b", "c"]), &three, 0), []);
-        assert_eq!(judge(&readers(&["a", "b"]), &three, 1).len(), 1, "c writes, and came to two readers");
-        assert_eq!(judge(&readers(&["b", "c"]), &three, 1).len(), 2, "a writes, and two readers came");
-        assert_eq!(judge(&readers(&["a"]), &marks("+a#1 -a#1 +b#1 -b#1"), 1), []);
-        assert_eq!(judge(&readers(&["a"]), &marks("+a#1 -a#1 +b#1 -b#1"), 0), [Violation::Lost { added: 1, counted: 0 }]);
+        assert_eq!(
+            judge(&readers(&["a", "b"]), &three, 1).len(),
+            1,
+            "c writes, and came to two readers"
+        );
+        assert_eq!(
+            judge(&readers(&["b", "c"]), &three, 1).len(),
+            2,
+            "a writes, and two readers came"
+        );
+        assert_eq!(
+            judge(&readers(&["a"]), &marks("+a#1 -a#1 +b#1 -b#1"), 1),
+            []
+        );
+        assert_eq!(
+            judge(&readers(&["a"]), &marks("+a#1 -a#1 +b#1 -b#1"), 0),
+            [Violation::Lost {
+                added: 1,
+                counted: 0
+            }]
+        );
     }
 
     #[test]
     fn lost_additions_are_found() {
-        assert_eq!(judge(&Rule::One, &marks("+a#1 -a#1 +b#1 -b#1"), 1), [Violation::Lost { added: 2, counted: 1 }]);
+        assert_eq!(
+            judge(&Rule::One, &marks("+a#1 -a#1 +b#1 -b#1"), 1),
+            [Violation::Lost {
+                added: 2,
+                counted: 1
+            }]
+        );
     }
 
     #[test]
     fn marks_that_make_no_sense_are_found() {
-        assert_eq!(judge(&Rule::One, &marks("+a#1 -a#1 -a#1"), 1), [Violation::Broken("a#1".into())]);
-        assert_eq!(judge(&Rule::One, &marks("+a#1 -a#1 +a#1 -a#1"), 1)[0], Violation::Broken("a#1".into()));
-        assert_eq!(judge(&Rule::One, &marks("+a#1"), 1), [Violation::NeverLeft("a#1".into())]);
+        assert_eq!(
+            judge(&Rule::One, &marks("+a#1 -a#1 -a#1"), 1),
+            [Violation::Broken("a#1".into())]
+        );
+        assert_eq!(
+            judge(&Rule::One, &marks("+a#1 -a#1 +a#1 -a#1"), 1)[0],
+            Violation::Broken("a#1".into())
+        );
+        assert_eq!(
+            judge(&Rule::One, &marks("+a#1"), 1),
+            [Violation::NeverLeft("a#1".into())]
+        );
     }
 }

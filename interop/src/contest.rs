@@ -50,27 +50,54 @@ impl Contest {
     /// # Errors
     ///
     /// When a participant or the witness does not answer.
-    pub fn run(&self, participants: &mut [Contestant], witness: &Witness) -> Result<Outcome, Fault> {
+    pub fn run(
+        &self,
+        participants: &mut [Contestant],
+        witness: &Witness,
+    ) -> Result<Outcome, Fault> {
         let names: Vec<String> = participants.iter().map(|(name, _)| name.clone()).collect();
         let end = Instant::now() + self.length;
         let dispossessed = thread::scope(|scope| {
             let playing: Vec<_> = participants
                 .iter_mut()
-                .map(|(name, participant)| scope.spawn(move || self.play(name, participant.as_mut(), witness.visitor()?, end)))
+                .map(|(name, participant)| {
+                    scope.spawn(move || {
+                        self.play(name, participant.as_mut(), witness.visitor()?, end)
+                    })
+                })
                 .collect();
-            let played = playing.into_iter().map(|thread| thread.join().expect("a participant's thread does not panic"));
+            let played = playing.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .expect("a participant's thread does not panic")
+            });
             played.collect::<Result<Vec<_>, Fault>>()
         })?;
         let (marks, counted) = witness.seen()?;
         let mut violations = judge(&self.rule, &marks, counted);
-        violations.extend(dispossessed.into_iter().flatten().map(Violation::Dispossessed));
+        violations.extend(
+            dispossessed
+                .into_iter()
+                .flatten()
+                .map(Violation::Dispossessed),
+        );
         let entered = entries(&marks);
         let times = |name: String| (entered.get(&name).copied().unwrap_or(0), name);
-        Ok(Outcome { entries: names.into_iter().map(times).collect(), most: most(&marks), violations })
+        Ok(Outcome {
+            entries: names.into_iter().map(times).collect(),
+            most: most(&marks),
+            violations,
+        })
     }
 
     /// One participant's part. Gives the visits in which it learnt that it had lost the lock.
-    fn play(&self, name: &str, one: &mut dyn Participant, mut visitor: Visitor, end: Instant) -> Result<Vec<String>, Fault> {
+    fn play(
+        &self,
+        name: &str,
+        one: &mut dyn Participant,
+        mut visitor: Visitor,
+        end: Instant,
+    ) -> Result<Vec<String>, Fault> {
         let mut dispossessed = Vec::new();
         let mut visits = 0;
         while Instant::now() < end {
@@ -81,7 +108,11 @@ impl Contest {
             let id = format!("{name}#{visits}");
             let visit = visitor.enter(id.clone())?;
             thread::sleep(self.stay);
-            let extended = if visits % EXTEND_EVERY == 0 { one.extend(self.lease)? } else { Extended::Yes };
+            let extended = if visits % EXTEND_EVERY == 0 {
+                one.extend(self.lease)?
+            } else {
+                Extended::Yes
+            };
             if self.rule.adds(&id) {
                 visit.leave()?
             } else {
@@ -113,7 +144,10 @@ impl Outcome {
     #[track_caller]
     pub fn assert_fair(&self, least: u64) {
         assert!(self.violations.is_empty(), "{self}");
-        assert!(self.entries.iter().all(|(entries, _)| *entries >= least), "less than {least} entries: {self}");
+        assert!(
+            self.entries.iter().all(|(entries, _)| *entries >= least),
+            "less than {least} entries: {self}"
+        );
     }
 }
 
@@ -121,12 +155,19 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total: u64 = self.entries.iter().map(|(entries, _)| entries).sum();
-        let entries: Vec<String> = self.entries.iter().map(|(entries, name)| format!("{name} {entries}")).collect();
+        let entries: Vec<String> = self
+            .entries
+            .iter()
+            .map(|(entries, name)| format!("{name} {entries}"))
+            .collect();
         write!(f, "{total} entries ({}), ", entries.join(", "))?;
         if self.most > 1 {
             write!(f, "{} at once, ", self.most)?;
         }
         write!(f, "{} violations", self.violations.len())?;
-        self.violations.iter().take(5).try_for_each(|violation| write!(f, "\n  {violation}"))
+        self.violations
+            .iter()
+            .take(5)
+            .try_for_each(|violation| write!(f, "\n  {violation}"))
     }
 }

@@ -39,27 +39,100 @@ impl Ours {
     ///
     /// As [`palisade::connect`].
     pub fn connect(url: &str, kind: Kind) -> Result<Self, Fault> {
-        Ok(Self { locks: palisade::connect(url).wait().map_err(Fault::of)?, kind, held: None })
+        Ok(Self {
+            locks: palisade::connect(url).wait().map_err(Fault::of)?,
+            kind,
+            held: None,
+        })
     }
 
     fn attempt(&self, name: &str, lease: Duration) -> palisade::Result<Option<Held>> {
         match self.kind {
-            Kind::Mutex => self.locks.mutex(name).lease(lease).try_acquire().wait().map(one),
-            Kind::Read => self.locks.rwlock(name).lease(lease).try_read().wait().map(one),
-            Kind::Write => self.locks.rwlock(name).lease(lease).try_write().wait().map(one),
-            Kind::Permit(limit) => self.locks.semaphore(name, limit).lease(lease).try_acquire().wait().map(one),
-            Kind::Two => Ok(self.locks.multi(two(name)).lease_all(lease).try_acquire().wait()?.map(Held::All)),
+            Kind::Mutex => self
+                .locks
+                .mutex(name)
+                .lease(lease)
+                .try_acquire()
+                .wait()
+                .map(one),
+            Kind::Read => self
+                .locks
+                .rwlock(name)
+                .lease(lease)
+                .try_read()
+                .wait()
+                .map(one),
+            Kind::Write => self
+                .locks
+                .rwlock(name)
+                .lease(lease)
+                .try_write()
+                .wait()
+                .map(one),
+            Kind::Permit(limit) => self
+                .locks
+                .semaphore(name, limit)
+                .lease(lease)
+                .try_acquire()
+                .wait()
+                .map(one),
+            Kind::Two => Ok(self
+                .locks
+                .multi(two(name))
+                .lease_all(lease)
+                .try_acquire()
+                .wait()?
+                .map(Held::All)),
         }
     }
 
-    fn await_turn(&self, name: &str, lease: Duration, wait: Duration) -> palisade::Result<Option<Held>> {
+    fn await_turn(
+        &self,
+        name: &str,
+        lease: Duration,
+        wait: Duration,
+    ) -> palisade::Result<Option<Held>> {
         match self.kind {
-            Kind::Mutex => in_time(self.locks.mutex(name).lease(lease).acquire_timeout(wait).wait()).map(one),
-            Kind::Read => in_time(self.locks.rwlock(name).lease(lease).read_timeout(wait).wait()).map(one),
-            Kind::Write => in_time(self.locks.rwlock(name).lease(lease).write_timeout(wait).wait()).map(one),
-            Kind::Permit(limit) => in_time(self.locks.semaphore(name, limit).lease(lease).acquire_timeout(wait).wait()).map(one),
+            Kind::Mutex => in_time(
+                self.locks
+                    .mutex(name)
+                    .lease(lease)
+                    .acquire_timeout(wait)
+                    .wait(),
+            )
+            .map(one),
+            Kind::Read => in_time(
+                self.locks
+                    .rwlock(name)
+                    .lease(lease)
+                    .read_timeout(wait)
+                    .wait(),
+            )
+            .map(one),
+            Kind::Write => in_time(
+                self.locks
+                    .rwlock(name)
+                    .lease(lease)
+                    .write_timeout(wait)
+                    .wait(),
+            )
+            .map(one),
+            Kind::Permit(limit) => in_time(
+                self.locks
+                    .semaphore(name, limit)
+                    .lease(lease)
+                    .acquire_timeout(wait)
+                    .wait(),
+            )
+            .map(one),
             Kind::Two => {
-                let all = in_time(self.locks.multi(two(name)).lease_all(lease).acquire_timeout(wait).wait())?;
+                let all = in_time(
+                    self.locks
+                        .multi(two(name))
+                        .lease_all(lease)
+                        .acquire_timeout(wait)
+                        .wait(),
+                )?;
                 Ok(all.map(Held::All))
             }
         }
@@ -92,10 +165,21 @@ fn word(released: palisade::Result<palisade::Released>) -> Result<Released, Faul
 }
 
 impl Participant for Ours {
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
+    fn acquire(
+        &mut self,
+        name: &str,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> Result<Acquired, Fault> {
         let lease = lease.ok_or_else(|| Fault::new("palisade has no lock without an end"))?;
-        let held = if wait.is_zero() { self.attempt(name, lease) } else { self.await_turn(name, lease, wait) };
-        let Some(held) = held.map_err(Fault::of)? else { return Ok(Acquired::Busy) };
+        let held = if wait.is_zero() {
+            self.attempt(name, lease)
+        } else {
+            self.await_turn(name, lease, wait)
+        };
+        let Some(held) = held.map_err(Fault::of)? else {
+            return Ok(Acquired::Busy);
+        };
         self.held = Some(held);
         Ok(Acquired::Yes)
     }
@@ -105,10 +189,17 @@ impl Participant for Ours {
             None => Ok(Released::NotHeld),
             Some(Held::One(guard)) => word(guard.release().wait()),
             Some(Held::All(guard)) => {
-                let words = guard.release().wait().members.into_iter().map(|(_, released)| word(released));
+                let words = guard
+                    .release()
+                    .wait()
+                    .members
+                    .into_iter()
+                    .map(|(_, released)| word(released));
                 let words = words.collect::<Result<Vec<_>, Fault>>()?;
                 // All, or the worst of them.
-                let worst = [Released::NotHeld, Released::Unsaid].into_iter().find(|worst| words.contains(worst));
+                let worst = [Released::NotHeld, Released::Unsaid]
+                    .into_iter()
+                    .find(|worst| words.contains(worst));
                 Ok(worst.unwrap_or(Released::Yes))
             }
         }
@@ -121,6 +212,10 @@ impl Participant for Ours {
             Some(Held::One(guard)) => guard.is_held(),
             Some(Held::All(guard)) => guard.is_held(),
         };
-        Ok(if is_held { Extended::Yes } else { Extended::NotHeld })
+        Ok(if is_held {
+            Extended::Yes
+        } else {
+            Extended::NotHeld
+        })
     }
 }

@@ -8,7 +8,12 @@ pub trait Participant: Send {
     /// # Errors
     ///
     /// When there is no answer, or when the library cannot do what is asked.
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault>;
+    fn acquire(
+        &mut self,
+        name: &str,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> Result<Acquired, Fault>;
 
     /// Gives back what it acquired last, whether or not it still holds it.
     ///
@@ -30,7 +35,9 @@ pub trait Participant: Send {
     ///
     /// When there is no answer, or no election.
     fn proclaim(&mut self, value: &str) -> Result<Proclaimed, Fault> {
-        Err(Fault::new(format!("no election here: cannot proclaim {value}")))
+        Err(Fault::new(format!(
+            "no election here: cannot proclaim {value}"
+        )))
     }
 
     /// Who leads now.
@@ -39,7 +46,9 @@ pub trait Participant: Send {
     ///
     /// When there is no answer, or no election.
     fn leader(&mut self, name: &str) -> Result<Led, Fault> {
-        Err(Fault::new(format!("no election here: cannot say who leads {name}")))
+        Err(Fault::new(format!(
+            "no election here: cannot say who leads {name}"
+        )))
     }
 
     /// Who leads next, or what its next value is, by what the library pushes; nobody when nothing changes for so long.
@@ -48,7 +57,9 @@ pub trait Participant: Send {
     ///
     /// When there is no answer, or no election.
     fn observe(&mut self, name: &str, wait: Duration) -> Result<Led, Fault> {
-        Err(Fault::new(format!("no election here: cannot observe {name} for {wait:?}")))
+        Err(Fault::new(format!(
+            "no election here: cannot observe {name} for {wait:?}"
+        )))
     }
 }
 

@@ -31,14 +31,30 @@ impl Peer {
     /// When it cannot be started; the words name `scripts/setup`, which installs what it needs.
     pub fn start(label: impl Into<String>, mut command: Command) -> Result<Self, Fault> {
         let label = label.into();
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| {
-            let hint = if error.kind() == ErrorKind::NotFound { ": run scripts/setup" } else { "" };
-            Fault::new(format!("{label}: cannot start {}: {error}{hint}", command.get_program().to_string_lossy()))
-        })?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                let hint = if error.kind() == ErrorKind::NotFound {
+                    ": run scripts/setup"
+                } else {
+                    ""
+                };
+                Fault::new(format!(
+                    "{label}: cannot start {}: {error}{hint}",
+                    command.get_program().to_string_lossy()
+                ))
+            })?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both were asked for");
         };
-        let mut peer = Self { label, child, requests: Some(requests), answers: lines(answers) };
+        let mut peer = Self {
+            label,
+            child,
+            requests: Some(requests),
+            answers: lines(answers),
+        };
         match peer.line(Duration::ZERO)?.as_str() {
             READY => Ok(peer),
             other => Err(peer.fault(format!("said {other:?} where it should be ready"))),
@@ -69,7 +85,9 @@ impl Peer {
     ///
     /// When it is gone.
     pub fn begin(&mut self, request: &Request) -> Result<(), Fault> {
-        let Some(requests) = &mut self.requests else { return Err(self.fault("it was hung up on")) };
+        let Some(requests) = &mut self.requests else {
+            return Err(self.fault("it was hung up on"));
+        };
         writeln!(requests, "{request}").map_err(|error| self.fault(error))
     }
 
@@ -93,10 +111,14 @@ impl Peer {
     }
 
     fn line(&mut self, wait: Duration) -> Result<String, Fault> {
-        self.answers.recv_timeout(wait + PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Timeout => self.fault(format!("no answer within {:?}", wait + PATIENCE)),
-            RecvTimeoutError::Disconnected => self.fault("it ended"),
-        })
+        self.answers
+            .recv_timeout(wait + PATIENCE)
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => {
+                    self.fault(format!("no answer within {:?}", wait + PATIENCE))
+                }
+                RecvTimeoutError::Disconnected => self.fault("it ended"),
+            })
     }
 
     fn fault(&self, what: impl Display) -> Fault {
@@ -111,8 +133,20 @@ impl Peer {
 }
 
 impl Participant for Peer {
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
-        self.ask(&Request::Acquire { name: name.to_owned(), lease, wait }, wait)
+    fn acquire(
+        &mut self,
+        name: &str,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> Result<Acquired, Fault> {
+        self.ask(
+            &Request::Acquire {
+                name: name.to_owned(),
+                lease,
+                wait,
+            },
+            wait,
+        )
     }
 
     fn release(&mut self) -> Result<Released, Fault> {
@@ -124,15 +158,31 @@ impl Participant for Peer {
     }
 
     fn proclaim(&mut self, value: &str) -> Result<Proclaimed, Fault> {
-        self.ask(&Request::Proclaim { value: value.to_owned() }, Duration::ZERO)
+        self.ask(
+            &Request::Proclaim {
+                value: value.to_owned(),
+            },
+            Duration::ZERO,
+        )
     }
 
     fn leader(&mut self, name: &str) -> Result<Led, Fault> {
-        self.ask(&Request::Leader { name: name.to_owned() }, Duration::ZERO)
+        self.ask(
+            &Request::Leader {
+                name: name.to_owned(),
+            },
+            Duration::ZERO,
+        )
     }
 
     fn observe(&mut self, name: &str, wait: Duration) -> Result<Led, Fault> {
-        self.ask(&Request::Observe { name: name.to_owned(), wait }, wait)
+        self.ask(
+            &Request::Observe {
+                name: name.to_owned(),
+                wait,
+            },
+            wait,
+        )
     }
 }
 
@@ -149,17 +199,28 @@ impl Drop for Peer {
 /// When it is not there, or is of another version; the words name `scripts/setup`.
 pub fn installed(peer: &str) -> Result<PathBuf, Fault> {
     // The script alone knows the rule, so that there are no two.
-    let asked = Command::new(source("install")).args(["--where", peer]).output().map_err(Fault::of)?;
+    let asked = Command::new(source("install"))
+        .args(["--where", peer])
+        .output()
+        .map_err(Fault::of)?;
     if !asked.status.success() {
         return Err(Fault::new(String::from_utf8_lossy(&asked.stderr).trim()));
     }
     let place = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());
-    if place.is_dir() { Ok(place) } else { Err(Fault::new(format!("{peer} is not installed: run scripts/setup"))) }
+    if place.is_dir() {
+        Ok(place)
+    } else {
+        Err(Fault::new(format!(
+            "{peer} is not installed: run scripts/setup"
+        )))
+    }
 }
 
 /// A file of `peers/`.
 pub(crate) fn source(path: impl AsRef<Path>) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("peers")
+        .join(path)
 }
 
 /// A pipe has no read with a limit, so a thread reads it. It ends with the child.

@@ -51,7 +51,9 @@ impl Request {
     /// Does it, and says what the driver is to answer.
     pub fn answer(&self, participant: &mut dyn Participant) -> String {
         let said = match self {
-            Self::Acquire { name, lease, wait } => participant.acquire(name, *lease, *wait).map(Word::word),
+            Self::Acquire { name, lease, wait } => {
+                participant.acquire(name, *lease, *wait).map(Word::word)
+            }
             Self::Release => participant.release().map(Word::word),
             Self::Extend { lease } => participant.extend(*lease).map(Word::word),
             Self::Proclaim { value } => participant.proclaim(value).map(Word::word),
@@ -66,7 +68,12 @@ impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Acquire { name, lease, wait } => {
-                write!(f, "acquire {name} {} {}", lease.unwrap_or_default().as_millis(), wait.as_millis())
+                write!(
+                    f,
+                    "acquire {name} {} {}",
+                    lease.unwrap_or_default().as_millis(),
+                    wait.as_millis()
+                )
             }
             Self::Release => f.write_str("release"),
             Self::Extend { lease } => write!(f, "extend {}", lease.as_millis()),
@@ -89,10 +96,19 @@ impl FromStr for Request {
                 wait: milliseconds(wait)?,
             }),
             ["release"] => Ok(Self::Release),
-            ["extend", lease] => Ok(Self::Extend { lease: milliseconds(lease)? }),
-            ["proclaim", value] => Ok(Self::Proclaim { value: value.to_owned() }),
-            ["leader", name] => Ok(Self::Leader { name: name.to_owned() }),
-            ["observe", name, wait] => Ok(Self::Observe { name: name.to_owned(), wait: milliseconds(wait)? }),
+            ["extend", lease] => Ok(Self::Extend {
+                lease: milliseconds(lease)?,
+            }),
+            ["proclaim", value] => Ok(Self::Proclaim {
+                value: value.to_owned(),
+            }),
+            ["leader", name] => Ok(Self::Leader {
+                name: name.to_owned(),
+            }),
+            ["observe", name, wait] => Ok(Self::Observe {
+                name: name.to_owned(),
+                wait: milliseconds(wait)?,
+            }),
             _ => Err(Fault::new(format!("cannot understand {line:?}"))),
         }
     }
@@ -113,7 +129,12 @@ pub trait Word: Sized {
 ///
 /// When the driver says so, and when this is no answer to what was asked.
 pub fn read<W: Word>(line: &str) -> Result<W, Fault> {
-    W::of(line).ok_or_else(|| Fault::new(line.strip_prefix("error ").map_or_else(|| format!("said {line:?}"), str::to_owned)))
+    W::of(line).ok_or_else(|| {
+        Fault::new(
+            line.strip_prefix("error ")
+                .map_or_else(|| format!("said {line:?}"), str::to_owned),
+        )
+    })
 }
 
 /// The line for a fault.
@@ -164,7 +185,9 @@ impl Word for Led {
 }
 
 fn milliseconds(word: &str) -> Result<Duration, Fault> {
-    word.parse().map(Duration::from_millis).map_err(|_| Fault::new(format!("{word:?} is no number of milliseconds")))
+    word.parse()
+        .map(Duration::from_millis)
+        .map_err(|_| Fault::new(format!("{word:?} is no number of milliseconds")))
 }
 
 #[cfg(test)]
@@ -175,13 +198,24 @@ mod tests {
     fn a_request_is_read_as_it_was_written() {
         let second = Duration::from_secs(1);
         let requests = [
-            Request::Acquire { name: "a".into(), lease: Some(second), wait: Duration::ZERO },
-            Request::Acquire { name: "a".into(), lease: None, wait: second },
+            Request::Acquire {
+                name: "a".into(),
+                lease: Some(second),
+                wait: Duration::ZERO,
+            },
+            Request::Acquire {
+                name: "a".into(),
+                lease: None,
+                wait: second,
+            },
             Request::Release,
             Request::Extend { lease: second },
             Request::Proclaim { value: "a".into() },
             Request::Leader { name: "a".into() },
-            Request::Observe { name: "a".into(), wait: second },
+            Request::Observe {
+                name: "a".into(),
+                wait: second,
+            },
         ];
         for request in requests {
             assert_eq!(request.to_string().parse::<Request>().unwrap(), request);
@@ -194,7 +228,13 @@ mod tests {
     fn what_is_no_answer_is_a_fault() {
         assert_eq!(read::<Released>("unsaid"), Ok(Released::Unsaid));
         assert_eq!(read::<Led>("leader node-1"), Ok(Led::By("node-1".into())));
-        assert_eq!(read::<Acquired>("released"), Err(Fault::new("said \"released\"")));
-        assert_eq!(read::<Acquired>(&error(&Fault::new("two\nlines"))), Err(Fault::new("two lines")));
+        assert_eq!(
+            read::<Acquired>("released"),
+            Err(Fault::new("said \"released\""))
+        );
+        assert_eq!(
+            read::<Acquired>(&error(&Fault::new("two\nlines"))),
+            Err(Fault::new("two lines"))
+        );
     }
 }

@@ -30,12 +30,20 @@ impl Saboteur {
     ///
     /// When nobody answers there.
     pub fn connect(url: &str, mistake: Mistake) -> Result<Self, Fault> {
-        Ok(Self { raw: Raw::connect(url)?, mistake })
+        Ok(Self {
+            raw: Raw::connect(url)?,
+            mistake,
+        })
     }
 }
 
 impl Participant for Saboteur {
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, _: Duration) -> Result<Acquired, Fault> {
+    fn acquire(
+        &mut self,
+        name: &str,
+        lease: Option<Duration>,
+        _: Duration,
+    ) -> Result<Acquired, Fault> {
         // Waiting would hide the mistakes: it always asks once.
         let wait = Duration::ZERO;
         match self.mistake {

@@ -22,5 +22,7 @@ pub fn serve(participant: &mut dyn Participant) -> Result<(), Fault> {
 
 fn say(line: &str) -> Result<(), Fault> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Fault::of)
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(Fault::of)
 }

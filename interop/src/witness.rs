@@ -23,7 +23,9 @@ impl Witness {
     /// When it does not answer.
     pub fn new(url: &str) -> Result<Self, Fault> {
         call(&mut open(url)?, &["DEL", MARKS, COUNTER])?;
-        Ok(Self { url: url.to_owned() })
+        Ok(Self {
+            url: url.to_owned(),
+        })
     }
 
     /// One visitor's own line to it.
@@ -32,7 +34,9 @@ impl Witness {
     ///
     /// When it does not answer.
     pub fn visitor(&self) -> Result<Visitor, Fault> {
-        Ok(Visitor { connection: open(&self.url)? })
+        Ok(Visitor {
+            connection: open(&self.url)?,
+        })
     }
 
     /// What it saw, in order, and how far the counter came.
@@ -43,7 +47,11 @@ impl Witness {
     pub fn seen(&self) -> Result<(Vec<Mark>, u64), Fault> {
         let mut connection = open(&self.url)?;
         let list = call(&mut connection, &["LRANGE", MARKS, "0", "-1"])?;
-        let marks = list.list().iter().map(|mark| parse(&mark.text())).collect::<Result<_, _>>()?;
+        let marks = list
+            .list()
+            .iter()
+            .map(|mark| parse(&mark.text()))
+            .collect::<Result<_, _>>()?;
         Ok((marks, counter(&mut connection)?))
     }
 }
@@ -61,9 +69,16 @@ impl Visitor {
     ///
     /// When the witness does not answer.
     pub fn enter(&mut self, id: String) -> Result<Visit<'_>, Fault> {
-        call(&mut self.connection, &["RPUSH", MARKS, &format!("enter {id}")])?;
+        call(
+            &mut self.connection,
+            &["RPUSH", MARKS, &format!("enter {id}")],
+        )?;
         let found = counter(&mut self.connection)?;
-        Ok(Visit { visitor: self, id, found })
+        Ok(Visit {
+            visitor: self,
+            id,
+            found,
+        })
     }
 }
 
@@ -82,7 +97,10 @@ impl Visit<'_> {
     ///
     /// When the witness does not answer.
     pub fn leave(self) -> Result<(), Fault> {
-        call(&mut self.visitor.connection, &["SET", COUNTER, &(self.found + 1).to_string()])?;
+        call(
+            &mut self.visitor.connection,
+            &["SET", COUNTER, &(self.found + 1).to_string()],
+        )?;
         self.leave_as_found()
     }
 
@@ -92,13 +110,21 @@ impl Visit<'_> {
     ///
     /// When the witness does not answer.
     pub fn leave_as_found(self) -> Result<(), Fault> {
-        call(&mut self.visitor.connection, &["RPUSH", MARKS, &format!("leave {}", self.id)]).map(drop)
+        call(
+            &mut self.visitor.connection,
+            &["RPUSH", MARKS, &format!("leave {}", self.id)],
+        )
+        .map(drop)
     }
 }
 
 fn counter(connection: &mut Connection) -> Result<u64, Fault> {
     let found = call(connection, &["GET", COUNTER])?.text();
-    if found.is_empty() { Ok(0) } else { found.parse().map_err(Fault::of) }
+    if found.is_empty() {
+        Ok(0)
+    } else {
+        found.parse().map_err(Fault::of)
+    }
 }
 
 fn parse(mark: &str) -> Result<Mark, Fault> {

@@ -24,7 +24,11 @@ impl Cost {
 
     pub(crate) fn print(&self) {
         figure("true, median of 50", self.alone, "ms");
-        figure("palisade run x -- true, median of 50", self.under_lock, "ms");
+        figure(
+            "palisade run x -- true, median of 50",
+            self.under_lock,
+            "ms",
+        );
     }
 }
 
@@ -37,7 +41,11 @@ pub(crate) fn run(url: Option<&str>) -> ExitCode {
     match measured {
         Ok(cost) => {
             cost.print();
-            figure(&format!("more (wanted: {WANTED} or less)"), cost.more(), "ms");
+            figure(
+                &format!("more (wanted: {WANTED} or less)"),
+                cost.more(),
+                "ms",
+            );
             ExitCode::SUCCESS
         }
         Err(message) => {
@@ -57,8 +65,12 @@ fn in_a_file() -> Result<Cost, String> {
 
 /// Measures with locks at this URL.
 pub(crate) fn measure(url: &str) -> Result<Cost, String> {
-    let program = std::env::current_exe().ok().map(|program| program.with_file_name("palisade"));
-    let palisade = program.filter(|program| program.exists()).ok_or("palisade is not built: run cargo build --release first")?;
+    let program = std::env::current_exe()
+        .ok()
+        .map(|program| program.with_file_name("palisade"));
+    let palisade = program
+        .filter(|program| program.exists())
+        .ok_or("palisade is not built: run cargo build --release first")?;
     let plain = || time(Command::new("true"));
     let locked = || {
         let mut command = Command::new(&palisade);
@@ -72,14 +84,24 @@ pub(crate) fn measure(url: &str) -> Result<Cost, String> {
         alone.push(plain()?);
         under_lock.push(locked()?);
     }
-    Ok(Cost { alone: median(&mut alone), under_lock: median(&mut under_lock) })
+    Ok(Cost {
+        alone: median(&mut alone),
+        under_lock: median(&mut under_lock),
+    })
 }
 
 fn time(mut command: Command) -> Result<Duration, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let begun = Instant::now();
-    let status = command.stdin(Stdio::null()).status().map_err(|error| format!("{name}: {error}"))?;
-    if status.success() { Ok(begun.elapsed()) } else { Err(format!("{name}: {status}")) }
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if status.success() {
+        Ok(begun.elapsed())
+    } else {
+        Err(format!("{name}: {status}"))
+    }
 }
 
 fn median(times: &mut [Duration]) -> f64 {

@@ -23,14 +23,39 @@ pub(crate) fn run(guards: usize, seconds: usize) -> ExitCode {
     let lost = held.iter().filter(|guard| !guard.is_held()).count();
     let after = usage::resident_bytes().saturating_sub(before);
     figure("guards held", guards as f64, "");
-    figure("seconds, with a lease of 10 s", begun.elapsed().as_secs_f64(), "s");
+    figure(
+        "seconds, with a lease of 10 s",
+        begun.elapsed().as_secs_f64(),
+        "s",
+    );
     figure("guards lost", lost as f64, "");
     figure("CPU, of one core", share * 100.0, "%");
-    figure("memory per guard, when acquired", bytes as f64 / guards as f64, "bytes");
-    figure("memory per guard, at the end", after as f64 / guards as f64, "bytes");
-    if lost == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    figure(
+        "memory per guard, when acquired",
+        bytes as f64 / guards as f64,
+        "bytes",
+    );
+    figure(
+        "memory per guard, at the end",
+        after as f64 / guards as f64,
+        "bytes",
+    );
+    if lost == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn hold(locks: &Client, guards: usize) -> Vec<Guard> {
-    (0..guards).map(|number| locks.mutex(format!("hold/{number}")).lease(LEASE).acquire().wait().expect("acquired")).collect()
+    (0..guards)
+        .map(|number| {
+            locks
+                .mutex(format!("hold/{number}"))
+                .lease(LEASE)
+                .acquire()
+                .wait()
+                .expect("acquired")
+        })
+        .collect()
 }

@@ -20,7 +20,11 @@ pub(crate) fn run() -> ExitCode {
     figure("bare line, claim + release", raw * 1e9, "ns");
     figure("memory:, acquire + release", ours * 1e9, "ns");
     figure("ratio", ours / raw, "×");
-    figure("memory:, hand-off between two threads, p50", hand_off * 1e6, "µs");
+    figure(
+        "memory:, hand-off between two threads, p50",
+        hand_off * 1e6,
+        "µs",
+    );
     ExitCode::SUCCESS
 }
 
@@ -52,8 +56,16 @@ fn bare_line() -> Duration {
     for round in 0..ROUNDS {
         claim.id = ClaimId::from_bits(round.into());
         let now = StoreTime::at(begun.elapsed());
-        let Ok(Answer::Granted(grant)) = line.claim(now, &claim, &mut told) else { panic!("not granted") };
-        let _ = line.release(StoreTime::at(begun.elapsed()), claim.id, Some(grant.fence), Ending::Release, &mut told);
+        let Ok(Answer::Granted(grant)) = line.claim(now, &claim, &mut told) else {
+            panic!("not granted")
+        };
+        let _ = line.release(
+            StoreTime::at(begun.elapsed()),
+            claim.id,
+            Some(grant.fence),
+            Ending::Release,
+            &mut told,
+        );
     }
     begun.elapsed()
 }

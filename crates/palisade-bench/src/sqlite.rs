@@ -20,7 +20,9 @@ const SECONDS: u64 = 3;
 pub(crate) fn run() -> ExitCode {
     let folder = std::env::temp_dir().join(format!("palisade-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    let mut rounds: Vec<(f64, f64)> = (0..3).map(|round| (raw_cycles(&folder, round), our_cycles(&folder, round))).collect();
+    let mut rounds: Vec<(f64, f64)> = (0..3)
+        .map(|round| (raw_cycles(&folder, round), our_cycles(&folder, round)))
+        .collect();
     rounds.sort_by(|one, other| (one.1 / one.0).total_cmp(&(other.1 / other.0)));
     let (raw, ours) = rounds[1];
     figure("raw SQLite, two transactions", raw, "cycles/s");
@@ -29,20 +31,44 @@ pub(crate) fn run() -> ExitCode {
     let raw = hand_off(&folder, "raw");
     let ours = hand_off(&folder, "ours");
     figure("raw commit + datagram, hand-off p50", raw * 1e6, "µs");
-    figure("sqlite:, hand-off between two processes, p50", ours * 1e6, "µs");
+    figure(
+        "sqlite:, hand-off between two processes, p50",
+        ours * 1e6,
+        "µs",
+    );
     figure("ratio to raw (wanted: 3 or less)", ours / raw, "");
     let (shares, violations) = fair_shares(&folder);
     let fair = shares.iter().sum::<u64>() as f64 / shares.len() as f64;
     let least = shares.iter().min().copied().unwrap_or_default() as f64;
-    figure("8 processes on one name, all together", shares.iter().sum::<u64>() as f64 / SECONDS as f64, "cycles/s");
-    figure("least share, of the fair one (wanted: 0.5 or more)", least / fair, "");
+    figure(
+        "8 processes on one name, all together",
+        shares.iter().sum::<u64>() as f64 / SECONDS as f64,
+        "cycles/s",
+    );
+    figure(
+        "least share, of the fair one (wanted: 0.5 or more)",
+        least / fair,
+        "",
+    );
     figure("violations", violations as f64, "");
     let mut killed: Vec<f64> = (0..9).map(|round| killed_holder(&folder, round)).collect();
     killed.sort_by(f64::total_cmp);
-    figure("after kill -9 of the holder, the waiter runs: median", killed[4] * 1e3, "ms");
-    figure("after kill -9 of the holder, the waiter runs: worst", killed[8] * 1e3, "ms");
+    figure(
+        "after kill -9 of the holder, the waiter runs: median",
+        killed[4] * 1e3,
+        "ms",
+    );
+    figure(
+        "after kill -9 of the holder, the waiter runs: worst",
+        killed[8] * 1e3,
+        "ms",
+    );
     std::fs::remove_dir_all(&folder).expect("the folder can be removed");
-    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if violations == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// What a lock costs at the least: one row taken, one row given back, each in a transaction of its own.
@@ -51,8 +77,9 @@ fn raw_cycles(folder: &Path, round: usize) -> f64 {
     let mut take = connection
         .prepare("INSERT INTO locks VALUES ('bench', 1, 0, 1) ON CONFLICT DO UPDATE SET owner = 1, fence = fence + 1 WHERE owner = 0 RETURNING fence")
         .expect("prepared");
-    let mut give =
-        connection.prepare("UPDATE locks SET owner = 0 WHERE name = 'bench' AND owner = 1 AND fence = ?1").expect("prepared");
+    let mut give = connection
+        .prepare("UPDATE locks SET owner = 0 WHERE name = 'bench' AND owner = 1 AND fence = ?1")
+        .expect("prepared");
     per_second(|| {
         let fence: i64 = take.query_row([], |row| row.get(0)).expect("taken");
         assert_eq!(give.execute([fence]).expect("given back"), 1);
@@ -61,11 +88,16 @@ fn raw_cycles(folder: &Path, round: usize) -> f64 {
 
 fn raw(path: &Path) -> Connection {
     let connection = Connection::open(path).expect("opened");
-    connection.pragma_update(None, "journal_mode", "WAL").expect("WAL");
-    connection.pragma_update(None, "synchronous", "NORMAL").expect("NORMAL");
-    connection.busy_timeout(Duration::from_secs(10)).expect("set");
-    let schema =
-        "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, owner INTEGER, exp INTEGER, fence INTEGER) WITHOUT ROWID";
+    connection
+        .pragma_update(None, "journal_mode", "WAL")
+        .expect("WAL");
+    connection
+        .pragma_update(None, "synchronous", "NORMAL")
+        .expect("NORMAL");
+    connection
+        .busy_timeout(Duration::from_secs(10))
+        .expect("set");
+    let schema = "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, owner INTEGER, exp INTEGER, fence INTEGER) WITHOUT ROWID";
     connection.execute_batch(schema).expect("made");
     connection
 }
@@ -122,7 +154,12 @@ impl Worker {
     }
 
     fn tell(&mut self) {
-        self.child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("told");
+        self.child
+            .stdin
+            .as_mut()
+            .expect("piped")
+            .write_all(b"go\n")
+            .expect("told");
     }
 }
 
@@ -147,7 +184,9 @@ fn hand_off(folder: &Path, what: &str) -> f64 {
         .into_iter()
         .flat_map(|mut worker| {
             let line = worker.line();
-            line.split_whitespace().map(|time| time.parse().expect("a number")).collect::<Vec<f64>>()
+            line.split_whitespace()
+                .map(|time| time.parse().expect("a number"))
+                .collect::<Vec<f64>>()
         })
         .collect();
     times.sort_by(f64::total_cmp);
@@ -159,13 +198,21 @@ fn fair_shares(folder: &Path) -> (Vec<u64>, u64) {
     let counter = folder.join("counter");
     std::fs::write(&counter, "0").expect("written");
     let (path, counter_path) = (path.display().to_string(), counter.display().to_string());
-    let mut workers: Vec<Worker> = (0..8).map(|_| Worker::start(&["share", &path, &counter_path])).collect();
+    let mut workers: Vec<Worker> = (0..8)
+        .map(|_| Worker::start(&["share", &path, &counter_path]))
+        .collect();
     for worker in &mut workers {
         assert_eq!(worker.line(), "ready");
     }
     workers.iter_mut().for_each(Worker::tell);
-    let shares: Vec<u64> = workers.iter_mut().map(|worker| worker.line().parse().expect("a number")).collect();
-    let counted: u64 = std::fs::read_to_string(counter).expect("read").parse().expect("a number");
+    let shares: Vec<u64> = workers
+        .iter_mut()
+        .map(|worker| worker.line().parse().expect("a number"))
+        .collect();
+    let counted: u64 = std::fs::read_to_string(counter)
+        .expect("read")
+        .parse()
+        .expect("a number");
     (shares.clone(), shares.iter().sum::<u64>().abs_diff(counted))
 }
 
@@ -182,21 +229,34 @@ fn killed_holder(folder: &Path, round: usize) -> f64 {
         drop(guard);
         at
     });
-    while locks.show("killed").wait().expect("an answer").is_none_or(|line| line.waiters.is_empty()) {
+    while locks
+        .show("killed")
+        .wait()
+        .expect("an answer")
+        .is_none_or(|line| line.waiters.is_empty())
+    {
         std::thread::sleep(Duration::from_millis(1));
     }
     // Time for the waiter to look at who stands before it.
     std::thread::sleep(Duration::from_millis(50));
     let killed = Instant::now();
     holder.child.kill().expect("killed");
-    waiting.join().expect("no panic").duration_since(killed).as_secs_f64()
+    waiting
+        .join()
+        .expect("no panic")
+        .duration_since(killed)
+        .as_secs_f64()
 }
 
 /// The other side of the workers above.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
     match words {
         ["hold", path] => {
-            let _guard = client(Path::new(path)).mutex("killed").acquire().wait().expect("acquired");
+            let _guard = client(Path::new(path))
+                .mutex("killed")
+                .acquire()
+                .wait()
+                .expect("acquired");
             println!("held");
             let _ = std::io::stdin().read_line(&mut String::new());
         }
@@ -224,7 +284,10 @@ fn share(path: &Path, counter: &Path) {
     let mut cycles = 0_u64;
     while begun.elapsed() < Duration::from_secs(SECONDS) {
         let guard = lock.acquire().wait().expect("acquired");
-        let count: u64 = std::fs::read_to_string(counter).expect("read").parse().expect("a number");
+        let count: u64 = std::fs::read_to_string(counter)
+            .expect("read")
+            .parse()
+            .expect("a number");
         std::fs::write(counter, (count + 1).to_string()).expect("written");
         let _ = guard.release().wait().expect("released");
         cycles += 1;
@@ -238,7 +301,13 @@ const TURNS: usize = 1000;
 fn our_side(path: &Path) -> Vec<f64> {
     let lock = client(path).mutex("hand-off");
     let stamp = path.with_extension("stamp");
-    let stamp = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(stamp).expect("opened");
+    let stamp = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(stamp)
+        .expect("opened");
     let mut times = Vec::new();
     for turn in 0..TURNS {
         let guard = lock.acquire().wait().expect("acquired");
@@ -249,7 +318,9 @@ fn our_side(path: &Path) -> Vec<f64> {
             times.push(now.saturating_sub(u128::from_be_bytes(then)) as f64 / 1e9);
         }
         std::thread::sleep(Duration::from_millis(1));
-        stamp.write_all_at(&BootClock.now().since_zero().as_nanos().to_be_bytes(), 0).expect("written");
+        stamp
+            .write_all_at(&BootClock.now().since_zero().as_nanos().to_be_bytes(), 0)
+            .expect("written");
         let _ = guard.release().wait().expect("released");
     }
     times
@@ -264,7 +335,10 @@ fn raw_side(path: &Path, side: &str) -> Vec<f64> {
     let socket = UnixDatagram::bind(address(mine)).expect("bound");
     let begun = Instant::now();
     while !address(theirs).exists() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "the other side is there");
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "the other side is there"
+        );
         std::thread::yield_now();
     }
     let mut times = Vec::new();
@@ -272,12 +346,22 @@ fn raw_side(path: &Path, side: &str) -> Vec<f64> {
     for turn in 0..TURNS {
         if turn > 0 || side == "b" {
             socket.recv(&mut letter).expect("told");
-            connection.execute("INSERT OR REPLACE INTO locks VALUES ('bench', 1, 0, ?1)", [turn as i64]).expect("taken");
-            times.push((BootClock.now().since_zero().as_nanos() - u128::from_be_bytes(letter)) as f64 / 1e9);
+            connection
+                .execute(
+                    "INSERT OR REPLACE INTO locks VALUES ('bench', 1, 0, ?1)",
+                    [turn as i64],
+                )
+                .expect("taken");
+            times.push(
+                (BootClock.now().since_zero().as_nanos() - u128::from_be_bytes(letter)) as f64
+                    / 1e9,
+            );
         }
         std::thread::sleep(Duration::from_millis(1));
         let begun = BootClock.now().since_zero().as_nanos();
-        connection.execute("UPDATE locks SET owner = 0 WHERE name = 'bench'", []).expect("given back");
+        connection
+            .execute("UPDATE locks SET owner = 0 WHERE name = 'bench'", [])
+            .expect("given back");
         let _ = socket.send_to(&begun.to_be_bytes(), address(theirs));
     }
     times

@@ -189,7 +189,12 @@ pub(crate) struct ElectArgs {
     #[arg(long, requires = "asks")]
     pub(crate) json: bool,
     /// The command to run while leading, executed as given, without a shell
-    #[arg(last = true, required_unless_present = "asks", conflicts_with = "asks", value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        required_unless_present = "asks",
+        conflicts_with = "asks",
+        value_name = "COMMAND"
+    )]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -259,7 +264,12 @@ pub(crate) struct GrantArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
     /// The name of a lock to force open; needs --fence
-    #[arg(value_name = "NAME", required_unless_present = "grant", conflicts_with = "grant", requires = "fence")]
+    #[arg(
+        value_name = "NAME",
+        required_unless_present = "grant",
+        conflicts_with = "grant",
+        requires = "fence"
+    )]
     pub(crate) name: Option<String>,
     /// Just the grant with this fence; none for a peer's lock without one
     #[arg(long, value_name = "N", conflicts_with = "grant", requires = "name")]

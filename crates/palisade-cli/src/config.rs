@@ -28,7 +28,9 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn locks(&self) -> &Client {
-        self.locks.as_ref().expect("there until the store is dropped")
+        self.locks
+            .as_ref()
+            .expect("there until the store is dropped")
     }
 }
 
@@ -60,7 +62,11 @@ pub(crate) fn connect(common: &Common, notices: Notices) -> Result<Store, Failur
     let url = url(common, notices)?;
     let parsed = StoreUrl::parse(&url).map_err(|error| Failure::of_url(&error))?;
     let locks = Client::connect(&url).map_err(|error| Failure::of_url(&error))?;
-    Ok(Store { locks: Some(locks), scheme: parsed.scheme().to_owned(), farewell: Cell::new(FAREWELL) })
+    Ok(Store {
+        locks: Some(locks),
+        scheme: parsed.scheme().to_owned(),
+        farewell: Cell::new(FAREWELL),
+    })
 }
 
 fn url(common: &Common, notices: Notices) -> Result<String, Failure> {
@@ -84,36 +90,55 @@ fn url(common: &Common, notices: Notices) -> Result<String, Failure> {
         return of_profile(&profile);
     }
     let path = own_file()?;
-    notices.explain(&format!("no store given: using your own file {}", path.display()));
+    notices.explain(&format!(
+        "no store given: using your own file {}",
+        path.display()
+    ));
     Ok(format!("sqlite:{}", escaped(&path)))
 }
 
 fn read_url(path: &Path) -> Result<String, Failure> {
-    let url = fs::read_to_string(path).map_err(|error| Failure::config(format!("{}: {error}", path.display())))?;
+    let url = fs::read_to_string(path)
+        .map_err(|error| Failure::config(format!("{}: {error}", path.display())))?;
     Ok(url.trim().to_owned())
 }
 
 /// The user's own file; its folder is made, for the user alone.
 fn own_file() -> Result<PathBuf, Failure> {
     let folder = base_folder("XDG_STATE_HOME", ".local/state")?.join("palisade");
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-    made.map_err(|error| Failure::config(format!("{}: cannot be made: {error}; give --url", folder.display())))?;
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder);
+    made.map_err(|error| {
+        Failure::config(format!(
+            "{}: cannot be made: {error}; give --url",
+            folder.display()
+        ))
+    })?;
     Ok(folder.join("locks.db"))
 }
 
 fn base_folder(variable: &str, below_home: &str) -> Result<PathBuf, Failure> {
     // A relative path is to be ignored, says the specification of these variables.
-    if let Some(folder) = std::env::var_os(variable).map(PathBuf::from).filter(|folder| folder.is_absolute()) {
+    if let Some(folder) = std::env::var_os(variable)
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute())
+    {
         return Ok(folder);
     }
     let home = std::env::home_dir().filter(|home| home.is_absolute());
-    home.map(|home| home.join(below_home)).ok_or_else(|| Failure::config("you have no home directory; give --url"))
+    home.map(|home| home.join(below_home))
+        .ok_or_else(|| Failure::config("you have no home directory; give --url"))
 }
 
 /// A path as a part of a URL.
 fn escaped(path: &Path) -> String {
     let text = path.to_string_lossy();
-    text.replace('%', "%25").replace('?', "%3F").replace('#', "%23").replace('@', "%40")
+    text.replace('%', "%25")
+        .replace('?', "%3F")
+        .replace('#', "%23")
+        .replace('@', "%40")
 }
 
 /// The configuration file.
@@ -134,7 +159,8 @@ struct Profile {
 fn of_profile(name: &str) -> Result<String, Failure> {
     let path = base_folder("XDG_CONFIG_HOME", ".config")?.join("palisade/config.toml");
     let shown = path.display();
-    let text = fs::read_to_string(&path).map_err(|error| Failure::config(format!("{shown}: {error}")))?;
+    let text =
+        fs::read_to_string(&path).map_err(|error| Failure::config(format!("{shown}: {error}")))?;
     // The parser's own message would quote the line, and the line may hold a password.
     let config: Config = toml::from_str(&text).map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
@@ -144,11 +170,16 @@ fn of_profile(name: &str) -> Result<String, Failure> {
     })?;
     let known: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
     let Some(profile) = config.profiles.get(name) else {
-        return Err(Failure::config(format!("{shown}: has no profile {name}; it has: {}", known.join(", "))));
+        return Err(Failure::config(format!(
+            "{shown}: has no profile {name}; it has: {}",
+            known.join(", ")
+        )));
     };
     match (&profile.url, &profile.url_file) {
         (Some(url), None) => Ok(url.clone()),
         (None, Some(file)) => read_url(file),
-        _ => Err(Failure::config(format!("{shown}: profile {name} needs either url or url_file"))),
+        _ => Err(Failure::config(format!(
+            "{shown}: profile {name} needs either url or url_file"
+        ))),
     }
 }

@@ -26,9 +26,16 @@ pub(crate) fn elect(
         return observe(common, &args, notices);
     }
     if args.stop.on_lost == OnLost::Ignore {
-        return Err(Failure::usage("--on-lost ignore would leave two leaders at work; give term or kill"));
+        return Err(Failure::usage(
+            "--on-lost ignore would leave two leaders at work; give term or kill",
+        ));
     }
-    let job = Job { hold: args.hold, role: Role::Leader(args.value), stop: args.stop, command: args.command };
+    let job = Job {
+        hold: args.hold,
+        role: Role::Leader(args.value),
+        stop: args.stop,
+        command: args.command,
+    };
     run::run(common, job, notices, watcher)
 }
 
@@ -52,17 +59,27 @@ fn observe(common: &Common, args: &ElectArgs, notices: Notices) -> Result<Exit, 
     let mut observer = store.locks().election(&args.hold.name).observe().wait()?;
     loop {
         let leader = observer.next().wait()?;
-        let line = if args.json { as_json(&store, args, Some(&leader)) } else { as_text(&leader) };
+        let line = if args.json {
+            as_json(&store, args, Some(&leader))
+        } else {
+            as_text(&leader)
+        };
         match write_out(&line) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Exit::DONE),
-            written => written.map_err(|error| Failure::internal(format!("cannot write: {error}")))?,
+            written => {
+                written.map_err(|error| Failure::internal(format!("cannot write: {error}")))?
+            }
         }
     }
 }
 
 /// The fence first: it has no spaces, and the value may have them.
 fn as_text(leader: &Leader) -> String {
-    format!("{} {}\n", fence(leader).as_deref().unwrap_or("none"), printable(&leader.value))
+    format!(
+        "{} {}\n",
+        fence(leader).as_deref().unwrap_or("none"),
+        printable(&leader.value)
+    )
 }
 
 fn as_json(store: &Store, args: &ElectArgs, leader: Option<&Leader>) -> String {

@@ -42,21 +42,37 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
-        Failure { exit: Exit::USAGE, message: message.into() }
+        Failure {
+            exit: Exit::USAGE,
+            message: message.into(),
+        }
     }
 
     pub(crate) fn config(message: impl Into<String>) -> Failure {
-        Failure { exit: Exit::CONFIG, message: message.into() }
+        Failure {
+            exit: Exit::CONFIG,
+            message: message.into(),
+        }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Failure {
-        Failure { exit: Exit::INTERNAL, message: message.into() }
+        Failure {
+            exit: Exit::INTERNAL,
+            message: message.into(),
+        }
     }
 
     /// An error that came with the URL, before any name was used.
     pub(crate) fn of_url(error: &Error) -> Failure {
         let failure = Failure::from(error.clone());
-        if failure.exit == Exit::USAGE { Failure { exit: Exit::CONFIG, ..failure } } else { failure }
+        if failure.exit == Exit::USAGE {
+            Failure {
+                exit: Exit::CONFIG,
+                ..failure
+            }
+        } else {
+            failure
+        }
     }
 }
 
@@ -71,12 +87,19 @@ impl From<Error> for Failure {
             ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Deadlock => Exit::USAGE,
             _ => Exit::INTERNAL,
         };
-        Failure { exit, message: error.to_string() }
+        Failure {
+            exit,
+            message: error.to_string(),
+        }
     }
 }
 
 /// Help and version go to stdout and are fine; everything else that clap says is bad usage.
 pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    if error.use_stderr() { Exit::USAGE.into() } else { Exit::DONE.into() }
+    if error.use_stderr() {
+        Exit::USAGE.into()
+    } else {
+        Exit::DONE.into()
+    }
 }

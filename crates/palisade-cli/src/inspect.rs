@@ -15,13 +15,27 @@ use crate::notice::{Notices, print, printable, to_copy, write_out};
 /// Prints page by page: a store may have very many names.
 pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
-    let head = ["NAME", "KIND", "MODE", "HOLDER", "FENCE", "HELD", "LEASE-LEFT", "WAITERS", "REASON"].map(str::to_owned);
+    let head = [
+        "NAME",
+        "KIND",
+        "MODE",
+        "HOLDER",
+        "FENCE",
+        "HELD",
+        "LEASE-LEFT",
+        "WAITERS",
+        "REASON",
+    ]
+    .map(str::to_owned);
     let (mut rows, mut widths) = (vec![head], Widths::default());
     let mut after = None;
     loop {
         let page = store.locks().list_page(&args.prefix, after).wait()?;
         let text = if args.output.json {
-            page.lines.iter().map(|line| format!("{}\n", as_json(line, &store.scheme))).collect()
+            page.lines
+                .iter()
+                .map(|line| format!("{}\n", as_json(line, &store.scheme)))
+                .collect()
         } else {
             rows.extend(page.lines.iter().flat_map(rows_of));
             widths.table(&std::mem::take(&mut rows))
@@ -29,7 +43,9 @@ pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result
         match write_out(&text) {
             // A reader that has gone has seen enough.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Exit::DONE),
-            written => written.map_err(|error| Failure::internal(format!("cannot write: {error}")))?,
+            written => {
+                written.map_err(|error| Failure::internal(format!("cannot write: {error}")))?
+            }
         }
         match page.next {
             Some(next) => after = Some(next),
@@ -43,20 +59,38 @@ fn rows_of(line: &LineView) -> Vec<[String; 9]> {
     let none = || "-".to_owned();
     if let Some(error) = &line.error {
         let text = format!("error: {error}");
-        return vec![[line.name.clone(), none(), none(), none(), none(), none(), none(), none(), text]];
+        return vec![[
+            line.name.clone(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            text,
+        ]];
     }
-    let waiters = if line.waiters_known { line.waiters.len().to_string() } else { "?".to_owned() };
+    let waiters = if line.waiters_known {
+        line.waiters.len().to_string()
+    } else {
+        "?".to_owned()
+    };
     let cells = |holder: Option<&Holder>| {
         [
             line.name.clone(),
             line.kind.to_string(),
             holder.map_or_else(none, |holder| holder.mode.to_string()),
             holder.map_or_else(none, |holder| holder.owner.clone()),
-            holder.map_or_else(none, |holder| fence(holder).unwrap_or_else(|| "none".to_owned())),
+            holder.map_or_else(none, |holder| {
+                fence(holder).unwrap_or_else(|| "none".to_owned())
+            }),
             span(holder.and_then(|holder| holder.held)),
             span(holder.and_then(|holder| holder.lease_left)),
             waiters.clone(),
-            holder.and_then(|holder| holder.reason.clone()).unwrap_or_default(),
+            holder
+                .and_then(|holder| holder.reason.clone())
+                .unwrap_or_default(),
         ]
     };
     match line.holders.as_slice() {
@@ -103,13 +137,22 @@ fn as_text(line: &LineView) -> String {
         if let Some(reason) = &holder.reason {
             text.push(format!("    reason: {}", printable(reason)));
         }
-        text.push(format!("    force it open: {}", to_copy("release", &line.name, &format!("--fence {fence}"))));
+        text.push(format!(
+            "    force it open: {}",
+            to_copy("release", &line.name, &format!("--fence {fence}"))
+        ));
     }
     if !line.waiters_known {
         text.push("  who waits is not known in this store".to_owned());
     }
     for (place, waiter) in line.waiters.iter().enumerate() {
-        text.push(format!("  {}. {} ({}) waits for {}", place + 1, printable(&waiter.owner), waiter.mode, span(waiter.waited)));
+        text.push(format!(
+            "  {}. {} ({}) waits for {}",
+            place + 1,
+            printable(&waiter.owner),
+            waiter.mode,
+            span(waiter.waited)
+        ));
     }
     text.push(String::new());
     text.join("\n")
@@ -124,7 +167,9 @@ fn span(span: Option<std::time::Duration>) -> String {
 }
 
 fn as_json(line: &LineView, scheme: &str) -> Value {
-    let millis = |span: Option<std::time::Duration>| span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+    let millis = |span: Option<std::time::Duration>| {
+        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+    };
     let holder = |holder: &Holder| {
         json!({
             "owner": holder.owner,
@@ -195,12 +240,22 @@ impl<const N: usize> Default for Widths<N> {
 impl<const N: usize> Widths<N> {
     /// Columns as wide as their widest cell; the last is left as it is.
     fn table(&mut self, rows: &[[String; N]]) -> String {
-        let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
+        let rows: Vec<[String; N]> = rows
+            .iter()
+            .map(|row| row.each_ref().map(|cell| printable(cell)))
+            .collect();
         for row in &rows {
-            self.0.iter_mut().zip(row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+            self.0
+                .iter_mut()
+                .zip(row)
+                .for_each(|(width, cell)| *width = cell.chars().count().max(*width));
         }
         let line = |row: &[String; N]| {
-            let cells: Vec<String> = row.iter().zip(&self.0).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            let cells: Vec<String> = row
+                .iter()
+                .zip(&self.0)
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
             format!("{}\n", cells.join("  ").trim_end())
         };
         rows.iter().map(line).collect()

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use palisade::store::Holder;
 use palisade::{
-    AnyMode, Client, Election, Error, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore, WaitLimit, show_duration,
+    AnyMode, Client, Election, Error, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore,
+    WaitLimit, show_duration,
 };
 
 use crate::args::{HoldArgs, ModeArgs};
@@ -56,7 +57,8 @@ macro_rules! with_options {
 
 /// Never longer than the wait itself.
 fn store_wait(args: &HoldArgs) -> Duration {
-    args.wait.map_or(args.store_wait, |wait| args.store_wait.min(wait))
+    args.wait
+        .map_or(args.store_wait, |wait| args.store_wait.min(wait))
 }
 
 impl Lock {
@@ -69,20 +71,47 @@ impl Lock {
     ) -> Result<Lock, Failure> {
         let name = &args.name;
         let lock = match (mode.shared, mode.exclusive, mode.limit, mode.once_per) {
-            (true, ..) => Lock::Reader(with_options!(locks.rwlock(name), args, owner, stop_margin, detachable)),
-            (_, true, ..) => Lock::Writer(with_options!(locks.rwlock(name), args, owner, stop_margin, detachable)),
+            (true, ..) => Lock::Reader(with_options!(
+                locks.rwlock(name),
+                args,
+                owner,
+                stop_margin,
+                detachable
+            )),
+            (_, true, ..) => Lock::Writer(with_options!(
+                locks.rwlock(name),
+                args,
+                owner,
+                stop_margin,
+                detachable
+            )),
             (_, _, Some(limit), _) => {
-                let semaphore = with_options!(locks.semaphore(name, limit), args, owner, stop_margin, detachable);
+                let semaphore = with_options!(
+                    locks.semaphore(name, limit),
+                    args,
+                    owner,
+                    stop_margin,
+                    detachable
+                );
                 let permits = mode.permits.unwrap_or(1);
                 if permits == 0 || permits > limit {
-                    return Err(Failure::usage(format!("--permits {permits} of --limit {limit}: give 1 to {limit}")));
+                    return Err(Failure::usage(format!(
+                        "--permits {permits} of --limit {limit}: give 1 to {limit}"
+                    )));
                 }
                 Lock::Permits(semaphore, permits)
             }
-            (_, _, _, Some(period)) => {
-                Lock::OncePer(with_options!(locks.mutex(name), args, owner, stop_margin, detachable).once_per(period))
-            }
-            _ => Lock::Mutex(with_options!(locks.mutex(name), args, owner, stop_margin, detachable)),
+            (_, _, _, Some(period)) => Lock::OncePer(
+                with_options!(locks.mutex(name), args, owner, stop_margin, detachable)
+                    .once_per(period),
+            ),
+            _ => Lock::Mutex(with_options!(
+                locks.mutex(name),
+                args,
+                owner,
+                stop_margin,
+                detachable
+            )),
         };
         lock.checked(args)
     }
@@ -101,7 +130,9 @@ impl Lock {
     fn checked(self, args: &HoldArgs) -> Result<Lock, Failure> {
         const SHORTEST: Duration = Duration::from_secs(1);
         if args.lease.is_some_and(|lease| lease < SHORTEST) {
-            return Err(Failure::usage("a lease shorter than 1s is lost too easily by a command; give 1s to 24h"));
+            return Err(Failure::usage(
+                "a lease shorter than 1s is lost too easily by a command; give 1s to 24h",
+            ));
         }
         self.check()?;
         Ok(self)
@@ -130,8 +161,13 @@ impl Lock {
             Lock::OncePer(lock) => lock.acquire_within(wait).await?.map(Guard::into_any_mode),
             Lock::Reader(lock) => lock.read_within(wait).await?.map(Guard::into_any_mode),
             Lock::Writer(lock) => lock.write_within(wait).await?.map(Guard::into_any_mode),
-            Lock::Permits(lock, count) => lock.acquire_many_within(*count, wait).await?.map(Guard::into_any_mode),
-            Lock::Election(election, value) => election.campaign_within(value, wait).await?.map(any_mode),
+            Lock::Permits(lock, count) => lock
+                .acquire_many_within(*count, wait)
+                .await?
+                .map(Guard::into_any_mode),
+            Lock::Election(election, value) => {
+                election.campaign_within(value, wait).await?.map(any_mode)
+            }
         };
         Ok(held.map_or(Acquired::Busy, Acquired::Held))
     }
@@ -152,15 +188,26 @@ pub(crate) async fn not_acquired(
     let holder = match error {
         // The store was just asked for the holder.
         Some(error) => error.holder().cloned(),
-        None => store.locks().show(&args.name).await.ok().flatten().and_then(|line| line.holders.into_iter().next()),
+        None => store
+            .locks()
+            .show(&args.name)
+            .await
+            .ok()
+            .flatten()
+            .and_then(|line| line.holders.into_iter().next()),
     };
     if error.is_some() && holder.is_none() {
         store.is_silent();
     }
     let (name, closer) = (&args.name, to_copy("show", &args.name, ""));
     match holder {
-        Some(holder) => notices.notice(&format!("{name} is {}; look closer with: {closer}", held_by(&holder))),
-        None if mode.once_per.is_some() => notices.notice(&format!("{name}: skipped, a run began within the period")),
+        Some(holder) => notices.notice(&format!(
+            "{name} is {}; look closer with: {closer}",
+            held_by(&holder)
+        )),
+        None if mode.once_per.is_some() => {
+            notices.notice(&format!("{name}: skipped, a run began within the period"))
+        }
         None => notices.notice(&format!("{name} is busy; look closer with: {closer}")),
     }
     Ok(args.busy_exit_code.map_or(Exit::BUSY, Exit))
@@ -168,13 +215,25 @@ pub(crate) async fn not_acquired(
 
 /// Holder, reason and how long.
 pub(crate) fn held_by(holder: &Holder) -> String {
-    let reason = holder.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-    let held = holder.held.map(|held| format!(" for {}", show_duration(held))).unwrap_or_default();
+    let reason = holder
+        .reason
+        .as_ref()
+        .map(|reason| format!(" ({reason})"))
+        .unwrap_or_default();
+    let held = holder
+        .held
+        .map(|held| format!(" for {}", show_duration(held)))
+        .unwrap_or_default();
     format!("held by {}{reason}{held}", holder.owner)
 }
 
 /// Host, process and what is run: enough to find who holds a lock.
 pub(crate) fn default_owner(what: &str) -> Arc<str> {
     let host = rustix::system::uname();
-    format!("{}:{}:{what}", host.nodename().to_string_lossy(), std::process::id()).into()
+    format!(
+        "{}:{}:{what}",
+        host.nodename().to_string_lossy(),
+        std::process::id()
+    )
+    .into()
 }

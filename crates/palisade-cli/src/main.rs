@@ -42,7 +42,11 @@ fn main() -> ExitCode {
 }
 
 /// The table of verbs.
-fn perform(cli: Cli, notices: Notices, watcher: Option<std::io::Result<run::watcher::Watcher>>) -> Result<Exit, Failure> {
+fn perform(
+    cli: Cli,
+    notices: Notices,
+    watcher: Option<std::io::Result<run::watcher::Watcher>>,
+) -> Result<Exit, Failure> {
     let Cli { common, verb } = cli;
     match verb {
         Verb::Run(args) => run::run(&common, args.into(), notices, watcher),
@@ -62,7 +66,8 @@ fn perform(cli: Cli, notices: Notices, watcher: Option<std::io::Result<run::watc
         Verb::Man => {
             let mut page = Vec::new();
             let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
-            rendered.map_err(|error| Failure::internal(format!("cannot make the page: {error}")))?;
+            rendered
+                .map_err(|error| Failure::internal(format!("cannot make the page: {error}")))?;
             notice::print(&String::from_utf8_lossy(&page))?;
             Ok(Exit::DONE)
         }

@@ -14,7 +14,11 @@ pub(crate) struct Notices {
 
 impl Notices {
     pub(crate) fn new(quiet: bool, verbose: bool) -> Notices {
-        Notices { quiet, verbose, terminal: std::io::stderr().is_terminal() }
+        Notices {
+            quiet,
+            verbose,
+            terminal: std::io::stderr().is_terminal(),
+        }
     }
 
     /// Something went wrong: said always.
@@ -64,20 +68,38 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// Writes data to stdout, all of it.
 pub(crate) fn write_out(text: &str) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
 }
 
 /// Names and owners come from others: what would move a terminal's cursor is shown, not done.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().flat_map(|letter| if letter.is_control() { letter.escape_default().collect() } else { vec![letter] }).collect()
+    text.chars()
+        .flat_map(|letter| {
+            if letter.is_control() {
+                letter.escape_default().collect()
+            } else {
+                vec![letter]
+            }
+        })
+        .collect()
 }
 
 /// A command to copy: this verb of palisade on a name, with these flags. The name comes from others, and a shell reads it.
 pub(crate) fn to_copy(verb: &str, name: &str, flags: &str) -> String {
     let word = quoted(name);
     // A name that looks like a flag must not become one.
-    let words = if name.starts_with('-') { ["palisade", verb, flags, "--", &word] } else { ["palisade", verb, &word, flags, ""] };
-    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    let words = if name.starts_with('-') {
+        ["palisade", verb, flags, "--", &word]
+    } else {
+        ["palisade", verb, &word, flags, ""]
+    };
+    words
+        .into_iter()
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A word for the shell. Control characters are escaped as bash, zsh and ksh know it: `$'...'`.
@@ -96,7 +118,12 @@ fn quoted(word: &str) -> String {
             letter if letter.is_control() => {
                 let mut bytes = [0; 4];
                 // Octal: of three digits, so that no digit behind it belongs to it.
-                text.extend(letter.encode_utf8(&mut bytes).bytes().map(|byte| format!("\\{byte:03o}")));
+                text.extend(
+                    letter
+                        .encode_utf8(&mut bytes)
+                        .bytes()
+                        .map(|byte| format!("\\{byte:03o}")),
+                );
             }
             letter => text.push(letter),
         }
@@ -112,10 +139,19 @@ mod tests {
     #[test]
     fn commands_to_copy_are_safe_in_a_shell() {
         assert_eq!(to_copy("show", "orders/42", ""), "palisade show orders/42");
-        assert_eq!(to_copy("release", "a$(id)", "--fence 7"), "palisade release 'a$(id)' --fence 7");
+        assert_eq!(
+            to_copy("release", "a$(id)", "--fence 7"),
+            "palisade release 'a$(id)' --fence 7"
+        );
         assert_eq!(to_copy("show", "it's", ""), r"palisade show 'it'\''s'");
-        assert_eq!(to_copy("show", "a\n'1\\", ""), r"palisade show $'a\012\'1\\'");
-        assert_eq!(to_copy("release", "--yes", "--fence 7"), "palisade release --fence 7 -- --yes");
+        assert_eq!(
+            to_copy("show", "a\n'1\\", ""),
+            r"palisade show $'a\012\'1\\'"
+        );
+        assert_eq!(
+            to_copy("release", "--yes", "--fence 7"),
+            "palisade release --fence 7 -- --yes"
+        );
         assert_eq!(to_copy("show", "größe", ""), "palisade show größe");
         assert_eq!(quoted(""), "''");
     }

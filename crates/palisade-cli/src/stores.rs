@@ -19,28 +19,58 @@ Whatever you choose: only a resource that checks the fence refuses a stale write
 
 pub(crate) fn stores(args: &StoresArgs) -> Result<Exit, Failure> {
     if args.output.json {
-        print(&capabilities().map(|capability| format!("{}\n", as_json(capability))).collect::<String>())?;
+        print(
+            &capabilities()
+                .map(|capability| format!("{}\n", as_json(capability)))
+                .collect::<String>(),
+        )?;
         return Ok(Exit::DONE);
     }
     if args.markdown {
         print_markdown();
         return Ok(Exit::DONE);
     }
-    let head =
-        ["STORE", "FORMAT", "LOSES A GRANT BY", "ORDER", "WAKES BY", "FENCE", "LEASE", "KINDS", "ELECTION"].map(str::to_owned);
-    let rows: Vec<[String; 9]> = std::iter::once(head).chain(capabilities().map(row)).collect();
+    let head = [
+        "STORE",
+        "FORMAT",
+        "LOSES A GRANT BY",
+        "ORDER",
+        "WAKES BY",
+        "FENCE",
+        "LEASE",
+        "KINDS",
+        "ELECTION",
+    ]
+    .map(str::to_owned);
+    let rows: Vec<[String; 9]> = std::iter::once(head)
+        .chain(capabilities().map(row))
+        .collect();
     print(&format!("{}{ADVICE}", table(&rows)))?;
     Ok(Exit::DONE)
 }
 
 /// The table that the documentation has between its markers; a test compares them.
 fn print_markdown() {
-    println!("| store | format | loses a grant by | order | wakes by | fence | kinds | election | a grant can be handed to |");
+    println!(
+        "| store | format | loses a grant by | order | wakes by | fence | kinds | election | a grant can be handed to |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     for capability in capabilities() {
-        let [store, format, loses, order, wakes, fence, _, kinds, election] = row(capability);
+        let [
+            store,
+            format,
+            loses,
+            order,
+            wakes,
+            fence,
+            _,
+            kinds,
+            election,
+        ] = row(capability);
         let heirs = heirs(capability.detach);
-        println!("| `{store}` | {format} | {loses} | {order} | {wakes} | {fence} | {kinds} | {election} | {heirs} |");
+        println!(
+            "| `{store}` | {format} | {loses} | {order} | {wakes} | {fence} | {kinds} | {election} | {heirs} |"
+        );
     }
 }
 
@@ -122,7 +152,11 @@ fn fence(fence: FenceSource) -> &'static str {
 }
 
 fn election(capability: &Capability) -> &'static str {
-    if capability.observe { "observed" } else { "asked" }
+    if capability.observe {
+        "observed"
+    } else {
+        "asked"
+    }
 }
 
 fn heirs(detach: Detach) -> &'static str {

@@ -60,7 +60,10 @@ impl Block {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository")
 }
 
 /// The README and everything below docs/, with their text.
@@ -80,7 +83,11 @@ fn pages() -> Vec<(String, String)> {
     below(&root.join("docs"), &mut paths);
     paths.sort();
     let page = |path: PathBuf| {
-        let name = path.strip_prefix(&root).expect("below the root").display().to_string();
+        let name = path
+            .strip_prefix(&root)
+            .expect("below the root")
+            .display()
+            .to_string();
         (name, fs::read_to_string(&path).expect("a page"))
     };
     paths.into_iter().map(page).collect()
@@ -88,8 +95,12 @@ fn pages() -> Vec<(String, String)> {
 
 /// The crates' roots, which include the pages whose examples are their doctests.
 fn inclusions() -> String {
-    let crates = fs::read_dir(root().join("crates")).expect("a folder").flatten();
-    crates.filter_map(|folder| fs::read_to_string(folder.path().join("src/lib.rs")).ok()).collect()
+    let crates = fs::read_dir(root().join("crates"))
+        .expect("a folder")
+        .flatten();
+    crates
+        .filter_map(|folder| fs::read_to_string(folder.path().join("src/lib.rs")).ok())
+        .collect()
 }
 
 /// The blocks of a page, or what is wrong with it.
@@ -109,14 +120,26 @@ fn blocks(page: &str, text: &str) -> Result<Vec<Block>, String> {
             }
         } else if let Some(language) = line.strip_prefix("```") {
             let (page, language) = (page.to_owned(), language.to_owned());
-            open = Some(Block { page, line: at + 1, language, body: String::new(), not_run: not_run.take() });
+            open = Some(Block {
+                page,
+                line: at + 1,
+                language,
+                body: String::new(),
+                not_run: not_run.take(),
+            });
         } else if trimmed.starts_with("```") || trimmed.starts_with("~~~") {
-            return Err(format!("{place}: a block must begin with ``` in the first column"));
+            return Err(format!(
+                "{place}: a block must begin with ``` in the first column"
+            ));
         } else if let Some(reason) = line.strip_prefix("<!-- not run: ") {
-            let reason = reason.strip_suffix(" -->").ok_or_else(|| format!("{place}: the comment must end on its line"))?;
+            let reason = reason
+                .strip_suffix(" -->")
+                .ok_or_else(|| format!("{place}: the comment must end on its line"))?;
             not_run = Some(reason.to_owned());
         } else if !trimmed.is_empty() && not_run.is_some() {
-            return Err(format!("{place}: the comment 'not run' stands right before its block"));
+            return Err(format!(
+                "{place}: the comment 'not run' stands right before its block"
+            ));
         }
     }
     match open {
@@ -126,25 +149,49 @@ fn blocks(page: &str, text: &str) -> Result<Vec<Block>, String> {
 }
 
 fn all_blocks() -> Vec<Block> {
-    pages().iter().flat_map(|(page, text)| blocks(page, text).unwrap_or_else(|wrong| panic!("{wrong}"))).collect()
+    pages()
+        .iter()
+        .flat_map(|(page, text)| blocks(page, text).unwrap_or_else(|wrong| panic!("{wrong}")))
+        .collect()
 }
 
 /// What is to be done with a block: `None` when nothing is.
 fn task(block: &Block, included: &str) -> Result<Option<Task>, String> {
-    const COMMANDS: [&str; 7] = ["$ ", "palisade ", "cargo ", "sqlite3 ", "redis-cli ", "etcdctl ", "scripts/"];
+    const COMMANDS: [&str; 7] = [
+        "$ ",
+        "palisade ",
+        "cargo ",
+        "sqlite3 ",
+        "redis-cli ",
+        "etcdctl ",
+        "scripts/",
+    ];
     if block.not_run.is_some() {
         return Ok(None);
     }
     match block.language.as_str() {
         "rust" if included.contains(&format!("../../../{}\")", block.page)) => Ok(None),
-        "rust" => Err(format!("{}: the page is not included in the lib.rs of any crate", block.place())),
-        "text" => match block.body.lines().find(|line| COMMANDS.iter().any(|command| line.starts_with(command))) {
-            Some(command) => Err(format!("{}: a picture holds a command: {command}", block.place())),
+        "rust" => Err(format!(
+            "{}: the page is not included in the lib.rs of any crate",
+            block.place()
+        )),
+        "text" => match block
+            .body
+            .lines()
+            .find(|line| COMMANDS.iter().any(|command| line.starts_with(command)))
+        {
+            Some(command) => Err(format!(
+                "{}: a picture holds a command: {command}",
+                block.place()
+            )),
             None => Ok(None),
         },
         "sh" => Ok(Some(Task::Script)),
         "console" => Ok(Some(Task::Session(session(block)?))),
-        other => Err(format!("{}: unknown language '{other}'; take rust, sh, console or text", block.place())),
+        other => Err(format!(
+            "{}: unknown language '{other}'; take rust, sh, console or text",
+            block.place()
+        )),
     }
 }
 
@@ -162,14 +209,26 @@ struct Step {
 fn session(block: &Block) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     for line in block.body.lines() {
-        match (line.strip_prefix("$ "), line.strip_prefix("> "), steps.last_mut()) {
-            (Some(command), ..) => steps.push(Step { command: command.to_owned(), output: Vec::new() }),
+        match (
+            line.strip_prefix("$ "),
+            line.strip_prefix("> "),
+            steps.last_mut(),
+        ) {
+            (Some(command), ..) => steps.push(Step {
+                command: command.to_owned(),
+                output: Vec::new(),
+            }),
             (None, Some(more), Some(step)) if step.output.is_empty() => {
                 step.command.push('\n');
                 step.command.push_str(more);
             }
             (None, _, Some(step)) => step.output.push(line.to_owned()),
-            (None, _, None) => return Err(format!("{}: output before the first command", block.place())),
+            (None, _, None) => {
+                return Err(format!(
+                    "{}: output before the first command",
+                    block.place()
+                ));
+            }
         }
     }
     Ok(steps)
@@ -194,22 +253,40 @@ fn every_command_does_what_the_page_says() {
         for _ in 0..4 {
             scope.spawn(|| {
                 loop {
-                    let Some((block, task)) = tasks.lock().expect("whole").next() else { return };
+                    let Some((block, task)) = tasks.lock().expect("whole").next() else {
+                        return;
+                    };
                     if let Err(why) = perform(block, &task) {
-                        failures.lock().expect("whole").push(format!("{}: {why}", block.place()));
+                        failures
+                            .lock()
+                            .expect("whole")
+                            .push(format!("{}: {why}", block.place()));
                     }
                 }
             });
         }
     });
-    let count = |language: &str| blocks.iter().filter(|block| block.language == language && block.not_run.is_none()).count();
+    let count = |language: &str| {
+        blocks
+            .iter()
+            .filter(|block| block.language == language && block.not_run.is_none())
+            .count()
+    };
     // Not by eprintln, which is kept back from whoever does not ask for it: what is left out is to be seen.
     let mut seen = std::io::stderr();
     let (doctests, pictures) = (count("rust"), count("text"));
-    let _ = writeln!(seen, "docs: {run} blocks are run here, {doctests} as doctests, {pictures} are pictures; not run:");
+    let _ = writeln!(
+        seen,
+        "docs: {run} blocks are run here, {doctests} as doctests, {pictures} are pictures; not run:"
+    );
     for block in &blocks {
         if let Some(reason) = &block.not_run {
-            let _ = writeln!(seen, "docs:   {} ({}): {reason}", block.place(), block.language);
+            let _ = writeln!(
+                seen,
+                "docs:   {} ({}): {reason}",
+                block.place(),
+                block.language
+            );
         }
     }
     let failures = failures.into_inner().expect("whole");
@@ -219,8 +296,10 @@ fn every_command_does_what_the_page_says() {
 #[test]
 fn what_is_not_run_is_known() {
     let blocks = all_blocks();
-    let skipped: Vec<(&str, &str)> =
-        blocks.iter().filter_map(|block| Some((block.page.as_str(), block.not_run.as_deref()?))).collect();
+    let skipped: Vec<(&str, &str)> = blocks
+        .iter()
+        .filter_map(|block| Some((block.page.as_str(), block.not_run.as_deref()?)))
+        .collect();
     assert_eq!(skipped, NOT_RUN);
 }
 
@@ -229,25 +308,34 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
     let home = tempfile::tempdir().map_err(|error| error.to_string())?;
     let redis = block.body.contains(REDIS).then(Redis::start);
     let etcd = block.body.contains(ETCD).then(Etcd::start);
-    let addresses = [(REDIS, redis.as_ref().map(|redis| redis.address())), (ETCD, etcd.as_ref().map(|etcd| etcd.address()))];
+    let addresses = [
+        (REDIS, redis.as_ref().map(|redis| redis.address())),
+        (ETCD, etcd.as_ref().map(|etcd| etcd.address())),
+    ];
     let command = |text: &str| {
         // The quick start builds first. Here that is done, and the rest is the same.
         let mut text = text.replace("cargo run --release -- ", "palisade ");
         for (said, address) in addresses {
-            text = address.map_or(text.clone(), |address| text.replace(said, &address.to_string()));
+            text = address.map_or(text.clone(), |address| {
+                text.replace(said, &address.to_string())
+            });
         }
         text
     };
     let script = match task {
         Task::Script => command(&block.body),
-        Task::Session(steps) => {
-            steps.iter().map(|step| format!("{}\nprintf '\\001%s\\n' $?\n", command(&step.command))).collect()
-        }
+        Task::Session(steps) => steps
+            .iter()
+            .map(|step| format!("{}\nprintf '\\001%s\\n' $?\n", command(&step.command)))
+            .collect(),
     };
     let (ended, output) = shell(home.path(), &script, matches!(task, Task::Script))?;
     match task {
         Task::Script if ended => Ok(()),
-        Task::Script => Err(format!("the block failed:\n{}\nit printed:\n{output}", block.body)),
+        Task::Script => Err(format!(
+            "the block failed:\n{}\nit printed:\n{output}",
+            block.body
+        )),
         Task::Session(steps) => {
             let parts: Vec<&str> = output.split('\u{1}').collect();
             for (at, step) in steps.iter().enumerate() {
@@ -258,11 +346,20 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
                 let said: Vec<&str> = said.iter().map(String::as_str).collect();
                 if !fits(&said, &printed) {
                     let (said, printed) = (said.join("\n"), printed.join("\n"));
-                    return Err(format!("$ {}\nthe page says:\n{said}\nit printed:\n{printed}", step.command));
+                    return Err(format!(
+                        "$ {}\nthe page says:\n{said}\nit printed:\n{printed}",
+                        step.command
+                    ));
                 }
-                let code = parts.get(at + 1).and_then(|part| part.lines().next()).unwrap_or("no");
+                let code = parts
+                    .get(at + 1)
+                    .and_then(|part| part.lines().next())
+                    .unwrap_or("no");
                 if code != "0" {
-                    return Err(format!("$ {}\nended with {code}, and the page does not say so", step.command));
+                    return Err(format!(
+                        "$ {}\nended with {code}, and the page does not say so",
+                        step.command
+                    ));
                 }
             }
             Ok(())
@@ -273,21 +370,39 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
 /// Runs a script; the answer is whether it ended with 0, and what it printed.
 fn shell(home: &Path, script: &str, strict: bool) -> Result<(bool, String), String> {
     let failed = |error: std::io::Error| error.to_string();
-    let binary = Path::new(env!("CARGO_BIN_EXE_palisade")).parent().expect("a folder");
-    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
+    let binary = Path::new(env!("CARGO_BIN_EXE_palisade"))
+        .parent()
+        .expect("a folder");
+    let path = format!(
+        "{}:{}",
+        binary.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
     let work = home.join("work");
     fs::create_dir(&work).map_err(failed)?;
     // A file, not a pipe: what a block leaves in the background would keep a pipe open.
     let printed = home.join("printed");
     let out = File::create(&printed).map_err(failed)?;
     let mut command = Command::new("sh");
-    command.arg(if strict { "-eu" } else { "-u" }).arg("-c").arg(script);
+    command
+        .arg(if strict { "-eu" } else { "-u" })
+        .arg("-c")
+        .arg(script);
     for variable in ["PALISADE_URL", "PALISADE_URL_FILE", "PALISADE_PROFILE"] {
         command.env_remove(variable);
     }
-    command.env("PATH", path).env("HOME", home).env("XDG_STATE_HOME", home.join("state"));
-    command.env("XDG_CONFIG_HOME", home.join("config")).current_dir(&work).process_group(0);
-    command.stdin(Stdio::null()).stdout(out.try_clone().map_err(failed)?).stderr(out);
+    command
+        .env("PATH", path)
+        .env("HOME", home)
+        .env("XDG_STATE_HOME", home.join("state"));
+    command
+        .env("XDG_CONFIG_HOME", home.join("config"))
+        .current_dir(&work)
+        .process_group(0);
+    command
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().map_err(failed)?)
+        .stderr(out);
     let mut child = command.spawn().map_err(failed)?;
     let begun = Instant::now();
     let status = loop {
@@ -299,12 +414,17 @@ fn shell(home: &Path, script: &str, strict: bool) -> Result<(bool, String), Stri
     };
     // What the block has left in the background: only the group that was started here.
     let group = format!("-{}", child.id());
-    let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).stderr(Stdio::null()).status();
+    let _ = Command::new("kill")
+        .args(["-s", "KILL", "--", &group])
+        .stderr(Stdio::null())
+        .status();
     let _ = child.wait();
     let output = String::from_utf8_lossy(&fs::read(&printed).map_err(failed)?).into_owned();
     match status {
         Some(status) => Ok((status.success(), output)),
-        None => Err(format!("did not end within {PATIENCE:?}; it printed:\n{output}")),
+        None => Err(format!(
+            "did not end within {PATIENCE:?}; it printed:\n{output}"
+        )),
     }
 }
 
@@ -312,8 +432,12 @@ fn shell(home: &Path, script: &str, strict: bool) -> Result<(bool, String), Stri
 fn fits(said: &[&str], printed: &[&str]) -> bool {
     match (said.split_first(), printed.split_first()) {
         (None, None) => true,
-        (Some((&"…", rest)), _) => (0..=printed.len()).any(|skipped| fits(rest, &printed[skipped..])),
-        (Some((line, said)), Some((other, printed))) => line_fits(line, other) && fits(said, printed),
+        (Some((&"…", rest)), _) => {
+            (0..=printed.len()).any(|skipped| fits(rest, &printed[skipped..]))
+        }
+        (Some((line, said)), Some((other, printed))) => {
+            line_fits(line, other) && fits(said, printed)
+        }
         _ => false,
     }
 }
@@ -321,7 +445,11 @@ fn fits(said: &[&str], printed: &[&str]) -> bool {
 /// How wide a column is depends on what stands in it: several blanks are as good as two.
 fn line_fits(said: &str, printed: &str) -> bool {
     fn narrow(line: &str) -> String {
-        let columns: Vec<&str> = line.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
+        let columns: Vec<&str> = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|column| !column.is_empty())
+            .collect();
         let indent = &line[..line.len() - line.trim_start().len()];
         format!("{indent}{}", columns.join("  "))
     }
@@ -333,21 +461,39 @@ fn text_fits(said: &str, printed: &str) -> bool {
         None => said == printed,
         Some((head, tail)) => match printed.strip_prefix(head) {
             None => false,
-            Some(rest) => rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| text_fits(tail, &rest[at..])),
+            Some(rest) => rest
+                .char_indices()
+                .map(|(at, _)| at)
+                .chain([rest.len()])
+                .any(|at| text_fits(tail, &rest[at..])),
         },
     }
 }
 
 #[test]
 fn the_tables_are_those_of_the_stores() {
-    let stores = Command::new(env!("CARGO_BIN_EXE_palisade")).args(["stores", "--markdown"]).output().expect("started");
+    let stores = Command::new(env!("CARGO_BIN_EXE_palisade"))
+        .args(["stores", "--markdown"])
+        .output()
+        .expect("started");
     let table = String::from_utf8(stores.stdout).expect("text");
-    assert!(stores.status.success() && table.contains("| `memory` |"), "{table}");
+    assert!(
+        stores.status.success() && table.contains("| `memory` |"),
+        "{table}"
+    );
     for page in ["README.md", "docs/choosing.md"] {
         let text = fs::read_to_string(root().join(page)).expect("a page");
-        let (_, rest) = text.split_once(TABLE_BEGINS).unwrap_or_else(|| panic!("{page}: no {TABLE_BEGINS}"));
-        let (found, _) = rest.split_once(TABLE_ENDS).unwrap_or_else(|| panic!("{page}: no {TABLE_ENDS}"));
-        assert_eq!(found.trim(), table.trim(), "{page}: put the output of `palisade stores --markdown` between its markers");
+        let (_, rest) = text
+            .split_once(TABLE_BEGINS)
+            .unwrap_or_else(|| panic!("{page}: no {TABLE_BEGINS}"));
+        let (found, _) = rest
+            .split_once(TABLE_ENDS)
+            .unwrap_or_else(|| panic!("{page}: no {TABLE_ENDS}"));
+        assert_eq!(
+            found.trim(),
+            table.trim(),
+            "{page}: put the output of `palisade stores --markdown` between its markers"
+        );
     }
 }
 
@@ -355,13 +501,27 @@ fn the_tables_are_those_of_the_stores() {
 fn the_page_of_the_command_has_every_verb_flag_and_code() {
     let page = fs::read_to_string(root().join("docs/cli.md")).expect("a page");
     let help = |words: &[&str]| {
-        let help = Command::new(env!("CARGO_BIN_EXE_palisade")).args(words).arg("--help").output().expect("started");
+        let help = Command::new(env!("CARGO_BIN_EXE_palisade"))
+            .args(words)
+            .arg("--help")
+            .output()
+            .expect("started");
         String::from_utf8(help.stdout).expect("text")
     };
     let main = help(&[]);
-    let commands = main.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list of verbs");
-    let verbs: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert!(verbs.contains(&"run") && verbs.contains(&"stores"), "{verbs:?}");
+    let commands = main
+        .split("Commands:")
+        .nth(1)
+        .and_then(|rest| rest.split("\n\n").next())
+        .expect("a list of verbs");
+    let verbs: Vec<&str> = commands
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(
+        verbs.contains(&"run") && verbs.contains(&"stores"),
+        "{verbs:?}"
+    );
     let mut missing = Vec::new();
     for verb in verbs {
         if !page.contains(&format!("palisade {verb}")) {
@@ -377,8 +537,14 @@ fn the_page_of_the_command_has_every_verb_flag_and_code() {
         }
     }
     let codes = main.split("Exit status:").nth(1).expect("the exit codes");
-    for code in codes.lines().filter_map(|line| line.split_whitespace().next()?.parse::<u8>().ok()) {
-        if !page.lines().any(|line| line.starts_with(&format!("| {code} |"))) {
+    for code in codes
+        .lines()
+        .filter_map(|line| line.split_whitespace().next()?.parse::<u8>().ok())
+    {
+        if !page
+            .lines()
+            .any(|line| line.starts_with(&format!("| {code} |")))
+        {
             missing.push(format!("exit code {code}"));
         }
     }
@@ -392,7 +558,11 @@ fn every_link_leads_somewhere() {
     let mut dead = Vec::new();
     for (page, text) in pages() {
         let folder = root().join(&page).parent().expect("a folder").to_path_buf();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
             let file = link.split('#').next().unwrap_or_default();
             if !link.contains("://") && !file.is_empty() && !folder.join(file).exists() {
                 dead.push(format!("{page}: {link}"));
@@ -404,13 +574,29 @@ fn every_link_leads_somewhere() {
 
 #[test]
 fn what_is_not_understood_is_refused() {
-    let one = |text: &str| blocks("page.md", text).map(|blocks| task(&blocks[0], "").map(|task| task.is_some()));
+    let one = |text: &str| {
+        blocks("page.md", text).map(|blocks| task(&blocks[0], "").map(|task| task.is_some()))
+    };
     assert_eq!(one("```sh\ntrue\n```\n"), Ok(Ok(true)));
-    assert_eq!(one("<!-- not run: why -->\n```ini\na=b\n```\n"), Ok(Ok(false)));
-    for unknown in ["```bash\n```\n", "```\n```\n", "```rust,ignore\n```\n", "```rust\n```\n", "```text\n$ rm -r x\n```\n"] {
+    assert_eq!(
+        one("<!-- not run: why -->\n```ini\na=b\n```\n"),
+        Ok(Ok(false))
+    );
+    for unknown in [
+        "```bash\n```\n",
+        "```\n```\n",
+        "```rust,ignore\n```\n",
+        "```rust\n```\n",
+        "```text\n$ rm -r x\n```\n",
+    ] {
         assert!(one(unknown).is_ok_and(|task| task.is_err()), "{unknown}");
     }
-    for broken in ["  ```sh\n  true\n  ```\n", "```sh\ntrue\n", "~~~\n~~~\n", "<!-- not run: why -->\nprose\n```sh\n```\n"] {
+    for broken in [
+        "  ```sh\n  true\n  ```\n",
+        "```sh\ntrue\n",
+        "~~~\n~~~\n",
+        "<!-- not run: why -->\nprose\n```sh\n```\n",
+    ] {
         assert!(blocks("page.md", broken).is_err(), "{broken}");
     }
 }
@@ -419,7 +605,10 @@ fn what_is_not_understood_is_refused() {
 fn wildcards_stand_for_text_and_for_lines() {
     assert!(fits(&["a … c", "…", "z"], &["a b c", "1", "2", "z"]));
     assert!(fits(&["…"], &[]));
-    assert!(fits(&["NAME  …  END"], &["NAME     three words here   END"]));
+    assert!(fits(
+        &["NAME  …  END"],
+        &["NAME     three words here   END"]
+    ));
     assert!(!fits(&["a b"], &["a  b"]) && !fits(&["  a"], &["a"]));
     assert!(!fits(&["a"], &["a", "b"]));
     assert!(!fits(&["a…c"], &["abd"]));
@@ -430,10 +619,15 @@ fn wildcards_stand_for_text_and_for_lines() {
 fn a_page_that_is_wrong_is_found_out() {
     let check = |text: &str| {
         let blocks = blocks("page.md", text).expect("blocks");
-        let task = task(&blocks[0], "").expect("understood").expect("to be run");
+        let task = task(&blocks[0], "")
+            .expect("understood")
+            .expect("to be run");
         perform(&blocks[0], &task)
     };
-    assert_eq!(check("```console\n$ palisade run a -- echo hi\nhi\n```\n"), Ok(()));
+    assert_eq!(
+        check("```console\n$ palisade run a -- echo hi\nhi\n```\n"),
+        Ok(())
+    );
     assert!(check("```console\n$ palisade run a -- echo hi\nho\n```\n").is_err());
     assert!(check("```console\n$ palisade run a -- false\n```\n").is_err());
     assert!(check("```sh\npalisade run a -- false\ntrue\n```\n").is_err());

@@ -13,14 +13,22 @@ const LEADS: &str = "echo $PALISADE_FENCE >> fences; echo $$ >> pids; exec sleep
 /// The lines of a file, once there are so many.
 fn lines(place: &Place, name: &str, count: usize) -> Vec<u64> {
     let read = || fs::read_to_string(place.path(name)).unwrap_or_default();
-    until(&format!("{name} has {count} lines"), || read().ends_with('\n') && read().lines().count() >= count);
-    let lines: Vec<u64> = read().lines().map(|line| line.parse().expect("a number")).collect();
+    until(&format!("{name} has {count} lines"), || {
+        read().ends_with('\n') && read().lines().count() >= count
+    });
+    let lines: Vec<u64> = read()
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
     assert_eq!(lines.len(), count, "{lines:?}");
     lines
 }
 
 fn force_open(place: &Place, name: &str) -> Done {
-    let done = place.verb(&format!("release {name} --fence {} --yes", place.fence(name)));
+    let done = place.verb(&format!(
+        "release {name} --fence {} --yes",
+        place.fence(name)
+    ));
     assert_eq!(done.code, 0, "{done:?}");
     done
 }
@@ -30,10 +38,23 @@ fn the_commands_own_code_is_passed_on() {
     let place = Place::new();
     let script = "echo $PALISADE_NAME $PALISADE_STORE $PALISADE_OWNER $PALISADE_LEASE_MS $PALISADE_FENCE; exit 7";
     let done = place.run("elect --owner me --lease 20s own", script);
-    assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (7, "own sqlite me 20000 1\n", ""), "{done:?}");
-    assert_eq!(place.run("elect own", "exit 0").code, 0, "done is done, and nobody campaigns again");
+    assert_eq!(
+        (done.code, done.stdout.as_str(), done.stderr.as_str()),
+        (7, "own sqlite me 20000 1\n", ""),
+        "{done:?}"
+    );
+    assert_eq!(
+        place.run("elect own", "exit 0").code,
+        0,
+        "done is done, and nobody campaigns again"
+    );
     assert_eq!(place.run("elect own", "kill -TERM $$").code, 143);
-    assert_eq!(place.finish(place.command(["elect", "own", "--", "no-such-command"])).code, 127);
+    assert_eq!(
+        place
+            .finish(place.command(["elect", "own", "--", "no-such-command"]))
+            .code,
+        127
+    );
     assert_eq!(place.holders("own"), 0);
 }
 
@@ -51,8 +72,15 @@ fn whoever_loses_the_lead_stops_the_command_campaigns_again_and_runs_it_again() 
     assert!(!is_alive(u32::try_from(first).unwrap()));
     let fences = lines(&place, "fences", 2);
     assert!(fences[0] < fences[1], "{fences:?}");
-    assert_eq!(fs::read_to_string(place.path("told")).unwrap(), "told\n", "the first was told to stop, once");
-    assert!(done.stderr.contains("again is lost") && done.stderr.contains("campaigning again"), "{done:?}");
+    assert_eq!(
+        fs::read_to_string(place.path("told")).unwrap(),
+        "told\n",
+        "the first was told to stop, once"
+    );
+    assert!(
+        done.stderr.contains("again is lost") && done.stderr.contains("campaigning again"),
+        "{done:?}"
+    );
 }
 
 #[test]
@@ -60,13 +88,21 @@ fn whoever_loses_the_lead_stands_behind_those_who_wait() {
     let place = Place::new();
     let loser = place.start("elect --owner loser --value loser turns", LEADS);
     lines(&place, "fences", 1);
-    let next =
-        place.waiter("elect --value next turns", "turns", "echo $PALISADE_FENCE >> fences; echo $$ > next; exec sleep 300", 1);
+    let next = place.waiter(
+        "elect --value next turns",
+        "turns",
+        "echo $PALISADE_FENCE >> fences; echo $$ > next; exec sleep 300",
+        1,
+    );
     force_open(&place, "turns");
     place.written_pid("next");
     until("the loser waits", || place.waiters("turns") == 1);
     let shown = place.show("turns");
-    assert_eq!((&shown["holders"][0]["owner"], &shown["waiters"][0]["owner"]), (&"next".into(), &"loser".into()), "{shown}");
+    assert_eq!(
+        (&shown["holders"][0]["owner"], &shown["waiters"][0]["owner"]),
+        (&"next".into(), &"loser".into()),
+        "{shown}"
+    );
     next.signal(Signal::TERM);
     assert_eq!(next.end().code, 143);
     let fences = lines(&place, "fences", 3);
@@ -80,13 +116,22 @@ fn a_longest_hold_is_a_term_of_office() {
     let running = place.start("elect --max-hold 500ms term", LEADS);
     let fences = lines_at_least(&place, "fences", 3);
     assert!(fences.is_sorted(), "{fences:?}");
-    assert!(running.stderr().contains("longest hold"), "{}", running.stderr());
+    assert!(
+        running.stderr().contains("longest hold"),
+        "{}",
+        running.stderr()
+    );
 }
 
 fn lines_at_least(place: &Place, name: &str, count: usize) -> Vec<u64> {
     let read = || fs::read_to_string(place.path(name)).unwrap_or_default();
-    until(&format!("{name} has {count} lines"), || read().lines().count() >= count && read().ends_with('\n'));
-    read().lines().map(|line| line.parse().expect("a number")).collect()
+    until(&format!("{name} has {count} lines"), || {
+        read().lines().count() >= count && read().ends_with('\n')
+    });
+    read()
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect()
 }
 
 /// A leader that is killed: its command goes with it, and the other's begins.
@@ -109,7 +154,10 @@ fn a_killed_leader_is_replaced_on_one_machine() {
 #[test]
 fn signals_go_to_the_command_and_end_the_campaign() {
     let place = Place::new();
-    let leader = place.start("elect signals", "trap 'echo got > usr1' USR1; echo $$ > pid; while :; do sleep 0.02; done");
+    let leader = place.start(
+        "elect signals",
+        "trap 'echo got > usr1' USR1; echo $$ > pid; while :; do sleep 0.02; done",
+    );
     place.written_pid("pid");
     leader.signal(Signal::USR1);
     assert_eq!(place.written("usr1"), "got");
@@ -152,8 +200,17 @@ fn one_attempt_is_busy_and_names_the_leader() {
     let done = place.run("elect --try busy", "echo never");
     assert_eq!((done.code, done.stdout.as_str()), (75, ""), "{done:?}");
     assert!(done.stderr.contains("held by web-1 (upgrade)"), "{done:?}");
-    assert_eq!(place.run("elect --wait 200ms --busy-exit-code 3 busy", "echo never").code, 3);
-    assert_eq!(place.run("run --try busy", "echo never").code, 75, "the mutex of the name is the same line");
+    assert_eq!(
+        place
+            .run("elect --wait 200ms --busy-exit-code 3 busy", "echo never")
+            .code,
+        3
+    );
+    assert_eq!(
+        place.run("run --try busy", "echo never").code,
+        75,
+        "the mutex of the name is the same line"
+    );
 }
 
 #[test]
@@ -164,12 +221,22 @@ fn the_leader_can_be_asked_for() {
     assert!(nobody.stderr.contains("nobody leads"), "{nobody:?}");
     let json = |done: &Done| serde_json::from_str::<serde_json::Value>(&done.stdout).expect("JSON");
     let nobody = json(&place.verb("elect --leader --json asked"));
-    assert_eq!(nobody, serde_json::json!({"name": "asked", "store": "sqlite", "value": null, "fence": null}));
+    assert_eq!(
+        nobody,
+        serde_json::json!({"name": "asked", "store": "sqlite", "value": null, "fence": null})
+    );
     let _leader = place.holder("elect --value http://web-1:80 asked");
     let done = place.verb("elect --leader asked");
-    assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "1 http://web-1:80\n", ""), "{done:?}");
+    assert_eq!(
+        (done.code, done.stdout.as_str(), done.stderr.as_str()),
+        (0, "1 http://web-1:80\n", ""),
+        "{done:?}"
+    );
     let leader = json(&place.verb("elect --leader --json asked"));
-    assert_eq!(leader, serde_json::json!({"name": "asked", "store": "sqlite", "value": "http://web-1:80", "fence": "1"}));
+    assert_eq!(
+        leader,
+        serde_json::json!({"name": "asked", "store": "sqlite", "value": "http://web-1:80", "fence": "1"})
+    );
 }
 
 #[test]
@@ -190,7 +257,10 @@ fn what_makes_no_sense_is_bad_usage() {
     }
     let done = place.verb("elect --observe name");
     assert_eq!((done.code, done.stdout.as_str()), (64, ""), "{done:?}");
-    assert!(done.stderr.contains("sqlite") && done.stderr.contains("ask for the leader"), "{done:?}");
+    assert!(
+        done.stderr.contains("sqlite") && done.stderr.contains("ask for the leader"),
+        "{done:?}"
+    );
 }
 
 #[cfg(feature = "etcd")]
@@ -208,7 +278,9 @@ mod etcd {
 
     /// The line is there as a whole line.
     fn says(running: &Running, line: &str) {
-        until(&format!("it says {line:?}"), || running.stdout().lines().any(|said| said == line));
+        until(&format!("it says {line:?}"), || {
+            running.stdout().lines().any(|said| said == line)
+        });
     }
 
     struct Etcdctl(Child);
@@ -224,13 +296,25 @@ mod etcd {
     fn etcdctl(place: &Place, server: &Etcd, output: &str, words: &[&str]) -> Etcdctl {
         let output = File::create(place.path(output)).expect("a file");
         let mut etcdctl = Command::new("etcdctl");
-        etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &server.url(), "elect"]).args(words);
-        Etcdctl(etcdctl.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().expect("etcdctl"))
+        etcdctl
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &server.url(), "elect"])
+            .args(words);
+        Etcdctl(
+            etcdctl
+                .stdin(Stdio::null())
+                .stdout(output)
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("etcdctl"),
+        )
     }
 
     fn etcdctl_says(place: &Place, output: &str, line: &str) {
         let read = || fs::read_to_string(place.path(output)).unwrap_or_default();
-        until(&format!("etcdctl says {line:?}"), || read().lines().any(|said| said == line));
+        until(&format!("etcdctl says {line:?}"), || {
+            read().lines().any(|said| said == line)
+        });
     }
 
     #[test]
@@ -246,7 +330,12 @@ mod etcd {
         let _running = place.start("elect --value me revoked", LEADS);
         let first = u32::try_from(lines(&place, "pids", 1)[0]).unwrap();
         let leases = server.etcdctl(&["lease", "list"]);
-        for lease in leases.lines().skip(1).map(str::trim).filter(|lease| !lease.is_empty()) {
+        for lease in leases
+            .lines()
+            .skip(1)
+            .map(str::trim)
+            .filter(|lease| !lease.is_empty())
+        {
             server.etcdctl(&["lease", "revoke", lease]);
         }
         let fences = lines(&place, "fences", 2);
@@ -268,22 +357,53 @@ mod etcd {
         etcdctl_says(&place, "listens", "our-value");
         let theirs = etcdctl(&place, &server, "theirs", &["mixed", "their value"]);
         until("theirs waits", || place.waiters("mixed") == 1);
-        assert_eq!(fs::read_to_string(place.path("theirs")).unwrap(), "", "theirs leads beside ours");
+        assert_eq!(
+            fs::read_to_string(place.path("theirs")).unwrap(),
+            "",
+            "theirs leads beside ours"
+        );
         // Ours loses the lead, and stands behind theirs.
         force_open(&place, "mixed");
         etcdctl_says(&place, "theirs", "their value");
-        until("the observer hears of theirs", || observer.stdout().lines().any(|line| line.ends_with(" their value")));
+        until("the observer hears of theirs", || {
+            observer
+                .stdout()
+                .lines()
+                .any(|line| line.ends_with(" their value"))
+        });
         until("ours waits", || place.waiters("mixed") == 1);
-        assert_eq!(lines(&place, "fences", 1), [first], "ours works beside theirs");
-        assert!(place.verb("elect --leader mixed").stdout.ends_with(" their value\n"));
+        assert_eq!(
+            lines(&place, "fences", 1),
+            [first],
+            "ours works beside theirs"
+        );
+        assert!(
+            place
+                .verb("elect --leader mixed")
+                .stdout
+                .ends_with(" their value\n")
+        );
         let listed = place.verb("list");
         assert!(listed.stdout.contains("their value"), "{listed:?}");
-        let told = Command::new("kill").args(["-INT", &theirs.0.id().to_string()]).status().expect("kill");
+        let told = Command::new("kill")
+            .args(["-INT", &theirs.0.id().to_string()])
+            .status()
+            .expect("kill");
         assert!(told.success());
         let second = lines(&place, "fences", 2)[1];
         says(&observer, &format!("{second} our-value"));
-        says(&json, &format!("{{\"fence\":\"{second}\",\"name\":\"mixed\",\"store\":\"etcd\",\"value\":\"our-value\"}}"));
-        assert_eq!(observer.stdout().lines().count(), 3, "each is told once: {}", observer.stdout());
+        says(
+            &json,
+            &format!(
+                "{{\"fence\":\"{second}\",\"name\":\"mixed\",\"store\":\"etcd\",\"value\":\"our-value\"}}"
+            ),
+        );
+        assert_eq!(
+            observer.stdout().lines().count(),
+            3,
+            "each is told once: {}",
+            observer.stdout()
+        );
         ours.signal(Signal::TERM);
         assert_eq!(ours.end().code, 143);
     }

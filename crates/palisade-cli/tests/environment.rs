@@ -18,8 +18,7 @@ const SEEN: &str = "env | grep ^PALISADE_ | sort";
 fn the_command_sees_what_it_holds() {
     let place = Place::new();
     let done = place.run("run --lease 12s --owner me orders/42", SEEN);
-    let expected =
-        "PALISADE_FENCE=1\nPALISADE_LEASE_MS=12000\nPALISADE_NAME=orders/42\nPALISADE_OWNER=me\nPALISADE_STORE=sqlite\n";
+    let expected = "PALISADE_FENCE=1\nPALISADE_LEASE_MS=12000\nPALISADE_NAME=orders/42\nPALISADE_OWNER=me\nPALISADE_STORE=sqlite\n";
     assert_eq!(done.stdout, expected, "and no URL");
 }
 
@@ -29,8 +28,15 @@ fn the_default_owner_names_host_process_and_command() {
     let done = place.run("run who", "echo $PALISADE_OWNER $PPID");
     let (owner, parent) = done.stdout.trim().split_once(' ').expect("two words");
     let parts: Vec<&str> = owner.split(':').collect();
-    let [host, process, command] = parts.as_slice() else { panic!("{owner}") };
-    assert_eq!(*host, fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
+    let [host, process, command] = parts.as_slice() else {
+        panic!("{owner}")
+    };
+    assert_eq!(
+        *host,
+        fs::read_to_string("/proc/sys/kernel/hostname")
+            .unwrap()
+            .trim()
+    );
     assert_eq!((*process, *command), (parent, "sh"));
 }
 
@@ -38,11 +44,12 @@ fn the_default_owner_names_host_process_and_command() {
 fn in_nested_runs_the_innermost_wins() {
     let place = Place::new();
     let palisade = env!("CARGO_BIN_EXE_palisade");
-    let inner =
-        format!("{palisade} --url {} run --lease 7s --owner in inner -- sh -c '{SEEN}'; echo $PALISADE_NAME", place.url());
+    let inner = format!(
+        "{palisade} --url {} run --lease 7s --owner in inner -- sh -c '{SEEN}'; echo $PALISADE_NAME",
+        place.url()
+    );
     let done = place.run("run --owner out outer", &inner);
-    let expected =
-        "PALISADE_FENCE=2\nPALISADE_LEASE_MS=7000\nPALISADE_NAME=inner\nPALISADE_OWNER=in\nPALISADE_STORE=sqlite\nouter\n";
+    let expected = "PALISADE_FENCE=2\nPALISADE_LEASE_MS=7000\nPALISADE_NAME=inner\nPALISADE_OWNER=in\nPALISADE_STORE=sqlite\nouter\n";
     assert_eq!(done.stdout, expected);
 }
 
@@ -53,18 +60,29 @@ fn the_url_is_passed_on_only_if_the_user_has_set_it() {
     let mut by_file = place.bare();
     by_file.args(["--url-file", "url", "run", "n", "--", "sh", "-c", SEEN]);
     let done = place.finish(by_file);
-    assert!(done.code == 0 && !done.stdout.contains("URL") && !done.stdout.contains("locks.db"), "{done:?}");
+    assert!(
+        done.code == 0 && !done.stdout.contains("URL") && !done.stdout.contains("locks.db"),
+        "{done:?}"
+    );
     let mut by_variable = place.bare();
-    by_variable.env("PALISADE_URL", place.url()).args(["run", "n", "--", "sh", "-c", SEEN]);
+    by_variable
+        .env("PALISADE_URL", place.url())
+        .args(["run", "n", "--", "sh", "-c", SEEN]);
     let done = place.finish(by_variable);
-    assert!(done.stdout.contains(&format!("PALISADE_URL={}\n", place.url())), "{done:?}");
+    assert!(
+        done.stdout
+            .contains(&format!("PALISADE_URL={}\n", place.url())),
+        "{done:?}"
+    );
 }
 
 #[test]
 fn the_flag_wins_over_the_environment() {
     let place = Place::new();
     let mut command = place.command(["run", "n", "--", "echo", "ran"]);
-    command.env("PALISADE_URL", "gopher://nowhere").env("PALISADE_URL_FILE", "/no/such/file");
+    command
+        .env("PALISADE_URL", "gopher://nowhere")
+        .env("PALISADE_URL_FILE", "/no/such/file");
     assert_eq!(place.finish(command).stdout, "ran\n");
     assert!(place.database().exists());
 }
@@ -74,10 +92,16 @@ fn a_url_can_come_from_a_variable_or_a_file() {
     let place = Place::new();
     fs::write(place.path("url"), format!("  {}\n\n", place.url())).unwrap();
     assert_eq!(place.verb("acquire mark --lease 1h").code, 0);
-    for (variable, value) in [("PALISADE_URL", place.url()), ("PALISADE_URL_FILE", place.path("url").display().to_string())] {
+    for (variable, value) in [
+        ("PALISADE_URL", place.url()),
+        ("PALISADE_URL_FILE", place.path("url").display().to_string()),
+    ] {
         let mut command = place.bare();
         command.env(variable, value).args(["list", "--json"]);
-        assert!(place.finish(command).stdout.contains("\"mark\""), "{variable}");
+        assert!(
+            place.finish(command).stdout.contains("\"mark\""),
+            "{variable}"
+        );
     }
     let mut missing = place.bare();
     missing.args(["--url-file", "no-such-file", "list"]);
@@ -89,20 +113,39 @@ fn without_a_url_it_is_a_file_of_the_users_own_and_v_says_which() {
     let place = Place::new();
     let state = place.path("state");
     for (variable, value, file) in [
-        ("XDG_STATE_HOME", state.clone(), state.join("palisade/locks.db")),
-        ("HOME", place.path("home"), place.path("home/.local/state/palisade/locks.db")),
+        (
+            "XDG_STATE_HOME",
+            state.clone(),
+            state.join("palisade/locks.db"),
+        ),
+        (
+            "HOME",
+            place.path("home"),
+            place.path("home/.local/state/palisade/locks.db"),
+        ),
     ] {
         let mut command = place.bare();
-        command.env(variable, value).args(["-v", "run", "n", "--", "echo", "ran"]);
+        command
+            .env(variable, value)
+            .args(["-v", "run", "n", "--", "echo", "ran"]);
         let done = place.finish(command);
         assert_eq!((done.code, done.stdout.as_str()), (0, "ran\n"), "{done:?}");
-        assert!(file.exists() && done.stderr.contains(&file.display().to_string()), "{done:?}");
-        let rights = fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777;
+        assert!(
+            file.exists() && done.stderr.contains(&file.display().to_string()),
+            "{done:?}"
+        );
+        let rights = fs::metadata(file.parent().unwrap())
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777;
         assert_eq!(rights, 0o700, "it is per user");
     }
     // A relative path is to be ignored, says the specification.
     let mut command = place.bare();
-    command.env("XDG_STATE_HOME", "relative").args(["run", "n", "--", "true"]);
+    command
+        .env("XDG_STATE_HOME", "relative")
+        .args(["run", "n", "--", "true"]);
     assert_eq!(place.finish(command).code, 0);
     assert!(!place.path("relative").exists());
 }
@@ -112,7 +155,9 @@ fn an_odd_state_folder_works() {
     let place = Place::new();
     let state = place.path("a b%20c?d#e@f:g");
     let mut command = place.bare();
-    command.env("XDG_STATE_HOME", &state).args(["run", "n", "--", "echo", "ran"]);
+    command
+        .env("XDG_STATE_HOME", &state)
+        .args(["run", "n", "--", "echo", "ran"]);
     let done = place.finish(command);
     assert_eq!((done.code, done.stdout.as_str()), (0, "ran\n"), "{done:?}");
     assert!(state.join("palisade/locks.db").exists());
@@ -125,7 +170,10 @@ fn an_empty_environment_is_enough() {
     let mut command = place.command(["run", "cron", "--", "/bin/echo", "ran"]);
     command.env_clear();
     let done = place.finish(command);
-    assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "ran\n", ""));
+    assert_eq!(
+        (done.code, done.stdout.as_str(), done.stderr.as_str()),
+        (0, "ran\n", "")
+    );
 }
 
 #[test]
@@ -147,7 +195,11 @@ fn without_home_it_is_the_home_of_the_user_database() {
     }
     assert_eq!(done.code, 0, "{done:?}");
     let home = done.stdout.lines().next().unwrap();
-    assert!(done.stderr.contains(&format!("{home}/.local/state/palisade/locks.db")), "{done:?}");
+    assert!(
+        done.stderr
+            .contains(&format!("{home}/.local/state/palisade/locks.db")),
+        "{done:?}"
+    );
 }
 
 #[test]
@@ -161,7 +213,12 @@ fn a_user_without_a_home_is_told_to_name_a_store() {
     // One that the user database does not know, and one whose home is not there.
     for user in [64_321, 65_534] {
         let mut command = Command::new(&copy);
-        command.env_clear().current_dir("/").arg("list").uid(user).gid(user);
+        command
+            .env_clear()
+            .current_dir("/")
+            .arg("list")
+            .uid(user)
+            .gid(user);
         let done = place.finish(command);
         assert_eq!((done.code, done.stdout.as_str()), (78, ""), "{done:?}");
         assert!(done.stderr.contains("--url"), "{done:?}");
@@ -173,7 +230,9 @@ fn with_config(place: &Place, text: &str, arguments: &[&str]) -> Command {
     fs::create_dir_all(place.path("config/palisade")).unwrap();
     fs::write(place.path("config/palisade/config.toml"), text).unwrap();
     let mut command = place.bare();
-    command.env("XDG_CONFIG_HOME", place.path("config")).args(arguments);
+    command
+        .env("XDG_CONFIG_HOME", place.path("config"))
+        .args(arguments);
     command
 }
 
@@ -188,11 +247,22 @@ fn a_profile_names_a_store() {
     );
     assert_eq!(place.verb("acquire mark --lease 1h").code, 0);
     for profile in ["direct", "by file"] {
-        let done = place.finish(with_config(&place, &config, &["--profile", profile, "list", "--json"]));
-        assert!(done.code == 0 && done.stdout.contains("\"mark\""), "{done:?}");
+        let done = place.finish(with_config(
+            &place,
+            &config,
+            &["--profile", profile, "list", "--json"],
+        ));
+        assert!(
+            done.code == 0 && done.stdout.contains("\"mark\""),
+            "{done:?}"
+        );
     }
     for profile in ["unknown", "none", ""] {
-        let done = place.finish(with_config(&place, &config, &["--profile", profile, "run", "n", "--", "echo", "ran"]));
+        let done = place.finish(with_config(
+            &place,
+            &config,
+            &["--profile", profile, "run", "n", "--", "echo", "ran"],
+        ));
         assert_eq!((done.code, done.stdout.as_str()), (78, ""), "{done:?}");
     }
     let mut no_config = place.bare();
@@ -255,7 +325,10 @@ fn a_password_never_appears() {
             }
             if number == 0 {
                 for text in [&config, &broken, &unknown] {
-                    check(&place, with_config(&place, text, &["--profile", "p", "list"]));
+                    check(
+                        &place,
+                        with_config(&place, text, &["--profile", "p", "list"]),
+                    );
                 }
             }
         }
@@ -266,7 +339,10 @@ fn a_password_never_appears() {
 fn check(place: &Place, command: Command) {
     let shown = format!("{command:?}");
     let done = place.finish(command);
-    assert!(!done.stdout.contains(SECRET) && !done.stderr.contains(SECRET), "{shown}: {done:?}");
+    assert!(
+        !done.stdout.contains(SECRET) && !done.stderr.contains(SECRET),
+        "{shown}: {done:?}"
+    );
     assert!(!done.stderr.contains("panicked"), "{shown}: {done:?}");
 }
 
@@ -282,6 +358,9 @@ fn a_broken_configuration_is_78_and_is_not_quoted() {
     ] {
         let done = place.finish(with_config(&place, &text, &["--profile", "p", "list"]));
         assert_eq!(done.code, 78, "{text}: {done:?}");
-        assert!(!done.stderr.contains(SECRET) && done.stderr.contains("config.toml"), "{done:?}");
+        assert!(
+            !done.stderr.contains(SECRET) && done.stderr.contains("config.toml"),
+            "{done:?}"
+        );
     }
 }

@@ -13,7 +13,10 @@ use common::{Done, Place};
 #[track_caller]
 fn refused(done: &Done, code: i32) {
     assert_eq!(done.code, code, "{done:?}");
-    assert!(done.stdout.is_empty(), "nothing of ours on stdout: {done:?}");
+    assert!(
+        done.stdout.is_empty(),
+        "nothing of ours on stdout: {done:?}"
+    );
     assert!(!done.stderr.is_empty(), "it says why");
 }
 
@@ -31,7 +34,10 @@ fn the_commands_own_code_is_passed_through() {
 fn a_command_that_a_signal_killed_is_128_and_the_signal() {
     let place = Place::new();
     for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("USR1", 138)] {
-        let done = place.run("run killed", &format!("ulimit -c 0; kill -{signal} $$; sleep 60"));
+        let done = place.run(
+            "run killed",
+            &format!("ulimit -c 0; kill -{signal} $$; sleep 60"),
+        );
         assert_eq!(done.code, code, "{done:?}");
     }
 }
@@ -73,12 +79,28 @@ fn bad_usage_is_64_and_runs_nothing() {
     for line in lines {
         let done = place.run(line, "echo ran; touch ran");
         assert_eq!(done.code, 64, "{line}: {done:?}");
-        assert!(done.stdout.is_empty() && !done.stderr.is_empty(), "{line}: {done:?}");
+        assert!(
+            done.stdout.is_empty() && !done.stderr.is_empty(),
+            "{line}: {done:?}"
+        );
     }
-    for line in ["run n", "run", "show", "release n", "release", "renew", "acquire", "completions tcsh-no", "list a b"] {
+    for line in [
+        "run n",
+        "run",
+        "show",
+        "release n",
+        "release",
+        "renew",
+        "acquire",
+        "completions tcsh-no",
+        "list a b",
+    ] {
         let done = place.verb(line);
         assert_eq!(done.code, 64, "{line}: {done:?}");
-        assert!(done.stdout.is_empty() && !done.stderr.is_empty(), "{line}: {done:?}");
+        assert!(
+            done.stdout.is_empty() && !done.stderr.is_empty(),
+            "{line}: {done:?}"
+        );
     }
     refused(&place.finish(place.bare()), 64);
     assert!(!place.path("ran").exists());
@@ -90,13 +112,23 @@ fn a_name_is_1_to_512_bytes() {
     let longest = "n".repeat(512);
     let too_long = "n".repeat(513);
     let in_bytes = "ü".repeat(257);
-    for (name, code) in [("", 64), (longest.as_str(), 0), (too_long.as_str(), 64), (in_bytes.as_str(), 64)] {
+    for (name, code) in [
+        ("", 64),
+        (longest.as_str(), 0),
+        (too_long.as_str(), 64),
+        (in_bytes.as_str(), 64),
+    ] {
         for verb in ["run", "acquire"] {
             let command = match verb {
                 "run" => place.command(["run", "--try", name, "--", "true"]),
                 verb => place.command([verb, "--try", name, "--lease", "1s"]),
             };
-            assert_eq!(place.finish(command).code, code, "{verb} with {} bytes", name.len());
+            assert_eq!(
+                place.finish(command).code,
+                code,
+                "{verb} with {} bytes",
+                name.len()
+            );
         }
     }
     refused(&place.finish(place.command(["show", ""])), 64);
@@ -109,8 +141,17 @@ fn a_name_in_use_as_another_kind_is_64() {
     refused(&place.run("run --try --limit 2 kinds", "true"), 64);
     drop(mutex);
     let semaphore = place.holder("run --limit 2 --wait 20s kinds");
-    for line in ["run --try kinds", "run --try --shared kinds", "run --try --limit 3 kinds", "acquire --try kinds"] {
-        let done = if line.starts_with("run") { place.run(line, "true") } else { place.verb(line) };
+    for line in [
+        "run --try kinds",
+        "run --try --shared kinds",
+        "run --try --limit 3 kinds",
+        "acquire --try kinds",
+    ] {
+        let done = if line.starts_with("run") {
+            place.run(line, "true")
+        } else {
+            place.verb(line)
+        };
         assert_eq!(done.code, 64, "{line}: {done:?}");
     }
     drop(semaphore);
@@ -126,8 +167,15 @@ fn a_database_that_another_process_writes_to_is_69_and_says_which() {
     let done = place.run("run --store-wait 3s sat-upon", "echo ran");
     let took = begun.elapsed();
     refused(&done, 69);
-    assert!(done.stderr.contains(&format!("process {} ", std::process::id())), "{done:?}");
-    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(20), "{took:?}");
+    assert!(
+        done.stderr
+            .contains(&format!("process {} ", std::process::id())),
+        "{done:?}"
+    );
+    assert!(
+        took >= Duration::from_secs(2) && took < Duration::from_secs(20),
+        "{took:?}"
+    );
     refused(&place.run("run --try sat-upon", "echo ran"), 69);
     refused(&place.verb("list"), 69);
     connection.execute_batch("ROLLBACK").unwrap();
@@ -142,7 +190,11 @@ fn a_store_that_cannot_be_reached_is_not_tried_for_longer_than_the_wait() {
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();
     let begun = Instant::now();
     refused(&place.run("run --wait 500ms brief", "echo ran"), 69);
-    assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(7),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 #[test]
@@ -172,17 +224,32 @@ fn a_full_disk_is_69() {
 fn a_file_that_is_no_database_of_ours_is_70() {
     let place = Place::new();
     let all = |text: &str| {
-        for done in [place.run("run --wait 1s n", "echo ran"), place.verb("list"), place.verb("acquire --wait 1s n")] {
+        for done in [
+            place.run("run --wait 1s n", "echo ran"),
+            place.verb("list"),
+            place.verb("acquire --wait 1s n"),
+        ] {
             refused(&done, 70);
-            assert!(done.stderr.contains("locks.db"), "it says which file: {done:?}");
+            assert!(
+                done.stderr.contains("locks.db"),
+                "it says which file: {done:?}"
+            );
             assert!(done.stderr.contains(text), "{done:?}");
         }
     };
     fs::write(place.database(), "this was never a database\n".repeat(1000)).unwrap();
     all("damaged");
-    assert!(fs::read_to_string(place.database()).unwrap().starts_with("this was never"), "left as it was");
+    assert!(
+        fs::read_to_string(place.database())
+            .unwrap()
+            .starts_with("this was never"),
+        "left as it was"
+    );
     fs::remove_file(place.database()).unwrap();
-    place.connection().execute_batch("CREATE TABLE customers (id)").unwrap();
+    place
+        .connection()
+        .execute_batch("CREATE TABLE customers (id)")
+        .unwrap();
     all("another program");
 }
 
@@ -190,7 +257,10 @@ fn a_file_that_is_no_database_of_ours_is_70() {
 fn a_database_of_a_newer_palisade_is_70() {
     let place = Place::new();
     assert_eq!(place.run("run n", "true").code, 0);
-    place.connection().pragma_update(None, "user_version", 99).unwrap();
+    place
+        .connection()
+        .pragma_update(None, "user_version", 99)
+        .unwrap();
     let done = place.run("run n", "echo ran");
     refused(&done, 70);
     assert!(done.stderr.contains("newer"), "{done:?}");
@@ -200,7 +270,13 @@ fn a_database_of_a_newer_palisade_is_70() {
 fn busy_is_75_with_one_line_that_names_the_holder() {
     let place = Place::new();
     let mut held = place.holder("run --owner somebody --reason nightly taken");
-    for line in ["run --try taken", "run -n taken", "run --wait 0 taken", "run -w 200ms taken", "run --wait 0.2 taken"] {
+    for line in [
+        "run --try taken",
+        "run -n taken",
+        "run --wait 0 taken",
+        "run -w 200ms taken",
+        "run --wait 0.2 taken",
+    ] {
         let done = place.run(line, "echo ran");
         refused(&done, 75);
         assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
@@ -211,10 +287,18 @@ fn busy_is_75_with_one_line_that_names_the_holder() {
     refused(&place.verb("acquire --try taken"), 75);
     let done = place.run("run --busy-exit-code 0 --try taken", "echo ran");
     assert_eq!((done.code, done.stdout.as_str()), (0, ""), "{done:?}");
-    assert_eq!(place.run("run --busy-exit-code 9 --wait 100ms taken", "true").code, 9);
+    assert_eq!(
+        place
+            .run("run --busy-exit-code 9 --wait 100ms taken", "true")
+            .code,
+        9
+    );
     assert_eq!(place.verb("acquire --busy-exit-code 9 --try taken").code, 9);
     let quiet = place.run("run -q --try taken", "echo ran");
-    assert_eq!((quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()), (75, "", ""));
+    assert_eq!(
+        (quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()),
+        (75, "", "")
+    );
     assert!(!held.has_ended());
 }
 
@@ -225,7 +309,10 @@ fn the_wait_is_as_long_as_asked() {
     let begun = Instant::now();
     assert_eq!(place.run("run --wait 700ms long", "true").code, 75);
     let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(700) && took < Duration::from_secs(6), "{took:?}");
+    assert!(
+        took >= Duration::from_millis(700) && took < Duration::from_secs(6),
+        "{took:?}"
+    );
     assert_eq!(place.waiters("long"), 0);
 }
 
@@ -240,7 +327,12 @@ fn a_place_without_rights_is_77() {
     let copy = place.copy_for_anybody();
     let nobody = |url: &str, verb: &[&str]| {
         let mut command = Command::new(&copy);
-        command.env_clear().env("HOME", "/").current_dir("/").args(["--url", url]).args(verb);
+        command
+            .env_clear()
+            .env("HOME", "/")
+            .current_dir("/")
+            .args(["--url", url])
+            .args(verb);
         command.uid(65534).gid(65534);
         place.finish(command)
     };
@@ -249,14 +341,29 @@ fn a_place_without_rights_is_77() {
     refused(&nobody(&place.url(), &run), 77);
     assert_eq!(place.verb("acquire --lease 1h held").code, 0);
     refused(&nobody(&place.url(), &["list"]), 77);
-    refused(&nobody(&place.url(), &["release", "held", "--fence", "2", "--yes"]), 77);
+    refused(
+        &nobody(&place.url(), &["release", "held", "--fence", "2", "--yes"]),
+        77,
+    );
     // No file yet, and no right to make one.
-    refused(&nobody(&format!("sqlite:{}", place.path("other.db").display()), &run), 77);
+    refused(
+        &nobody(
+            &format!("sqlite:{}", place.path("other.db").display()),
+            &run,
+        ),
+        77,
+    );
     // A folder that may not be entered.
     let closed = place.path("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
-    refused(&nobody(&format!("sqlite:{}", closed.join("locks.db").display()), &run), 77);
+    refused(
+        &nobody(
+            &format!("sqlite:{}", closed.join("locks.db").display()),
+            &run,
+        ),
+        77,
+    );
 }
 
 #[test]
@@ -264,14 +371,30 @@ fn a_bad_url_is_78() {
     let place = Place::new();
     let missing = format!("sqlite:{}", place.path("no/such/folder/locks.db").display());
     let unknown_word = format!("{}?colour=red", place.url());
-    let urls = ["", "nonsense", "://", "gopher://host/1", "sqlite:", missing.as_str(), unknown_word.as_str()];
+    let urls = [
+        "",
+        "nonsense",
+        "://",
+        "gopher://host/1",
+        "sqlite:",
+        missing.as_str(),
+        unknown_word.as_str(),
+    ];
     for url in urls {
-        for verb in [&["run", "n", "--", "echo", "ran"][..], &["list"], &["acquire", "n"], &["show", "n"]] {
+        for verb in [
+            &["run", "n", "--", "echo", "ran"][..],
+            &["list"],
+            &["acquire", "n"],
+            &["show", "n"],
+        ] {
             let mut command = place.bare();
             command.args(["--url", url]).args(verb);
             let done = place.finish(command);
             assert_eq!(done.code, 78, "{url} {verb:?}: {done:?}");
-            assert!(done.stdout.is_empty() && !done.stderr.is_empty(), "{url}: {done:?}");
+            assert!(
+                done.stdout.is_empty() && !done.stderr.is_empty(),
+                "{url}: {done:?}"
+            );
         }
     }
     let done = place.finish({
@@ -288,9 +411,14 @@ fn a_command_that_is_not_there_is_127_and_one_that_cannot_be_executed_126() {
     fs::write(place.path("plain"), "not a program").unwrap();
     fs::write(place.path("script"), "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(place.path("script"), Permissions::from_mode(0o755)).unwrap();
-    for (program, code) in
-        [("no-such-command", 127), ("./no/such/path", 127), ("./plain", 126), ("/", 126), ("./plain/below", 126), ("", 127)]
-    {
+    for (program, code) in [
+        ("no-such-command", 127),
+        ("./no/such/path", 127),
+        ("./plain", 126),
+        ("/", 126),
+        ("./plain/below", 126),
+        ("", 127),
+    ] {
         let done = place.finish(place.command(["run", "n", "--", program]));
         assert_eq!(done.code, code, "{program}: {done:?}");
         assert!(done.stdout.is_empty(), "{done:?}");
@@ -303,18 +431,40 @@ fn once_per_counts_a_run_that_failed_but_not_one_that_never_began() {
     let place = Place::new();
     fs::write(place.path("plain"), "not a program").unwrap();
     for (program, code) in [("no-such-command", 127), ("./plain", 126)] {
-        assert_eq!(place.finish(place.command(["run", "--once-per", "1h", "daily", "--", program])).code, code);
+        assert_eq!(
+            place
+                .finish(place.command(["run", "--once-per", "1h", "daily", "--", program]))
+                .code,
+            code
+        );
     }
     let ran = place.run("run --once-per 1h daily", "echo ran; exit 3");
     assert_eq!((ran.code, ran.stdout.as_str()), (3, "ran\n"));
-    for line in ["run --once-per 1h daily", "run --once-per 1h --try daily", "run --once-per 1h --wait 5s daily"] {
+    for line in [
+        "run --once-per 1h daily",
+        "run --once-per 1h --try daily",
+        "run --once-per 1h --wait 5s daily",
+    ] {
         let begun = Instant::now();
         let skipped = place.run(line, "echo ran");
         refused(&skipped, 75);
         assert!(skipped.stderr.contains("skipped"), "{skipped:?}");
-        assert!(begun.elapsed() < Duration::from_secs(5), "{line}: skipping does not wait");
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{line}: skipping does not wait"
+        );
     }
-    assert_eq!(place.run("run --once-per 1h --busy-exit-code 0 daily", "echo ran").code, 0);
+    assert_eq!(
+        place
+            .run("run --once-per 1h --busy-exit-code 0 daily", "echo ran")
+            .code,
+        0
+    );
     // Another attempt to start something that is not there does not take away the mark of a run.
-    assert_eq!(place.finish(place.command(["run", "--once-per", "1h", "daily", "--", "no-such-command"])).code, 75);
+    assert_eq!(
+        place
+            .finish(place.command(["run", "--once-per", "1h", "daily", "--", "no-such-command"]))
+            .code,
+        75
+    );
 }

@@ -23,20 +23,45 @@ fn a_grant_outlives_the_process_and_can_be_renewed_and_released() {
     for (field, value) in [("name", "scripted"), ("store", "sqlite"), ("fence", "1")] {
         assert_eq!(grant[field], value, "{field}");
     }
-    assert!(grant["lease_ms"] == 20_000 && grant["claim"].as_str().is_some_and(|claim| claim.len() >= 32), "{grant}");
+    assert!(
+        grant["lease_ms"] == 20_000
+            && grant["claim"]
+                .as_str()
+                .is_some_and(|claim| claim.len() >= 32),
+        "{grant}"
+    );
     assert!(!grant.to_string().contains("locks.db"), "it carries no URL");
     assert_eq!(place.run("run --try scripted", "true").code, 75);
-    let left = |place: &Place| place.show("scripted")["holders"][0]["lease_left_ms"].as_u64().unwrap();
+    let left = |place: &Place| {
+        place.show("scripted")["holders"][0]["lease_left_ms"]
+            .as_u64()
+            .unwrap()
+    };
     until("some of the lease is over", || left(&place) < 19_000);
     let renewed = place.verb("renew --grant grant");
-    assert_eq!((renewed.code, serde_json::from_str::<Value>(&renewed.stdout).unwrap()), (0, grant), "{renewed:?}");
+    assert_eq!(
+        (
+            renewed.code,
+            serde_json::from_str::<Value>(&renewed.stdout).unwrap()
+        ),
+        (0, grant),
+        "{renewed:?}"
+    );
     assert!(left(&place) > 19_000, "by the same lease");
     let released = place.verb("release --grant grant");
-    assert_eq!((released.code, released.stdout.as_str()), (0, ""), "{released:?}");
+    assert_eq!(
+        (released.code, released.stdout.as_str()),
+        (0, ""),
+        "{released:?}"
+    );
     assert_eq!(place.holders("scripted"), 0);
     for line in ["release --grant grant", "renew --grant grant"] {
         let gone = place.verb(line);
-        assert_eq!((gone.code, gone.stdout.as_str()), (79, ""), "{line}: {gone:?}");
+        assert_eq!(
+            (gone.code, gone.stdout.as_str()),
+            (79, ""),
+            "{line}: {gone:?}"
+        );
     }
 }
 
@@ -77,7 +102,12 @@ fn acquire_takes_the_options_of_run() {
     acquire(&place, "--shared book");
     assert_eq!(place.holders("book"), 2);
     assert_eq!(place.verb("acquire --try book").code, 75);
-    assert_eq!(place.verb("acquire --wait 100ms --busy-exit-code 3 book").code, 3);
+    assert_eq!(
+        place
+            .verb("acquire --wait 100ms --busy-exit-code 3 book")
+            .code,
+        3
+    );
     acquire(&place, "--limit 3 --permits 2 slots");
     assert_eq!(place.show("slots")["holders"][0]["permits"], 2);
     assert_eq!(place.verb("release --grant grant").code, 0);
@@ -88,7 +118,10 @@ fn acquire_takes_the_options_of_run() {
 fn what_is_no_grant_is_64_and_is_not_repeated() {
     let place = Place::new();
     let grant = acquire(&place, "n").to_string();
-    let claim = serde_json::from_str::<Value>(&grant).unwrap()["claim"].as_str().unwrap().to_owned();
+    let claim = serde_json::from_str::<Value>(&grant).unwrap()["claim"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let broken = [
         String::new(),
         "SENTINEL".to_owned(),
@@ -105,8 +138,15 @@ fn what_is_no_grant_is_64_and_is_not_repeated() {
         fs::write(place.path("grant"), &text).unwrap();
         for verb in ["renew", "release"] {
             let done = place.verb(&format!("{verb} --grant grant"));
-            assert_eq!((done.code, done.stdout.as_str()), (64, ""), "{text}: {done:?}");
-            assert!(!done.stderr.contains("SENTINEL") && !done.stderr.contains(&claim), "{text}: {done:?}");
+            assert_eq!(
+                (done.code, done.stdout.as_str()),
+                (64, ""),
+                "{text}: {done:?}"
+            );
+            assert!(
+                !done.stderr.contains("SENTINEL") && !done.stderr.contains(&claim),
+                "{text}: {done:?}"
+            );
         }
     }
     fs::write(place.path("grant"), b"\xff\xfe").unwrap();
@@ -154,7 +194,12 @@ fn a_forced_release_breaks_just_the_grant_with_that_fence() {
 fn a_forced_release_with_a_bad_fence_is_64() {
     let place = Place::new();
     acquire(&place, "n");
-    for line in ["release n --fence x --yes", "release n --yes", "release n --fence -1 --yes", "release --fence 1 --yes"] {
+    for line in [
+        "release n --fence x --yes",
+        "release n --yes",
+        "release n --fence -1 --yes",
+        "release --fence 1 --yes",
+    ] {
         answers(&place.verb(line), 64);
     }
     answers(&place.verb("release n --fence 1 --grant grant --yes"), 64);

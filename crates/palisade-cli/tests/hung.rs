@@ -26,7 +26,11 @@ macro_rules! server {
         let server = std::rc::Rc::new($start);
         let again = std::rc::Rc::clone(&server);
         let place = Place::of($url(&*server));
-        Server { place, pause: Box::new(move || server.pause()), resume: Box::new(move || again.resume()) }
+        Server {
+            place,
+            pause: Box::new(move || server.pause()),
+            resume: Box::new(move || again.resume()),
+        }
     }};
 }
 
@@ -35,23 +39,43 @@ fn redis() -> Server {
 }
 
 fn etcd() -> Server {
-    server!(Etcd::start(), |server: &Etcd| format!("etcd://{}/hung", server.address()))
+    server!(Etcd::start(), |server: &Etcd| format!(
+        "etcd://{}/hung",
+        server.address()
+    ))
 }
 
 fn zookeeper() -> Server {
-    server!(ZooKeeper::with().long_sessions().start(), |server: &ZooKeeper| format!("zk://{}/hung", server.address()))
+    server!(
+        ZooKeeper::with().long_sessions().start(),
+        |server: &ZooKeeper| format!("zk://{}/hung", server.address())
+    )
 }
 
 /// Neither a wait nor the patience with the store is overrun, whether the server hangs from the beginning or while the claim waits.
-fn waits_end_in_time(Server { place, pause, resume }: Server) {
+fn waits_end_in_time(
+    Server {
+        place,
+        pause,
+        resume,
+    }: Server,
+) {
     // It is there, and the name is held.
     let holder = place.holder("run --lease 40s held");
     pause();
-    for (line, wait) in [("run --wait 1s free", 1), ("run --wait 3s free", 3), ("run --store-wait 2s free", 2)] {
+    for (line, wait) in [
+        ("run --wait 1s free", 1),
+        ("run --wait 3s free", 3),
+        ("run --store-wait 2s free", 2),
+    ] {
         let begun = Instant::now();
         let done = place.run(line, "echo never");
         let took = begun.elapsed();
-        assert_eq!((done.code, done.stdout.as_str()), (69, ""), "{line}: {done:?}");
+        assert_eq!(
+            (done.code, done.stdout.as_str()),
+            (69, ""),
+            "{line}: {done:?}"
+        );
         let wait = Duration::from_secs(wait);
         assert!(took >= wait && took < wait + SLACK, "{line} took {took:?}");
     }
@@ -84,8 +108,18 @@ fn waits_end_in_time_on_zookeeper() {
 }
 
 /// Once the command is stopped, palisade does not linger to release a lock that is lost.
-fn leaves_soon_after_a_loss(Server { place, pause, resume }: Server, verb: &str) {
-    let running = place.start(&format!("{verb} --lease 6s lost"), "echo $$ > pid; exec sleep 60");
+fn leaves_soon_after_a_loss(
+    Server {
+        place,
+        pause,
+        resume,
+    }: Server,
+    verb: &str,
+) {
+    let running = place.start(
+        &format!("{verb} --lease 6s lost"),
+        "echo $$ > pid; exec sleep 60",
+    );
     let child = place.written_pid("pid");
     pause();
     until("the command is stopped", || !is_alive(child));
@@ -98,7 +132,10 @@ fn leaves_soon_after_a_loss(Server { place, pause, resume }: Server, verb: &str)
     let took = stopped.elapsed();
     resume();
     assert!(done.stderr.contains("lost is lost"), "{done:?}");
-    assert!(took < Duration::from_secs(1) + SLACK, "{verb}: {took:?} after the command");
+    assert!(
+        took < Duration::from_secs(1) + SLACK,
+        "{verb}: {took:?} after the command"
+    );
     if verb == "run" {
         assert_eq!(done.code, 79, "{done:?}");
     }

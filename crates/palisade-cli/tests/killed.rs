@@ -20,7 +20,11 @@ fn the_whole_group_goes_with_palisade_and_the_next_comes_at_once() {
     until("the grandchild is gone", || !is_alive(grandchild));
     place.written("ran");
     // The lease was 30 s, and a waiter asks by itself only every few seconds.
-    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(next.end().code, 0);
 }
 
@@ -28,12 +32,18 @@ fn the_whole_group_goes_with_palisade_and_the_next_comes_at_once() {
 #[test]
 fn the_whole_group_goes_with_all_processes_of_palisades_name() {
     let place = Place::new();
-    let script = "sh -c 'trap \"\" TERM HUP; echo $$ > worker; while :; do sleep 0.05; done' & wait";
+    let script =
+        "sh -c 'trap \"\" TERM HUP; echo $$ > worker; while :; do sleep 0.05; done' & wait";
     let running = place.start("run by-name", script);
     let worker = place.written_pid("worker");
-    let name = |process: u32| std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    let ours = [running.pid()].into_iter().chain(children_of(running.pid()));
-    let killed: Vec<u32> = ours.filter(|process| name(*process).trim() == "palisade").collect();
+    let name =
+        |process: u32| std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    let ours = [running.pid()]
+        .into_iter()
+        .chain(children_of(running.pid()));
+    let killed: Vec<u32> = ours
+        .filter(|process| name(*process).trim() == "palisade")
+        .collect();
     assert!(killed.contains(&running.pid()));
     // At once, as `killall` does: the first must not have time to tell the second.
     for process in &killed {
@@ -46,7 +56,10 @@ fn the_whole_group_goes_with_all_processes_of_palisades_name() {
     if !gone {
         rustix::process::kill_process(pid(worker), Signal::KILL).unwrap();
     }
-    assert!(gone, "the worker outlives palisade, whose processes {killed:?} were killed");
+    assert!(
+        gone,
+        "the worker outlives palisade, whose processes {killed:?} were killed"
+    );
 }
 
 #[test]
@@ -65,20 +78,34 @@ fn nobody_is_admitted_before_the_killed_ones_tree_is_gone() {
     assert_eq!(held, 1);
     let begun = Instant::now();
     place.written("ran");
-    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(next.end().code, 0);
 }
 
 #[test]
 fn what_a_command_leaves_behind_does_not_keep_the_lock() {
     let place = Place::new();
-    let done = place.run("run daemon", "setsid sleep 300 > /dev/null 2>&1 & echo $! > away");
+    let done = place.run(
+        "run daemon",
+        "setsid sleep 300 > /dev/null 2>&1 & echo $! > away",
+    );
     let away = place.written_pid("away");
     let free = place.run("run --try daemon", "true");
     let alive = is_alive(away);
     rustix::process::kill_process(pid(away), Signal::KILL).unwrap();
-    assert_eq!((done.code, free.code), (0, 0), "released, whoever has inherited what");
-    assert!(alive, "a daemon is not killed when the run ends as it should");
+    assert_eq!(
+        (done.code, free.code),
+        (0, 0),
+        "released, whoever has inherited what"
+    );
+    assert!(
+        alive,
+        "a daemon is not killed when the run ends as it should"
+    );
 }
 
 #[test]
@@ -92,7 +119,11 @@ fn a_killed_waiter_leaves_the_line_healthy() {
     let begun = Instant::now();
     held.signal(Signal::TERM);
     assert_eq!(second.end().code, 0);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(place.written("order"), "second");
 }
 
@@ -100,21 +131,30 @@ fn a_killed_waiter_leaves_the_line_healthy() {
 fn thirty_killed_waiters_hold_up_the_next_for_at_most_six_seconds() {
     let place = Place::new();
     let held = place.holder("run crowd");
-    let crowd: Vec<_> = (0..30).map(|_| place.start("run crowd", "echo dead >> order")).collect();
+    let crowd: Vec<_> = (0..30)
+        .map(|_| place.start("run crowd", "echo dead >> order"))
+        .collect();
     until("all stand in line", || place.waiters("crowd") == 30);
     let last = place.waiter("run crowd", "crowd", "echo last >> order", 31);
     crowd.into_iter().for_each(common::Running::kill);
     let begun = Instant::now();
     held.signal(Signal::TERM);
     assert_eq!(last.end().code, 0);
-    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(place.written("order"), "last");
 }
 
 #[test]
 fn nothing_of_palisade_is_left_when_a_run_has_ended() {
     let place = Place::new();
-    let running = place.start("run tidy", "echo $PPID > parent; while ! test -e go; do sleep 0.02; done");
+    let running = place.start(
+        "run tidy",
+        "echo $PPID > parent; while ! test -e go; do sleep 0.02; done",
+    );
     let parent = place.written_pid("parent");
     assert_eq!(parent, running.pid());
     let ours: Vec<u32> = children_of(parent);
@@ -122,11 +162,19 @@ fn nothing_of_palisade_is_left_when_a_run_has_ended() {
     std::fs::write(place.path("go"), "").unwrap();
     assert_eq!(running.end().code, 0);
     until("all are gone", || !ours.iter().copied().any(is_alive));
-    let left: Vec<_> = std::fs::read_dir(place.path("locks.db-clients")).unwrap().flatten().map(|file| file.path()).collect();
+    let left: Vec<_> = std::fs::read_dir(place.path("locks.db-clients"))
+        .unwrap()
+        .flatten()
+        .map(|file| file.path())
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
 fn children_of(parent: u32) -> Vec<u32> {
-    let listed = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-    listed.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+    let listed = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
+        .unwrap_or_default();
+    listed
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .collect()
 }

@@ -14,7 +14,10 @@ const STUBBORN: &str = "trap '' TERM; echo $$ > pid; while :; do sleep 0.02; don
 /// Forces a name open, as an operator would.
 #[track_caller]
 fn force_open(place: &Place, name: &str) -> Done {
-    let done = place.verb(&format!("release {name} --fence {} --yes", place.fence(name)));
+    let done = place.verb(&format!(
+        "release {name} --fence {} --yes",
+        place.fence(name)
+    ));
     assert_eq!((done.code, done.stdout.as_str()), (0, ""), "{done:?}");
     done
 }
@@ -22,14 +25,25 @@ fn force_open(place: &Place, name: &str) -> Done {
 #[test]
 fn the_command_gets_term_at_once_and_the_code_is_79() {
     let place = Place::new();
-    let running = place.start("run told", "trap 'echo told; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done");
+    let running = place.start(
+        "run told",
+        "trap 'echo told; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done",
+    );
     place.written_pid("pid");
     let begun = Instant::now();
     force_open(&place, "told");
     let done = running.end();
-    assert_eq!((done.code, done.stdout.as_str()), (79, "told\n"), "{done:?}");
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (79, "told\n"),
+        "{done:?}"
+    );
     // The next renewal would have been ten seconds later: it was pushed.
-    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        begun.elapsed()
+    );
     assert!(done.stderr.contains("told is lost"), "{done:?}");
 }
 
@@ -37,7 +51,10 @@ fn the_command_gets_term_at_once_and_the_code_is_79() {
 fn the_code_for_lost_can_be_chosen() {
     let place = Place::new();
     for code in [0, 9] {
-        let running = place.start(&format!("run --lost-exit-code {code} n{code}"), "echo $$ > pid; exec sleep 60");
+        let running = place.start(
+            &format!("run --lost-exit-code {code} n{code}"),
+            "echo $$ > pid; exec sleep 60",
+        );
         place.written_pid("pid");
         fs::remove_file(place.path("pid")).unwrap();
         force_open(&place, &format!("n{code}"));
@@ -56,19 +73,28 @@ fn a_command_that_minds_no_term_is_killed_after_the_grace() {
     let took = begun.elapsed();
     assert_eq!(done.code, 79, "{done:?}");
     assert!(!is_alive(child));
-    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
+    assert!(
+        took >= Duration::from_secs(1) && took < Duration::from_secs(8),
+        "{took:?}"
+    );
 }
 
 #[test]
 fn a_grandchild_that_minds_no_term_is_gone_before_palisade_is() {
     let place = Place::new();
-    let script = format!("( {} ) & echo $$ > child; wait", STUBBORN.replace("$$ > pid", "$(exec sh -c 'echo $PPID') > pid"));
+    let script = format!(
+        "( {} ) & echo $$ > child; wait",
+        STUBBORN.replace("$$ > pid", "$(exec sh -c 'echo $PPID') > pid")
+    );
     let running = place.start("run --lease 20s --kill-after 1s family", &script);
     let (child, grandchild) = (place.written_pid("child"), place.written_pid("pid"));
     assert!(child != grandchild && is_alive(child) && is_alive(grandchild));
     force_open(&place, "family");
     let done = running.end();
-    assert!(!is_alive(grandchild), "alive after palisade has said that it is stopped");
+    assert!(
+        !is_alive(grandchild),
+        "alive after palisade has said that it is stopped"
+    );
     assert!(!is_alive(child));
     assert_eq!(done.code, 79, "{done:?}");
 }
@@ -92,8 +118,14 @@ fn on_lost_ignore_lets_the_command_go_on_and_says_so() {
     let running = place.start("run --on-lost ignore ignored", script);
     let child = place.written_pid("pid");
     force_open(&place, "ignored");
-    until("it says so", || running.stderr().contains("ignored is lost"));
-    assert_eq!(place.run("run --try ignored", "true").code, 0, "another may have it");
+    until("it says so", || {
+        running.stderr().contains("ignored is lost")
+    });
+    assert_eq!(
+        place.run("run --try ignored", "true").code,
+        0,
+        "another may have it"
+    );
     assert!(is_alive(child));
     fs::write(place.path("go"), "").unwrap();
     let done = running.end();
@@ -107,9 +139,17 @@ fn max_hold_stops_the_command_with_79() {
     let begun = Instant::now();
     let done = place.run("run --max-hold 1s longest", "exec sleep 60");
     assert_eq!(done.code, 79, "{done:?}");
-    assert!(begun.elapsed() >= Duration::from_millis(900) && begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= Duration::from_millis(900) && begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(place.run("run --try longest", "true").code, 0, "it is free");
-    assert_eq!(place.run("run --max-hold 30s longest", "exit 4").code, 4, "one that is quicker is not stopped");
+    assert_eq!(
+        place.run("run --max-hold 30s longest", "exit 4").code,
+        4,
+        "one that is quicker is not stopped"
+    );
 }
 
 #[test]
@@ -132,7 +172,10 @@ fn the_lock_is_held_while_max_hold_stops_the_command() {
 fn max_hold_frees_the_name_of_a_command_that_nobody_stops() {
     let place = Place::new();
     let script = "echo $$ > pid; while ! test -e go; do sleep 0.02; done; exit 8";
-    let running = place.start("run --lease 2s --max-hold 500ms --on-lost ignore free", script);
+    let running = place.start(
+        "run --lease 2s --max-hold 500ms --on-lost ignore free",
+        script,
+    );
     let child = place.written_pid("pid");
     assert_eq!(place.run("run --wait 20s free", "true").code, 0);
     assert!(is_alive(child));
@@ -158,19 +201,38 @@ fn a_lease_that_cannot_be_renewed_stops_the_whole_group_before_anybody_else_is_a
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();
     // When the store may admit another: nobody can raise it, we sit on the file.
     let expiry_ns: i64 = connection
-        .query_row("SELECT expiry_ns - base_ns FROM entries, meta WHERE name = 'cut-off'", [], |row| row.get(0))
+        .query_row(
+            "SELECT expiry_ns - base_ns FROM entries, meta WHERE name = 'cut-off'",
+            [],
+            |row| row.get(0),
+        )
         .expect("it holds");
     let expiry = expiry_ns / 1_000_000;
-    assert!(within(Duration::from_secs(10), || !is_alive(child)), "told to stop");
+    assert!(
+        within(Duration::from_secs(10), || !is_alive(child)),
+        "told to stop"
+    );
     assert!(place.path("told").exists(), "by TERM");
     let (ended, stubborn) = (boottime_ms(), is_alive(grandchild));
     // TERM comes 100 ms and the grace, a quarter of the lease, before the lock is no longer ours.
-    assert!(ended < expiry - 300, "told to stop only {} ms before another can be admitted", expiry - ended);
+    assert!(
+        ended < expiry - 300,
+        "told to stop only {} ms before another can be admitted",
+        expiry - ended
+    );
     assert!(stubborn, "the grace is over early");
     assert!(within(Duration::from_secs(10), || !is_alive(grandchild)));
     let gone = boottime_ms();
-    assert!(gone < expiry, "the group was alive {} ms after another could have been admitted", gone - expiry);
-    assert!(ended >= expiry - 3000 / 4 - 400, "told {} ms before the end, which is too early", expiry - ended);
+    assert!(
+        gone < expiry,
+        "the group was alive {} ms after another could have been admitted",
+        gone - expiry
+    );
+    assert!(
+        ended >= expiry - 3000 / 4 - 400,
+        "told {} ms before the end, which is too early",
+        expiry - ended
+    );
     connection.execute_batch("ROLLBACK").unwrap();
     let done = running.end();
     assert_eq!(done.code, 79, "{done:?}");

@@ -20,12 +20,19 @@ const ALL: [(Signal, &str); 6] = [
 fn every_signal_is_passed_on_and_the_code_is_the_commands() {
     let place = Place::new();
     for (signal, name) in ALL {
-        let script = format!("trap 'echo got {name}; exit 41' {name}; echo ready > {name}; while :; do sleep 0.05; done");
+        let script = format!(
+            "trap 'echo got {name}; exit 41' {name}; echo ready > {name}; while :; do sleep 0.05; done"
+        );
         let running = place.start(&format!("run passed-{name}"), &script);
         place.written(name);
         running.signal(signal);
         let done = running.end();
-        assert_eq!((done.code, done.stdout), (41, format!("got {name}\n")), "{}", done.stderr);
+        assert_eq!(
+            (done.code, done.stdout),
+            (41, format!("got {name}\n")),
+            "{}",
+            done.stderr
+        );
     }
 }
 
@@ -33,7 +40,10 @@ fn every_signal_is_passed_on_and_the_code_is_the_commands() {
 fn a_command_that_does_not_mind_a_signal_ends_by_it() {
     let place = Place::new();
     for (signal, name) in ALL {
-        let running = place.start(&format!("run ended-{name}"), &format!("ulimit -c 0; echo ready > {name}; exec sleep 60"));
+        let running = place.start(
+            &format!("run ended-{name}"),
+            &format!("ulimit -c 0; echo ready > {name}; exec sleep 60"),
+        );
         place.written(name);
         running.signal(signal);
         assert_eq!(running.end().code, 128 + signal.as_raw(), "{name}");
@@ -43,8 +53,12 @@ fn a_command_that_does_not_mind_a_signal_ends_by_it() {
 #[test]
 fn the_whole_group_gets_the_signal() {
     let place = Place::new();
-    let grandchild = "trap \"echo told > told; exit\" TERM; echo ready > ready; while :; do sleep 0.05; done";
-    let running = place.start("run group", &format!("trap : TERM; sh -c '{grandchild}' & wait; wait; exit 17"));
+    let grandchild =
+        "trap \"echo told > told; exit\" TERM; echo ready > ready; while :; do sleep 0.05; done";
+    let running = place.start(
+        "run group",
+        &format!("trap : TERM; sh -c '{grandchild}' & wait; wait; exit 17"),
+    );
     place.written("ready");
     running.signal(Signal::TERM);
     assert_eq!(running.end().code, 17);
@@ -60,24 +74,40 @@ fn the_lock_is_held_until_the_command_has_ended() {
     place.written("ready");
     running.signal(Signal::TERM);
     place.written("told");
-    assert_eq!(place.run("run --try slow", "true").code, 75, "it is still held");
+    assert_eq!(
+        place.run("run --try slow", "true").code,
+        75,
+        "it is still held"
+    );
     fs::write(place.path("go"), "").unwrap();
     assert_eq!(running.end().code, 5);
-    assert_eq!(place.run("run --try slow", "true").code, 0, "and now it is not");
+    assert_eq!(
+        place.run("run --try slow", "true").code,
+        0,
+        "and now it is not"
+    );
 }
 
 #[test]
 fn a_waiter_leaves_at_once_and_leaves_no_place_in_line() {
     let place = Place::new();
     let _held = place.holder("run line");
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)] {
+    for (signal, code) in [
+        (Signal::INT, 130),
+        (Signal::TERM, 143),
+        (Signal::HUP, 129),
+        (Signal::QUIT, 131),
+    ] {
         let waiter = place.waiter("run line", "line", "echo ran", 1);
         waiter.signal(signal);
         let done = waiter.end();
         assert_eq!((done.code, done.stdout.as_str()), (code, ""), "{done:?}");
         // Not by show, which leaves out the dead: nobody should have to find out that this one is.
         let count = "SELECT count(*) FROM entries WHERE name = 'line' AND fence IS NULL";
-        let left: i64 = place.connection().query_row(count, [], |row| row.get(0)).unwrap();
+        let left: i64 = place
+            .connection()
+            .query_row(count, [], |row| row.get(0))
+            .unwrap();
         assert_eq!((left, place.waiters("line")), (0, 0), "after {code}");
     }
 }
@@ -111,11 +141,19 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &script]).current_dir(place.folder());
     let mut running = place.launch(command);
-    until("the command has survived or died", || place.path("ready").exists() || running.has_ended());
+    until("the command has survived or died", || {
+        place.path("ready").exists() || running.has_ended()
+    });
     if !running.has_ended() {
-        [Signal::HUP, Signal::INT, Signal::QUIT].into_iter().for_each(|signal| running.signal(signal));
+        [Signal::HUP, Signal::INT, Signal::QUIT]
+            .into_iter()
+            .for_each(|signal| running.signal(signal));
     }
     fs::write(place.path("go"), "").unwrap();
     let done = running.end();
-    assert_eq!((done.code, done.stdout.as_str()), (3, "survived\n"), "{done:?}");
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (3, "survived\n"),
+        "{done:?}"
+    );
 }

@@ -28,11 +28,30 @@ impl OnTerminal {
         rustix::pty::grantpt(&keyboard).unwrap();
         rustix::pty::unlockpt(&keyboard).unwrap();
         let name = rustix::pty::ptsname(&keyboard, Vec::new()).unwrap();
-        let terminal: OwnedFd = rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let terminal: OwnedFd = rustix::fs::open(
+            name.as_c_str(),
+            OFlags::RDWR | OFlags::NOCTTY,
+            Mode::empty(),
+        )
+        .unwrap();
         let mut child = Command::new("setsid");
-        child.arg("--ctty").arg(command.get_program()).args(command.get_args()).current_dir(place.folder());
-        child.env_clear().envs(command.get_envs().filter_map(|(key, value)| Some((key, value?)))).env("TERM", "xterm");
-        child.stdin(terminal.try_clone().unwrap()).stdout(terminal.try_clone().unwrap()).stderr(terminal);
+        child
+            .arg("--ctty")
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(place.folder());
+        child
+            .env_clear()
+            .envs(
+                command
+                    .get_envs()
+                    .filter_map(|(key, value)| Some((key, value?))),
+            )
+            .env("TERM", "xterm");
+        child
+            .stdin(terminal.try_clone().unwrap())
+            .stdout(terminal.try_clone().unwrap())
+            .stderr(terminal);
         let running = child.spawn().expect("setsid starts");
         // The copies in it would keep the terminal open.
         drop(child);
@@ -43,10 +62,17 @@ impl OnTerminal {
             let mut part = [0; 4096];
             // Ends with an error when nobody has the terminal any more.
             while let Ok(length @ 1..) = reader.read(&mut part) {
-                shown.lock().unwrap().push_str(&String::from_utf8_lossy(&part[..length]));
+                shown
+                    .lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&part[..length]));
             }
         });
-        OnTerminal { child: running, keyboard, screen }
+        OnTerminal {
+            child: running,
+            keyboard,
+            screen,
+        }
     }
 
     fn types(&mut self, text: &str) {
@@ -59,7 +85,11 @@ impl OnTerminal {
 
     #[track_caller]
     fn shows(&self, text: &str) {
-        assert!(within(LONG, || self.screen().contains(text)), "not shown: {text:?} in {:?}", self.screen());
+        assert!(
+            within(LONG, || self.screen().contains(text)),
+            "not shown: {text:?} in {:?}",
+            self.screen()
+        );
     }
 
     fn ends(&mut self) -> Option<i32> {
@@ -77,24 +107,37 @@ impl Drop for OnTerminal {
 #[test]
 fn the_command_is_in_the_foreground_and_reads_what_is_typed() {
     let place = Place::new();
-    let command = place.run_of("run tty", "read line; echo \"<$line>\"; test -t 0 && test -t 1 && test -t 2 && exit 21");
+    let command = place.run_of(
+        "run tty",
+        "read line; echo \"<$line>\"; test -t 0 && test -t 1 && test -t 2 && exit 21",
+    );
     let mut terminal = OnTerminal::start(&place, &command);
     terminal.types("hello\n");
     terminal.shows("<hello>");
     assert_eq!(terminal.ends(), Some(21));
-    assert!(!terminal.screen().contains('\x1b'), "there was no wait to show: {:?}", terminal.screen());
+    assert!(
+        !terminal.screen().contains('\x1b'),
+        "there was no wait to show: {:?}",
+        terminal.screen()
+    );
 }
 
 #[test]
 fn ctrl_c_reaches_the_command_and_the_code_is_its_own() {
     let place = Place::new();
-    let command = place.run_of("run tty", "trap 'echo interrupted; exit 22' INT; echo ready; while :; do sleep 0.05; done");
+    let command = place.run_of(
+        "run tty",
+        "trap 'echo interrupted; exit 22' INT; echo ready; while :; do sleep 0.05; done",
+    );
     let mut terminal = OnTerminal::start(&place, &command);
     terminal.shows("ready");
     terminal.types("\x03");
     assert_eq!(terminal.ends(), Some(22));
     terminal.shows("interrupted");
-    let mut terminal = OnTerminal::start(&place, &place.run_of("run tty", "echo ready; exec sleep 60"));
+    let mut terminal = OnTerminal::start(
+        &place,
+        &place.run_of("run tty", "echo ready; exec sleep 60"),
+    );
     terminal.shows("ready");
     terminal.types("\x03");
     assert_eq!(terminal.ends(), Some(130));
@@ -126,7 +169,9 @@ fn the_terminal_is_taken_back_at_the_end() {
         url = place.url()
     );
     let mut shell = Command::new("sh");
-    shell.args(["-c", &script]).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    shell
+        .args(["-c", &script])
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
     let mut terminal = OnTerminal::start(&place, &shell);
     terminal.types("one\n");
     terminal.shows("inner <one>");
@@ -139,20 +184,27 @@ fn the_terminal_is_taken_back_at_the_end() {
 fn a_shell_with_job_control_goes_on_after_a_run() {
     let place = Place::new();
     let mut shell = Command::new("bash");
-    shell.args(["--norc", "--noprofile", "-i"]).env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("PS1", "$ ");
+    shell
+        .args(["--norc", "--noprofile", "-i"])
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("PS1", "$ ");
     if Command::new("bash").arg("--version").output().is_err() {
         eprintln!("not tested: no bash");
         return;
     }
     let mut terminal = OnTerminal::start(&place, &shell);
     let palisade = format!("{} --url {}", env!("CARGO_BIN_EXE_palisade"), place.url());
-    terminal.types(&format!("{palisade} run tty -- sh -c 'read a; echo \"in[$a]\"'; echo co''de[$?]\n"));
+    terminal.types(&format!(
+        "{palisade} run tty -- sh -c 'read a; echo \"in[$a]\"'; echo co''de[$?]\n"
+    ));
     until("the command runs", || place.holders("tty") == 1);
     terminal.types("typed\n");
     terminal.shows("in[typed]");
     terminal.shows("code[0]");
     // In the background it does not take the terminal.
-    terminal.types(&format!("{palisade} run tty -- sh -c 'echo back''ground' & wait $!; echo co''de[$?]x\n"));
+    terminal.types(&format!(
+        "{palisade} run tty -- sh -c 'echo back''ground' & wait $!; echo co''de[$?]x\n"
+    ));
     terminal.shows("background");
     terminal.shows("code[0]x");
     terminal.types("exit 25\n");
@@ -161,9 +213,15 @@ fn a_shell_with_job_control_goes_on_after_a_run() {
 
 /// A shell around palisade on a terminal, with this behind its command line.
 fn with_shell(place: &Place, script: &str, behind: &str) -> OnTerminal {
-    let palisade = format!("{} --url {} run tty -- sh -c '{script}' {behind}", env!("CARGO_BIN_EXE_palisade"), place.url());
+    let palisade = format!(
+        "{} --url {} run tty -- sh -c '{script}' {behind}",
+        env!("CARGO_BIN_EXE_palisade"),
+        place.url()
+    );
     let mut shell = Command::new("sh");
-    shell.args(["-c", &palisade]).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    shell
+        .args(["-c", &palisade])
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
     OnTerminal::start(place, &shell)
 }
 
@@ -171,7 +229,11 @@ fn with_shell(place: &Place, script: &str, behind: &str) -> OnTerminal {
 fn a_command_may_ask_on_the_terminal_whatever_its_input_is() {
     let place = Place::new();
     for behind in ["< /dev/null", "> out", "< /dev/null > out 2> err"] {
-        let mut terminal = with_shell(&place, "read line < /dev/tty; echo \"<$line>\" > /dev/tty; exit 26", behind);
+        let mut terminal = with_shell(
+            &place,
+            "read line < /dev/tty; echo \"<$line>\" > /dev/tty; exit 26",
+            behind,
+        );
         terminal.types("a password\n");
         terminal.shows("<a password>");
         assert_eq!(terminal.ends(), Some(26), "{behind}");
@@ -182,7 +244,11 @@ fn a_command_may_ask_on_the_terminal_whatever_its_input_is() {
 fn a_pager_beside_palisade_keeps_the_terminal() {
     let place = Place::new();
     let pager = "| { read line < /dev/tty; echo \"pager <$line>\"; cat; }";
-    let mut terminal = with_shell(&place, "echo ready > ready; while ! test -e go; do sleep 0.05; done; echo output", pager);
+    let mut terminal = with_shell(
+        &place,
+        "echo ready > ready; while ! test -e go; do sleep 0.05; done; echo output",
+        pager,
+    );
     place.written("ready");
     terminal.types("next page\n");
     terminal.shows("pager <next page>");
@@ -220,8 +286,14 @@ fn the_wait_is_shown_on_one_updating_line() {
     terminal.shows("ran");
     assert_eq!(terminal.ends(), Some(0));
     let screen = terminal.screen();
-    assert!(screen.matches("\x1b[2K").count() >= 2 && screen.matches('\n').count() == 1, "{screen:?}");
-    assert!(screen.ends_with("\r\x1b[2Kran\r\n"), "the line is cleared away before the command writes: {screen:?}");
+    assert!(
+        screen.matches("\x1b[2K").count() >= 2 && screen.matches('\n').count() == 1,
+        "{screen:?}"
+    );
+    assert!(
+        screen.ends_with("\r\x1b[2Kran\r\n"),
+        "the line is cleared away before the command writes: {screen:?}"
+    );
 }
 
 #[test]
@@ -230,7 +302,9 @@ fn a_quiet_wait_says_nothing_on_a_terminal() {
     let held = place.holder("run queue");
     let mut terminal = OnTerminal::start(&place, &place.run_of("-q run queue", "echo ran"));
     until("it waits, and has had time to say so", || {
-        place.show("queue")["waiters"][0]["waited_ms"].as_u64().is_some_and(|waited| waited > 1500)
+        place.show("queue")["waiters"][0]["waited_ms"]
+            .as_u64()
+            .is_some_and(|waited| waited > 1500)
     });
     held.signal(Signal::TERM);
     assert_eq!(terminal.ends(), Some(0));
@@ -251,7 +325,10 @@ fn ctrl_c_leaves_the_line() {
 #[test]
 fn a_terminal_that_is_closed_ends_the_command() {
     let place = Place::new();
-    let mut terminal = OnTerminal::start(&place, &place.run_of("run tty", "echo $$ > pid; exec sleep 300"));
+    let mut terminal = OnTerminal::start(
+        &place,
+        &place.run_of("run tty", "echo $$ > pid; exec sleep 300"),
+    );
     let child = place.written_pid("pid");
     // As the window's close button does: the leader of the session is told.
     rustix::process::kill_process(common::pid(terminal.child.id()), Signal::HUP).unwrap();
@@ -264,12 +341,23 @@ fn a_terminal_that_is_closed_ends_the_command() {
 fn a_forced_release_asks_first() {
     let place = Place::new();
     assert_eq!(place.verb("acquire --lease 1h --owner somebody n").code, 0);
-    for (answer, code, left) in [("n\n", 64, 1), ("\n", 64, 1), ("\x04", 64, 1), ("y\n", 0, 0)] {
-        let mut terminal = OnTerminal::start(&place, &place.command(["release", "n", "--fence", "1"]));
+    for (answer, code, left) in [
+        ("n\n", 64, 1),
+        ("\n", 64, 1),
+        ("\x04", 64, 1),
+        ("y\n", 0, 0),
+    ] {
+        let mut terminal =
+            OnTerminal::start(&place, &place.command(["release", "n", "--fence", "1"]));
         terminal.shows("held by somebody");
         terminal.shows("[y/N]");
         terminal.types(answer);
-        assert_eq!(terminal.ends(), Some(code), "{answer:?}: {}", terminal.screen());
+        assert_eq!(
+            terminal.ends(),
+            Some(code),
+            "{answer:?}: {}",
+            terminal.screen()
+        );
         assert_eq!(place.holders("n"), left);
     }
 }

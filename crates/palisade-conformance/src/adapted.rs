@@ -28,7 +28,11 @@ pub struct Adapted {
 impl Adapted {
     /// Makes every mutex claim of this store another kind.
     pub fn over(store: Arc<dyn Store>, kind: As) -> Arc<dyn Store> {
-        if kind == As::Mutex { store } else { Arc::new(Wrapped(Arc::new(Adapted { store, kind }))) }
+        if kind == As::Mutex {
+            store
+        } else {
+            Arc::new(Wrapped(Arc::new(Adapted { store, kind })))
+        }
     }
 }
 
@@ -44,6 +48,12 @@ impl Around for Adapted {
             (As::Semaphore, Kind::Mutex) => (Kind::Semaphore { limit: 1 }, Mode::Permits(1)),
             _ => (claim.kind, claim.mode),
         };
-        self.store.claim(&Arc::new(Claim { kind, mode, ..Claim::clone(claim) })).await
+        self.store
+            .claim(&Arc::new(Claim {
+                kind,
+                mode,
+                ..Claim::clone(claim)
+            }))
+            .await
     }
 }

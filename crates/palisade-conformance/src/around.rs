@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Page, Query, Released, Revoked, Standing,
-    Store,
+    Answer, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Page, Query,
+    Released, Revoked, Standing, Store,
 };
 use palisade::{Fence, Name, Result};
 

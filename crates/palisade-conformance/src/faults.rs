@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use palisade::store::{
-    Answer, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Listener, Page, Push, Query, Released, Revoked, Standing,
-    Store,
+    Answer, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Listener, Page, Push, Query,
+    Released, Revoked, Standing, Store,
 };
 use palisade::{Error, Fence, Name, Result};
 use tokio::sync::{Notify, Semaphore};
@@ -61,7 +61,10 @@ impl Faults {
 
     /// Lets requests take so many steps more.
     pub fn steps(&self, steps: usize) {
-        self.gate.get().expect("the gate is closed").add_permits(steps);
+        self.gate
+            .get()
+            .expect("the gate is closed")
+            .add_permits(steps);
     }
 
     /// Steps that no request has taken yet.
@@ -133,7 +136,13 @@ impl Faulty {
     /// Puts faults before a store.
     pub fn over(store: Arc<dyn Store>) -> (Arc<dyn Store>, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        (Arc::new(Wrapped(Arc::new(Faulty { store, faults: Arc::clone(&faults) }))), faults)
+        (
+            Arc::new(Wrapped(Arc::new(Faulty {
+                store,
+                faults: Arc::clone(&faults),
+            }))),
+            faults,
+        )
     }
 }
 
@@ -169,7 +178,8 @@ impl Around for Faulty {
     fn attach(&self, client: ClientHandle) {
         let _ = self.faults.client.set(client.clone());
         let faults = Arc::clone(&self.faults);
-        self.store.attach(client.heard_by(|client| Arc::new(Pushes { client, faults })));
+        self.store
+            .attach(client.heard_by(|client| Arc::new(Pushes { client, faults })));
     }
 
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
@@ -177,9 +187,14 @@ impl Around for Faulty {
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        self.faults.renewals.fetch_add(claims.len(), Ordering::SeqCst);
+        self.faults
+            .renewals
+            .fetch_add(claims.len(), Ordering::SeqCst);
         self.faults.renewal_requests.fetch_add(1, Ordering::SeqCst);
-        let answers = self.faults.pass(async { Ok(self.store.renew(claims).await) }).await;
+        let answers = self
+            .faults
+            .pass(async { Ok(self.store.renew(claims).await) })
+            .await;
         answers.unwrap_or_else(|error| vec![Err(error); claims.len()])
     }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use palisade::{Client, Error, ErrorKind, Result};
 
 use palisade::lease::BootClock;
-use palisade::store::{Capability, Claim, ClaimId, ClientHandle, Kind, Listener, Mode, Push, Store};
+use palisade::store::{
+    Capability, Claim, ClaimId, ClientHandle, Kind, Listener, Mode, Push, Store,
+};
 use tokio::sync::mpsc;
 
 use crate::adapted::{Adapted, As};
@@ -28,7 +30,10 @@ pub fn patience() -> Duration {
 
 /// Sets how long checks of this process wait. For those who expect checks to fail.
 pub fn set_patience(patience: Duration) {
-    PATIENCE_MS.store(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    PATIENCE_MS.store(
+        u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+        Ordering::Relaxed,
+    );
 }
 
 /// What a deployment can have done to it from outside. Each returns something whose drop undoes it.
@@ -58,14 +63,24 @@ pub struct Subject {
 impl Subject {
     /// A deployment, by how a client connects to it.
     pub fn new(open: impl Fn() -> Arc<dyn Store> + Send + Sync + 'static) -> Subject {
-        Subject { open: Box::new(open), url: None, kind: As::Mutex, hooks: Hooks::default(), salt: fastrand::u64(..) }
+        Subject {
+            open: Box::new(open),
+            url: None,
+            kind: As::Mutex,
+            hooks: Hooks::default(),
+            salt: fastrand::u64(..),
+        }
     }
 
     /// The same deployment, with every mutex made as something else.
     #[must_use]
     pub fn adapted(self, kind: As) -> Subject {
         let open = self.open;
-        Subject { open: Box::new(move || Adapted::over(open(), kind)), kind, ..self }
+        Subject {
+            open: Box::new(move || Adapted::over(open(), kind)),
+            kind,
+            ..self
+        }
     }
 
     /// What can be done to the deployment.
@@ -87,7 +102,10 @@ impl Subject {
     /// The URL by which another process reaches the same deployment, for checks across processes.
     #[must_use]
     pub fn with_url(self, url: impl Into<String>) -> Subject {
-        Subject { url: Some(url.into()), ..self }
+        Subject {
+            url: Some(url.into()),
+            ..self
+        }
     }
 
     /// The URL for another process, if there is one.
@@ -104,7 +122,10 @@ impl Subject {
     pub fn store_with_pushes(&self) -> (Arc<dyn Store>, mpsc::UnboundedReceiver<Push>) {
         let (tell, heard) = mpsc::unbounded_channel();
         let store = self.store();
-        store.attach(ClientHandle::new(tokio::runtime::Handle::current(), Arc::new(Hears(tell))));
+        store.attach(ClientHandle::new(
+            tokio::runtime::Handle::current(),
+            Arc::new(Hears(tell)),
+        ));
         (store, heard)
     }
 
@@ -157,7 +178,10 @@ impl Listener for Hears {
 /// # Panics
 ///
 /// When a wait succeeds, or when the store does not answer in time.
-pub async fn in_vain<T, F: Future<Output = Result<T>>>(mut wait: Duration, mut acquire: impl FnMut(Duration) -> F) -> Error {
+pub async fn in_vain<T, F: Future<Output = Result<T>>>(
+    mut wait: Duration,
+    mut acquire: impl FnMut(Duration) -> F,
+) -> Error {
     loop {
         let error = acquire(wait).await.map(drop).expect_err("it is held");
         if error.kind() != ErrorKind::Unavailable || wait > patience() {
@@ -175,7 +199,11 @@ pub async fn in_vain<T, F: Future<Output = Result<T>>>(mut wait: Duration, mut a
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
     let begun = Instant::now();
     while !ask().await {
-        assert!(begun.elapsed() < patience(), "not in {:?}: {what}", patience());
+        assert!(
+            begun.elapsed() < patience(),
+            "not in {:?}: {what}",
+            patience()
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -2,7 +2,9 @@
 
 use std::pin::Pin;
 
-use crate::checks::{cancel, contract, election, history, loss, modes, mutex, overload, processes, runtimes, times};
+use crate::checks::{
+    cancel, contract, election, history, loss, modes, mutex, overload, processes, runtimes, times,
+};
 use crate::{Subject, Verdict};
 
 /// A check on its way.
@@ -23,7 +25,11 @@ impl Check {
     ///
     /// When the check fails.
     pub fn run(&self, subject: &Subject) -> Verdict {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let verdict = runtime.block_on((self.run)(subject));
         if let Verdict::NotPromised(what) = verdict {
             let capability = subject.capability();
@@ -94,6 +100,9 @@ checks! {
 ///
 /// When the check fails, or there is none of this name.
 pub fn run(name: &str, subject: &Subject) {
-    let check = CHECKS.iter().find(|check| check.name == name).expect("a check of this name");
+    let check = CHECKS
+        .iter()
+        .find(|check| check.name == name)
+        .expect("a check of this name");
     let _ = check.run(subject);
 }

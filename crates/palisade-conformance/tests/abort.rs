@@ -11,18 +11,41 @@ use palisade_testkit::zookeeper::ZooKeeper;
 /// Built here: what cargo builds for tests unwinds. The strategy is that of the program alone, so its dependencies are not built for it.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
     let test = std::env::current_exe().expect("this program");
-    let folder = test.parent().and_then(std::path::Path::parent).expect("a folder of tests");
-    let profile = match folder.file_name().and_then(std::ffi::OsStr::to_str).expect("a profile") {
+    let folder = test
+        .parent()
+        .and_then(std::path::Path::parent)
+        .expect("a folder of tests");
+    let profile = match folder
+        .file_name()
+        .and_then(std::ffi::OsStr::to_str)
+        .expect("a profile")
+    {
         "debug" => "dev",
         profile => profile,
     };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["rustc", "--quiet", "--offline", "--locked", "-p", "palisade-conformance", "--bin", "bare_caller"]);
-    cargo.args(["--profile", profile, "--target-dir"]).arg(folder.parent().expect("a folder of profiles"));
-    cargo.args(["--", "-C", "panic=abort"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args([
+        "rustc",
+        "--quiet",
+        "--offline",
+        "--locked",
+        "-p",
+        "palisade-conformance",
+        "--bin",
+        "bare_caller",
+    ]);
+    cargo
+        .args(["--profile", profile, "--target-dir"])
+        .arg(folder.parent().expect("a folder of profiles"));
+    cargo
+        .args(["--", "-C", "panic=abort"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
     // What cargo tells a test about its package would make it build again what was built without.
     for (name, _) in std::env::vars_os() {
-        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|told| name.to_string_lossy().starts_with(told)) {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"]
+            .iter()
+            .any(|told| name.to_string_lossy().starts_with(told))
+        {
             cargo.env_remove(name);
         }
     }
@@ -33,7 +56,11 @@ static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
 fn runs_in_silence(url: &str) {
     let ran = Command::new(&*PROGRAM).arg(url).output().expect("started");
     let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success() && said.is_empty(), "{}: {said}", ran.status);
+    assert!(
+        ran.status.success() && said.is_empty(),
+        "{}: {said}",
+        ran.status
+    );
 }
 
 #[test]
@@ -59,5 +86,8 @@ fn zookeeper() {
 #[test]
 fn sqlite() {
     let folder = tempfile::tempdir().expect("a folder");
-    runs_in_silence(&format!("sqlite:{}", folder.path().join("locks.db").display()));
+    runs_in_silence(&format!(
+        "sqlite:{}",
+        folder.path().join("locks.db").display()
+    ));
 }

@@ -24,15 +24,24 @@ fn sqlite() -> Subject {
     // Whoever sits on the file with a transaction makes it stand still for all others.
     let pause = move || -> Box<dyn Send> {
         let connection = rusqlite::Connection::open(&database).expect("opened");
-        connection.busy_timeout(palisade_conformance::PATIENCE).expect("set");
-        connection.execute_batch("BEGIN IMMEDIATE").expect("our turn");
+        connection
+            .busy_timeout(palisade_conformance::PATIENCE)
+            .expect("set");
+        connection
+            .execute_batch("BEGIN IMMEDIATE")
+            .expect("our turn");
         Box::new(connection)
     };
     let clients = folder.path().join("locks.db-clients");
     // A client lives by its pipe: without it the others take it for dead.
     let lose_sessions = move || -> Box<dyn Send> {
-        let files = std::fs::read_dir(&clients).expect("a folder of clients").flatten();
-        for pipe in files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|kind| kind == "pipe")) {
+        let files = std::fs::read_dir(&clients)
+            .expect("a folder of clients")
+            .flatten();
+        for pipe in files
+            .map(|file| file.path())
+            .filter(|path| path.extension().is_some_and(|kind| kind == "pipe"))
+        {
             std::fs::remove_file(pipe).expect("removed");
         }
         Box::new(())
@@ -43,17 +52,26 @@ fn sqlite() -> Subject {
         Arc::new(SqliteStore::new(&path))
     })
     .with_url(url)
-    .with_hooks(Hooks { pause: Some(Box::new(pause)), lose_sessions: Some(Box::new(lose_sessions)) })
+    .with_hooks(Hooks {
+        pause: Some(Box::new(pause)),
+        lose_sessions: Some(Box::new(lose_sessions)),
+    })
 }
 
 fn by_url(url: String) -> Subject {
     let open = url.clone();
-    Subject::new(move || palisade::stores::open(open.parse().expect("a good URL")).expect("a store")).with_url(url)
+    Subject::new(move || {
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    })
+    .with_url(url)
 }
 
 /// The words that make a URL of this format.
 fn format_of(format: &str, url: &str) -> String {
-    format!("{url}{}format={format}", if url.contains('?') { '&' } else { '?' })
+    format!(
+        "{url}{}format={format}",
+        if url.contains('?') { '&' } else { '?' }
+    )
 }
 
 /// A server of its own, which can stand still.
@@ -70,7 +88,10 @@ fn redis_alone(format: &str, server: Redis) -> Subject {
         let _ = &kept;
         palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
     };
-    Subject::new(open).with_url(url).with_hooks(Hooks { pause: Some(Box::new(pause)), ..Hooks::default() })
+    Subject::new(open).with_url(url).with_hooks(Hooks {
+        pause: Some(Box::new(pause)),
+        ..Hooks::default()
+    })
 }
 
 struct Resumes(Arc<Redis>);
@@ -87,7 +108,10 @@ fn redis(format: &str) -> Subject {
 
 /// A server that tells what becomes of its keys.
 fn redis_events(format: &str) -> Subject {
-    redis_alone(format, Redis::with().set("notify-keyspace-events", "Kgx").start())
+    redis_alone(
+        format,
+        Redis::with().set("notify-keyspace-events", "Kgx").start(),
+    )
 }
 
 /// With the rights that the documentation asks for, and no others.
@@ -95,7 +119,10 @@ fn redis_secured(format: &str) -> Subject {
     let server = Redis::with().tls().acl(&documented_rights(format)).start();
     let ca = palisade_testkit::certs().ca.display().to_string();
     let kept = Arc::new(server);
-    let url = format!("rediss://locks:lockpw@localhost:{}/0?ca={ca}&format={format}", kept.address().port());
+    let url = format!(
+        "rediss://locks:lockpw@localhost:{}/0?ca={ca}&format={format}",
+        kept.address().port()
+    );
     let open = url.clone();
     let open = move || {
         let _ = &kept;
@@ -128,12 +155,20 @@ fn etcd(format: &str) -> Subject {
     };
     let lose_sessions = move || -> Box<dyn Send> {
         let leases = server.etcdctl(&["lease", "list"]);
-        for lease in leases.lines().skip(1).map(str::trim).filter(|line| !line.is_empty()) {
+        for lease in leases
+            .lines()
+            .skip(1)
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+        {
             server.etcdctl(&["lease", "revoke", lease]);
         }
         Box::new(())
     };
-    let hooks = Hooks { pause: Some(Box::new(pause)), lose_sessions: Some(Box::new(lose_sessions)) };
+    let hooks = Hooks {
+        pause: Some(Box::new(pause)),
+        lose_sessions: Some(Box::new(lose_sessions)),
+    };
     Subject::new(open).with_url(url).with_hooks(hooks)
 }
 
@@ -149,7 +184,10 @@ impl Drop for Goes {
 fn etcd_cluster(format: &str) -> Subject {
     static THREE: LazyLock<Cluster> = LazyLock::new(Cluster::secured);
     let ca = palisade_testkit::certs().ca.display().to_string();
-    by_url(format!("etcds://locker:lockpw@{}/lock?ca={ca}&format={format}", THREE.addresses()))
+    by_url(format!(
+        "etcds://locker:lockpw@{}/lock?ca={ca}&format={format}",
+        THREE.addresses()
+    ))
 }
 
 /// One server, which can stand still, and whose sessions can be ended by hand.
@@ -172,7 +210,10 @@ fn zookeeper(format: &str) -> Subject {
         }
         Box::new(())
     };
-    let hooks = Hooks { pause: Some(Box::new(pause)), lose_sessions: Some(Box::new(lose_sessions)) };
+    let hooks = Hooks {
+        pause: Some(Box::new(pause)),
+        lose_sessions: Some(Box::new(lose_sessions)),
+    };
     Subject::new(open).with_url(url).with_hooks(hooks)
 }
 
@@ -192,18 +233,26 @@ fn zookeeper_shared(format: &str) -> Subject {
 
 /// Three servers, and a login.
 fn zookeeper_ensemble(format: &str, auth: &str) -> Subject {
-    static THREE: LazyLock<Ensemble> =
-        LazyLock::new(|| Ensemble::start_as(&ZooKeeper::with().long_sessions().user("locker", "lockpw")));
-    by_url(format!("zk://locker:lockpw@{}/{auth}?auth={auth}&format={format}", THREE.addresses()))
+    static THREE: LazyLock<Ensemble> = LazyLock::new(|| {
+        Ensemble::start_as(&ZooKeeper::with().long_sessions().user("locker", "lockpw"))
+    });
+    by_url(format!(
+        "zk://locker:lockpw@{}/{auth}?auth={auth}&format={format}",
+        THREE.addresses()
+    ))
 }
 
 /// One server, over TLS, which asks for a certificate.
 fn zookeeper_tls(format: &str) -> Subject {
-    static ONE: LazyLock<ZooKeeper> = LazyLock::new(|| ZooKeeper::with().long_sessions().mutual_tls().start());
+    static ONE: LazyLock<ZooKeeper> =
+        LazyLock::new(|| ZooKeeper::with().long_sessions().mutual_tls().start());
     let certs = palisade_testkit::certs();
-    let [ca, cert, key] = [&certs.ca, &certs.client, &certs.client_key].map(|path| path.display().to_string());
+    let [ca, cert, key] =
+        [&certs.ca, &certs.client, &certs.client_key].map(|path| path.display().to_string());
     let port = ONE.tls_address().port();
-    by_url(format!("zks://localhost:{port}/locks?ca={ca}&cert={cert}&key={key}&format={format}"))
+    by_url(format!(
+        "zks://localhost:{port}/locks?ca={ca}&cert={cert}&key={key}&format={format}"
+    ))
 }
 
 /// Makes the tests of the table, and the table itself for the test below.

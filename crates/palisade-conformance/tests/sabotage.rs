@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use palisade::lease::BootClock;
-use palisade::store::{Answer, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Grant, Lease, Released, Standing, Store};
+use palisade::store::{
+    Answer, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Grant, Lease, Released, Standing, Store,
+};
 use palisade::stores::memory::MemoryStore;
 use palisade::{Fence, Name, Result};
 use palisade_conformance::around::{Around, Wrapped};
@@ -41,8 +43,14 @@ const CAUGHT_BY: &[(Rule, &str)] = &[
     (Rule::GrantsTwice, "mutex::excludes"),
     (Rule::ForgetsAWaiter, "mutex::serves_in_order"),
     (Rule::ReusesAFence, "mutex::fences_rise"),
-    (Rule::ReleasesByName, "contract::release_needs_claim_and_fence"),
-    (Rule::RevivesTheExpired, "contract::an_expired_claim_is_not_revived"),
+    (
+        Rule::ReleasesByName,
+        "contract::release_needs_claim_and_fence",
+    ),
+    (
+        Rule::RevivesTheExpired,
+        "contract::an_expired_claim_is_not_revived",
+    ),
     (Rule::PromisesTooMuch, "loss::a_lease_is_kept_in_full"),
     (Rule::NeverHandsOver, "contract::release_hands_over"),
     (Rule::Leaks, "contract::a_waiter_can_step_out"),
@@ -69,7 +77,13 @@ struct Shared {
 fn subject(rule: Rule) -> Subject {
     let store = MemoryStore::new(Arc::new(BootClock));
     let shared = Arc::new(Mutex::new(Shared::default()));
-    Subject::new(move || Arc::new(Wrapped(Arc::new(Saboteur { store: store.another(), rule, shared: Arc::clone(&shared) }))))
+    Subject::new(move || {
+        Arc::new(Wrapped(Arc::new(Saboteur {
+            store: store.another(),
+            rule,
+            shared: Arc::clone(&shared),
+        })))
+    })
 }
 
 impl Saboteur {
@@ -83,11 +97,16 @@ impl Saboteur {
         match (self.rule, answer) {
             (Rule::GrantsTwice, Answer::Queued(_)) if shared.claims.is_multiple_of(3) => {
                 let fence = Fence::new(1 << 40 | shared.claims as u64).expect("a fence");
-                let grant = Grant { fence, lease: Lease::of(claim.lease) };
+                let grant = Grant {
+                    fence,
+                    lease: Lease::of(claim.lease),
+                };
                 shared.stolen.insert(claim.id, grant);
                 Answer::Granted(grant)
             }
-            (Rule::ReusesAFence, Answer::Granted(grant)) => Answer::Granted(reused(&mut shared, grant)),
+            (Rule::ReusesAFence, Answer::Granted(grant)) => {
+                Answer::Granted(reused(&mut shared, grant))
+            }
             (_, answer) => answer,
         }
     }
@@ -127,10 +146,15 @@ impl Around for Saboteur {
             grant.lease = Lease::of(claim.lease);
         }
         if let (Rule::ForgetsAWaiter, Answer::Queued(_)) = (self.rule, &answer) {
-            let _ = self.store.release(&claim.to_ref(None), Ending::Release).await?;
+            let _ = self
+                .store
+                .release(&claim.to_ref(None), Ending::Release)
+                .await?;
         }
         if let Answer::Granted(grant) = &answer {
-            self.shared().holders.insert(claim.name.clone(), claim.to_ref(Some(grant.fence)));
+            self.shared()
+                .holders
+                .insert(claim.name.clone(), claim.to_ref(Some(grant.fence)));
         }
         Ok(self.bend(claim, answer))
     }
@@ -140,7 +164,9 @@ impl Around for Saboteur {
         let bend = |(claim, answer): (&ClaimRef, Result<Standing>)| {
             let lease = Lease::of(claim.claim.lease);
             match (self.rule, answer, claim.fence) {
-                (Rule::RevivesTheExpired, Ok(Standing::Gone(_)), Some(fence)) => Ok(Standing::Held(Grant { fence, lease })),
+                (Rule::RevivesTheExpired, Ok(Standing::Gone(_)), Some(fence)) => {
+                    Ok(Standing::Held(Grant { fence, lease }))
+                }
                 (Rule::GrantsTwice, Ok(standing), _) => {
                     let stolen = self.shared().stolen.get(&claim.claim.id).copied();
                     Ok(stolen.map_or(standing, Standing::Held))
@@ -155,7 +181,9 @@ impl Around for Saboteur {
         match self.rule {
             Rule::ReleasesByName => {
                 let holder = self.shared().holders.remove(&claim.claim.name);
-                self.store.release(&holder.unwrap_or_else(|| claim.clone()), ending).await
+                self.store
+                    .release(&holder.unwrap_or_else(|| claim.clone()), ending)
+                    .await
             }
             Rule::Leaks if claim.fence.is_none() => Ok(Released::Done),
             Rule::GrantsTwice | Rule::ReusesAFence => {
@@ -170,22 +198,39 @@ impl Around for Saboteur {
 
 /// Whether a check fails on a store with this rule broken.
 fn catches(check: &str, rule: Rule) -> bool {
-    let check = *CHECKS.iter().find(|known| known.name == check).expect("a check of this name");
+    let check = *CHECKS
+        .iter()
+        .find(|known| known.name == check)
+        .expect("a check of this name");
     catch_unwind(AssertUnwindSafe(|| check.run(&subject(rule)))).is_err()
 }
 
 #[test]
 fn every_breach_is_caught() {
     set_patience(Duration::from_secs(4));
-    let threads: Vec<_> =
-        CAUGHT_BY.iter().map(|&(rule, check)| (rule, check, std::thread::spawn(move || catches(check, rule)))).collect();
+    let threads: Vec<_> = CAUGHT_BY
+        .iter()
+        .map(|&(rule, check)| {
+            (
+                rule,
+                check,
+                std::thread::spawn(move || catches(check, rule)),
+            )
+        })
+        .collect();
     let mut missed = Vec::new();
     for &(_, check) in CAUGHT_BY {
-        assert!(!catches(check, Rule::None), "{check} fails on a store that breaks nothing");
+        assert!(
+            !catches(check, Rule::None),
+            "{check} fails on a store that breaks nothing"
+        );
     }
     for (rule, check, thread) in threads {
         let caught = thread.join().expect("caught inside");
-        println!("{rule:?}: {check} {}", if caught { "catches it" } else { "MISSES it" });
+        println!(
+            "{rule:?}: {check} {}",
+            if caught { "catches it" } else { "MISSES it" }
+        );
         if !caught {
             missed.push((rule, check));
         }

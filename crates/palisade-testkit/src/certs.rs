@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::{fs, path::Path};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 
 use crate::dir;
 
@@ -55,16 +58,30 @@ fn authority() -> Result<(Issuer<'static, KeyPair>, String), rcgen::Error> {
     Ok((Issuer::new(params, key), certificate))
 }
 
-fn signed(name: &str, authority: &Issuer<'static, KeyPair>) -> Result<(String, String), rcgen::Error> {
+fn signed(
+    name: &str,
+    authority: &Issuer<'static, KeyPair>,
+) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut params = named(name, &["localhost", "127.0.0.1"])?;
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     params.use_authority_key_identifier_extension = true;
-    Ok((params.signed_by(&key, authority)?.pem(), key.serialize_pem()))
+    Ok((
+        params.signed_by(&key, authority)?.pem(),
+        key.serialize_pem(),
+    ))
 }
 
 fn named(name: &str, hosts: &[&str]) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new(hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>())?;
+    let mut params = CertificateParams::new(
+        hosts
+            .iter()
+            .map(|host| (*host).to_owned())
+            .collect::<Vec<_>>(),
+    )?;
     params.distinguished_name.push(DnType::CommonName, name);
     Ok(params)
 }

@@ -31,7 +31,9 @@ impl Clock {
         recipe.env.push(("LD_PRELOAD", shim()?.into()));
         recipe.env.push(("PALISADE_CLOCK", OsString::from(&path)));
         // In place, never truncated: the server has it mapped.
-        Ok(Self { offset: File::options().write(true).open(path)? })
+        Ok(Self {
+            offset: File::options().write(true).open(path)?,
+        })
     }
 
     /// Sets it this much ahead of the machine's clock.
@@ -50,7 +52,10 @@ impl Clock {
     }
 
     fn set(&self, micros: i64) {
-        self.offset.write_all_at(&micros.to_ne_bytes(), 0).map_err(|error| format!("the clock's file: {error}")).or_panic();
+        self.offset
+            .write_all_at(&micros.to_ne_bytes(), 0)
+            .map_err(|error| format!("the clock's file: {error}"))
+            .or_panic();
     }
 }
 
@@ -69,7 +74,11 @@ fn compile(folder: &Path) -> Result<PathBuf> {
     let (source, library) = (folder.join("clockshim.c"), folder.join("clockshim.so"));
     fs::write(&source, SOURCE)?;
     let mut cc = command::command("cc")?;
-    cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    cc.args([
+        "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
+    ])
+    .arg(&library)
+    .arg(&source);
     command::run(cc, Duration::from_secs(60))?;
     Ok(library)
 }

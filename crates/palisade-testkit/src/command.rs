@@ -17,9 +17,14 @@ const PASSED_ON: [&str; 3] = ["JAVA_HOME", "TMPDIR", "TZ"];
 
 /// The path with what is missing on many: servers live in sbin, and Debian keeps PostgreSQL's in a folder per version.
 pub(crate) fn search_path() -> OsString {
-    let mut folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
-    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from));
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> =
+        env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
+    folders
+        .extend(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from));
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
     let mut versions: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
     versions.sort();
     folders.extend(versions.into_iter().rev());
@@ -40,18 +45,31 @@ pub(crate) fn find(program: &str) -> Result<PathBuf> {
 /// Nowhere else: whoever asks for a version must not get another one.
 fn find_in(folder: &Path, program: &str) -> Result<PathBuf> {
     let path = folder.join(program);
-    if path.is_file() { Ok(path) } else { Err(Failure::new(format!("{ETCD}: there is no {}", path.display()))) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Failure::new(format!(
+            "{ETCD}: there is no {}",
+            path.display()
+        )))
+    }
 }
 
 fn find_on_path(program: &str) -> Result<PathBuf> {
-    let found = env::split_paths(&search_path()).map(|folder| folder.join(program)).find(|path| path.is_file());
+    let found = env::split_paths(&search_path())
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file());
     found.ok_or_else(|| missing(program))
 }
 
 /// A file that must be installed, such as a jar.
 pub(crate) fn installed(file: &str) -> Result<PathBuf> {
     let path = PathBuf::from(file);
-    if path.is_file() { Ok(path) } else { Err(missing(file)) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(missing(file))
+    }
 }
 
 fn missing(what: &str) -> Failure {
@@ -66,7 +84,12 @@ pub(crate) fn command(program: &str) -> Result<Command> {
 }
 
 pub(crate) fn clean(command: &mut Command) {
-    command.env_clear().env("PATH", search_path()).env("LANG", "C.UTF-8").env("HOME", dir::base()).stdin(Stdio::null());
+    command
+        .env_clear()
+        .env("PATH", search_path())
+        .env("LANG", "C.UTF-8")
+        .env("HOME", dir::base())
+        .stdin(Stdio::null());
     for name in PASSED_ON {
         if let Some(value) = env::var_os(name) {
             command.env(name, value);
@@ -90,7 +113,8 @@ pub(crate) fn run(mut command: Command, limit: Duration) -> Result<String> {
 }
 
 fn end(command: Command, name: &str, limit: Duration) -> Result<ExitStatus> {
-    let mut child = spawner::spawn(command).map_err(|error| Failure::new(format!("{name}: {error}")))?;
+    let mut child =
+        spawner::spawn(command).map_err(|error| Failure::new(format!("{name}: {error}")))?;
     let ended = within(name, limit, || match child.try_wait() {
         Ok(Some(status)) => Ok(status),
         Ok(None) => Err("still running".to_owned()),
@@ -120,7 +144,9 @@ pub(crate) fn give(path: &Path, user: &str) -> Result<()> {
 /// Copies a directory.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let mut cp = command("cp")?;
-    cp.args(["-a", "--reflink=auto", "--no-target-directory"]).arg(from).arg(to);
+    cp.args(["-a", "--reflink=auto", "--no-target-directory"])
+        .arg(from)
+        .arg(to);
     run(cp, Duration::from_secs(60)).map(drop)
 }
 
@@ -131,25 +157,42 @@ mod tests {
     #[test]
     fn what_is_missing_names_the_script_that_installs_it() {
         let failure = find("no-such-server").unwrap_err();
-        assert_eq!(failure.to_string(), "no-such-server is not installed: run scripts/setup");
+        assert_eq!(
+            failure.to_string(),
+            "no-such-server is not installed: run scripts/setup"
+        );
         let failure = installed("/no/such.jar").unwrap_err();
-        assert_eq!(failure.to_string(), "/no/such.jar is not installed: run scripts/setup");
+        assert_eq!(
+            failure.to_string(),
+            "/no/such.jar is not installed: run scripts/setup"
+        );
     }
 
     #[test]
     fn a_folder_of_a_version_is_the_only_place() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("etcd"), "").expect("a file");
-        assert_eq!(find_in(folder.path(), "etcd").expect("it is there"), folder.path().join("etcd"));
+        assert_eq!(
+            find_in(folder.path(), "etcd").expect("it is there"),
+            folder.path().join("etcd")
+        );
         let failure = find_in(folder.path(), "etcdctl").unwrap_err().to_string();
-        assert!(failure.starts_with("PALISADE_ETCD: there is no ") && failure.ends_with("/etcdctl"), "{failure}");
+        assert!(
+            failure.starts_with("PALISADE_ETCD: there is no ") && failure.ends_with("/etcdctl"),
+            "{failure}"
+        );
     }
 
     #[test]
     fn a_program_that_never_ends_is_ended() {
         let mut sleep = command("sh").expect("sh");
         sleep.args(["-c", "echo here; sleep 600"]);
-        let failure = run(sleep, Duration::from_millis(300)).unwrap_err().to_string();
-        assert!(failure.contains("still running") && failure.contains("here"), "{failure}");
+        let failure = run(sleep, Duration::from_millis(300))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            failure.contains("still running") && failure.contains("here"),
+            "{failure}"
+        );
     }
 }

@@ -37,7 +37,11 @@ pub(crate) fn base() -> &'static Path {
 }
 
 fn make_base() -> Base {
-    let path = tempfile::Builder::new().prefix("palisade-").tempdir().expect("a temporary directory").keep();
+    let path = tempfile::Builder::new()
+        .prefix("palisade-")
+        .tempdir()
+        .expect("a temporary directory")
+        .keep();
     fs::create_dir(path.join("netns")).expect("a temporary directory");
     open_to_all(&path);
     let janitor = Command::new("sh")
@@ -52,12 +56,16 @@ fn make_base() -> Base {
         .process_group(0)
         .spawn()
         .expect("sh");
-    Base { path, _janitor: janitor }
+    Base {
+        path,
+        _janitor: janitor,
+    }
 }
 
 /// Servers that refuse root must get to their directory as another user.
 fn open_to_all(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("permissions of our own directory");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+        .expect("permissions of our own directory");
 }
 
 /// A server's own directory, removed with it.
@@ -94,10 +102,14 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         // If it cannot be removed now, the janitor tries again.
-        within("removal of a directory", Duration::from_secs(5), || match fs::remove_dir_all(&self.0) {
-            Err(error) if self.0.exists() => Err(error.to_string()),
-            _ => Ok(()),
-        })
+        within(
+            "removal of a directory",
+            Duration::from_secs(5),
+            || match fs::remove_dir_all(&self.0) {
+                Err(error) if self.0.exists() => Err(error.to_string()),
+                _ => Ok(()),
+            },
+        )
         .ok();
     }
 }

@@ -47,28 +47,41 @@ impl Lan {
     /// # Panics
     ///
     /// Without root or iproute2.
-    #[allow(clippy::new_without_default, reason = "it does far more than a default should")]
+    #[allow(
+        clippy::new_without_default,
+        reason = "it does far more than a default should"
+    )]
     pub fn new() -> Self {
         Self::make().or_panic()
     }
 
     fn make() -> Result<Self> {
         if !is_root() {
-            return Err(Failure::new("network namespaces need root: run the tests as root, or leave these out"));
+            return Err(Failure::new(
+                "network namespaces need root: run the tests as root, or leave these out",
+            ));
         }
-        let claimed = (1..=254).find_map(|number| Some((number, Claim::on(&format!("lan-{number}"))?)));
+        let claimed =
+            (1..=254).find_map(|number| Some((number, Claim::on(&format!("lan-{number}"))?)));
         let (number, claim) = claimed.ok_or_else(|| Failure::new("all 254 networks are in use"))?;
         let namespace = Namespace::new(format!("palisade-{}-{number}-hub", std::process::id()))?;
         let (hub, cable) = (&namespace.0, format!("palisade{number}"));
         // One whose process was killed may still be there; the claim says that it is nobody's.
         ip(&format!("link del {cable}")).ok();
-        ip(&format!("link add {cable} type veth peer name us netns {hub}"))?;
+        ip(&format!(
+            "link add {cable} type veth peer name us netns {hub}"
+        ))?;
         ip(&format!("addr add 10.99.{number}.{US}/24 dev {cable}"))?;
         ip(&format!("link set {cable} up"))?;
         ip(&format!("-n {hub} link add bridge type bridge"))?;
         ip(&format!("-n {hub} link set bridge up"))?;
         ip(&format!("-n {hub} link set us master bridge up"))?;
-        Ok(Self(Arc::new(Hub { number, namespace, next: AtomicU8::new(1), _claim: claim })))
+        Ok(Self(Arc::new(Hub {
+            number,
+            namespace,
+            next: AtomicU8::new(1),
+            _claim: claim,
+        })))
     }
 
     /// Adds a host.
@@ -82,12 +95,20 @@ impl Lan {
         assert!(number < US, "a network has {} hosts at most", US - 1);
         let namespace = Namespace::new(format!("palisade-{}-{lan}-{number}", std::process::id()))?;
         let (hub, host, cable) = (&self.0.namespace.0, &namespace.0, format!("host{number}"));
-        ip(&format!("-n {hub} link add {cable} type veth peer name eth0 netns {host}"))?;
+        ip(&format!(
+            "-n {hub} link add {cable} type veth peer name eth0 netns {host}"
+        ))?;
         ip(&format!("-n {hub} link set {cable} master bridge up"))?;
-        ip(&format!("-n {host} addr add 10.99.{lan}.{number}/24 dev eth0"))?;
+        ip(&format!(
+            "-n {host} addr add 10.99.{lan}.{number}/24 dev eth0"
+        ))?;
         ip(&format!("-n {host} link set eth0 up"))?;
         ip(&format!("-n {host} link set lo up"))?;
-        Ok(Host(Arc::new(Node { number, namespace, lan: self.clone() })))
+        Ok(Host(Arc::new(Node {
+            number,
+            namespace,
+            lan: self.clone(),
+        })))
     }
 }
 
@@ -131,7 +152,10 @@ impl Host {
     pub fn cut_from(&self, other: &Host) {
         // Each gets a wrong hardware address for the other, so frames leave and nobody takes them.
         for (from, to) in [(self, other), (other, self)] {
-            from.neighbour(&format!("replace {} lladdr 02:00:00:00:00:00 nud permanent", to.ip()));
+            from.neighbour(&format!(
+                "replace {} lladdr 02:00:00:00:00:00 nud permanent",
+                to.ip()
+            ));
         }
     }
 

@@ -67,23 +67,52 @@ impl Setup {
             command::give(dir.path(), USER)?;
         }
         let mut recipe = Recipe::new("mariadbd", &self.place)
-            .args(["--no-defaults", "--skip-log-bin", "--skip-name-resolve", "--max-connections=500", LOG_SIZE])
-            .args([word("datadir", &data), word("socket", &socket), word("init-file", &users)])
+            .args([
+                "--no-defaults",
+                "--skip-log-bin",
+                "--skip-name-resolve",
+                "--max-connections=500",
+                LOG_SIZE,
+            ])
+            .args([
+                word("datadir", &data),
+                word("socket", &socket),
+                word("init-file", &users),
+            ])
             .args([word("pid-file", &dir.path().join("pid"))])
-            .args([format!("--port={}", address.port()), format!("--bind-address={}", address.ip())]);
+            .args([
+                format!("--port={}", address.port()),
+                format!("--bind-address={}", address.ip()),
+            ]);
         if self.tls {
             let certs = certs();
-            let files = [word("ssl-cert", &certs.server), word("ssl-key", &certs.server_key), word("ssl-ca", &certs.ca)];
+            let files = [
+                word("ssl-cert", &certs.server),
+                word("ssl-key", &certs.server_key),
+                word("ssl-ca", &certs.ca),
+            ];
             recipe = recipe.args(files);
         }
         recipe.user = Some(USER);
-        let clock = self.clock.then(|| Clock::give(&mut recipe, &dir)).transpose()?;
+        let clock = self
+            .clock
+            .then(|| Clock::give(&mut recipe, &dir))
+            .transpose()?;
         let probe = Box::new({
             let socket = socket.clone();
-            move || sql(&socket, "select 1").map(drop).map_err(|failure| failure.to_string())
+            move || {
+                sql(&socket, "select 1")
+                    .map(drop)
+                    .map_err(|failure| failure.to_string())
+            }
         });
         let server = Server::start(recipe, dir, vec![port], probe)?;
-        Ok(MariaDb { server, address, socket, clock })
+        Ok(MariaDb {
+            server,
+            address,
+            socket,
+            clock,
+        })
     }
 }
 
@@ -96,7 +125,12 @@ fn word(name: &str, value: &Path) -> OsString {
 fn make_template(dir: &Dir) -> Result<PathBuf> {
     let data = dir.path().join("data");
     let mut install = command::command("mariadb-install-db")?;
-    install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db", LOG_SIZE]);
+    install.args([
+        "--no-defaults",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        LOG_SIZE,
+    ]);
     install.arg(word("datadir", &data));
     if is_root() {
         command::give(dir.path(), USER)?;
@@ -148,7 +182,15 @@ impl MariaDb {
 
 fn sql(socket: &Path, text: &str) -> Result<String> {
     let mut mariadb = command::command("mariadb")?;
-    mariadb.args(["--no-defaults", "-uroot", "--batch", "--skip-column-names", "--connect-timeout=5"]);
-    mariadb.arg(word("socket", socket)).args(["--execute", text, "locks"]);
+    mariadb.args([
+        "--no-defaults",
+        "-uroot",
+        "--batch",
+        "--skip-column-names",
+        "--connect-timeout=5",
+    ]);
+    mariadb
+        .arg(word("socket", socket))
+        .args(["--execute", text, "locks"]);
     command::run(mariadb, TOOL_LIMIT).map(|said| said.trim_end().to_owned())
 }

@@ -33,7 +33,10 @@ impl Port {
             // At random, so that parallel test binaries seldom look at the same ones.
             let number = fastrand::u16(RANGE);
             if let Some(claims) = offsets.iter().map(|offset| free(number + offset)).collect() {
-                return Self { number, _claims: claims };
+                return Self {
+                    number,
+                    _claims: claims,
+                };
             }
         }
     }
@@ -65,7 +68,9 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn on(name: &str) -> Option<Self> {
         let address = SocketAddr::from_abstract_name(format!("palisade-testkit-{name}")).ok()?;
-        Some(Self { _socket: UnixListener::bind_addr(&address).ok()? })
+        Some(Self {
+            _socket: UnixListener::bind_addr(&address).ok()?,
+        })
     }
 }
 
@@ -93,9 +98,10 @@ mod tests {
         let number = port.number();
         drop(port);
         // A program that another test starts at this moment has our last look at the port open until it is executed.
-        let _listener = crate::eventually("the port is free again", Duration::from_secs(10), || {
-            TcpListener::bind((Ipv4Addr::LOCALHOST, number)).map_err(|error| error.to_string())
-        });
+        let _listener =
+            crate::eventually("the port is free again", Duration::from_secs(10), || {
+                TcpListener::bind((Ipv4Addr::LOCALHOST, number)).map_err(|error| error.to_string())
+            });
         assert!(free(number).is_none());
     }
 }

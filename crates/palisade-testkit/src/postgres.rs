@@ -59,16 +59,32 @@ impl Setup {
         if is_root() {
             command::give(dir.path(), USER)?;
         }
-        let mut recipe = Recipe::new("postgres", &self.place).args(["-D".into(), data.into_os_string()]);
+        let mut recipe =
+            Recipe::new("postgres", &self.place).args(["-D".into(), data.into_os_string()]);
         recipe.user = Some(USER);
         // The "fast" one: without waiting for clients to leave.
         recipe.stop = Signal::INT;
-        let clock = self.clock.then(|| Clock::give(&mut recipe, &dir)).transpose()?;
-        let probe = Box::new(move || sql(address, "postgres", "select 1").map(drop).map_err(|failure| failure.to_string()));
+        let clock = self
+            .clock
+            .then(|| Clock::give(&mut recipe, &dir))
+            .transpose()?;
+        let probe = Box::new(move || {
+            sql(address, "postgres", "select 1")
+                .map(drop)
+                .map_err(|failure| failure.to_string())
+        });
         let server = Server::start(recipe, dir, vec![port], probe)?;
-        sql(address, "postgres", "create role locker login password 'lockpw'")?;
+        sql(
+            address,
+            "postgres",
+            "create role locker login password 'lockpw'",
+        )?;
         sql(address, "postgres", "create database locks owner locker")?;
-        Ok(Postgres { server, address, clock })
+        Ok(Postgres {
+            server,
+            address,
+            clock,
+        })
     }
 
     fn configure(&self, data: &Path, address: SocketAddr) -> Result<()> {
@@ -83,10 +99,14 @@ impl Setup {
             fs::copy(&certs().server_key, &key)?;
             // It refuses a key that others could read.
             fs::set_permissions(&key, Permissions::from_mode(0o600))?;
-            settings.push_str("ssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = 'server.key'\n");
+            settings
+                .push_str("ssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = 'server.key'\n");
         }
         append(&data.join("postgresql.conf"), &settings)?;
-        append(&data.join("pg_hba.conf"), "\nhost all all 10.99.0.0/16 scram-sha-256\n")
+        append(
+            &data.join("pg_hba.conf"),
+            "\nhost all all 10.99.0.0/16 scram-sha-256\n",
+        )
     }
 }
 
@@ -102,10 +122,24 @@ fn make_template(dir: &Dir) -> Result<PathBuf> {
     let mut initdb = command::command(if is_root() { "setpriv" } else { "initdb" })?;
     if is_root() {
         command::give(dir.path(), USER)?;
-        initdb.args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--init-groups", "--"]);
+        initdb.args([
+            &format!("--reuid={USER}"),
+            &format!("--regid={USER}"),
+            "--init-groups",
+            "--",
+        ]);
         initdb.arg(command::find("initdb")?);
     }
-    initdb.args(["-U", "postgres", "-A", "scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8"]);
+    initdb.args([
+        "-U",
+        "postgres",
+        "-A",
+        "scram-sha-256",
+        "--no-sync",
+        "-E",
+        "UTF8",
+        "--locale=C.UTF-8",
+    ]);
     initdb.arg("-D").arg(&data).arg("--pwfile").arg(password);
     command::run(initdb, Duration::from_secs(120))?;
     Ok(data)
@@ -152,8 +186,27 @@ impl Postgres {
 
 fn sql(address: SocketAddr, database: &str, text: &str) -> Result<String> {
     let mut psql = command::command("psql")?;
-    psql.env("PGPASSWORD", PASSWORD).env("PGCONNECT_TIMEOUT", "5");
-    psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database]);
-    psql.args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-c", text]);
+    psql.env("PGPASSWORD", PASSWORD)
+        .env("PGCONNECT_TIMEOUT", "5");
+    psql.args([
+        "-X",
+        "-q",
+        "-A",
+        "-t",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-U",
+        "postgres",
+        "-d",
+        database,
+    ]);
+    psql.args([
+        "-h",
+        &address.ip().to_string(),
+        "-p",
+        &address.port().to_string(),
+        "-c",
+        text,
+    ]);
     command::run(psql, TOOL_LIMIT).map(|said| said.trim_end().to_owned())
 }

@@ -20,5 +20,9 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Result<String, String> {
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     let said = ask(address, &request, Duration::from_secs(2)).map_err(|error| error.to_string())?;
     let status = said.lines().next().unwrap_or_default();
-    if status.contains(" 200 ") { Ok(said) } else { Err(status.to_owned()) }
+    if status.contains(" 200 ") {
+        Ok(said)
+    } else {
+        Err(status.to_owned())
+    }
 }

@@ -34,7 +34,14 @@ pub(crate) struct Recipe {
 
 impl Recipe {
     pub(crate) fn new(program: &'static str, place: &Place) -> Self {
-        Self { program, args: Vec::new(), env: Vec::new(), user: None, stop: Signal::TERM, place: place.clone() }
+        Self {
+            program,
+            args: Vec::new(),
+            env: Vec::new(),
+            user: None,
+            stop: Signal::TERM,
+            place: place.clone(),
+        }
     }
 
     pub(crate) fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
@@ -52,13 +59,17 @@ impl Recipe {
         if let Some(user) = self.user.filter(|_| is_root()) {
             words.push(command::find("setpriv")?.into());
             // A change of user makes the kernel forget the wish to die with the parent, so it is asked again after it.
-            words.extend([format!("--reuid={user}"), format!("--regid={user}")].map(OsString::from));
+            words
+                .extend([format!("--reuid={user}"), format!("--regid={user}")].map(OsString::from));
             words.extend(["--init-groups", "--pdeathsig=KILL", "--"].map(OsString::from));
         }
         words.push(command::find(self.program)?.into());
         let mut command = Command::new(&words[0]);
         command::clean(&mut command);
-        command.args(&words[1..]).args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+            .args(&words[1..])
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }
 }
@@ -85,7 +96,13 @@ pub struct Server {
 impl Server {
     /// Starts it and does not wait. The nodes of a cluster get ready together only.
     pub(crate) fn launch(recipe: Recipe, dir: Dir, ports: Vec<Port>, ready: Probe) -> Result<Self> {
-        let server = Self { recipe, ready, child: Mutex::new(None), dir, _ports: ports };
+        let server = Self {
+            recipe,
+            ready,
+            child: Mutex::new(None),
+            dir,
+            _ports: ports,
+        };
         *server.child() = Some(server.spawn()?);
         Ok(server)
     }
@@ -99,8 +116,14 @@ impl Server {
 
     fn spawn(&self) -> Result<Child> {
         let mut command = self.recipe.command()?;
-        let log = File::options().create(true).append(true).open(self.log_path())?;
-        command.current_dir(self.dir.path()).stdout(log.try_clone()?).stderr(log);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
+        command
+            .current_dir(self.dir.path())
+            .stdout(log.try_clone()?)
+            .stderr(log);
         spawner::spawn(command).map_err(|error| self.failure(&error.to_string()))
     }
 
@@ -155,7 +178,8 @@ impl Server {
     /// Stops the server and its children in the middle of whatever they do, and returns when all stand still. Connections
     /// stay, the kernel takes what is sent, and nothing answers.
     pub fn pause(&self) {
-        self.while_running(|pid| tree::pause(pid, PATIENCE)).or_panic();
+        self.while_running(|pid| tree::pause(pid, PATIENCE))
+            .or_panic();
     }
 
     /// Lets it go on after [`Server::pause`].
@@ -172,8 +196,14 @@ impl Server {
     pub fn stop(&self) {
         self.resume();
         self.while_running(|pid| tree::send(pid, self.recipe.stop));
-        within(self.recipe.program, PATIENCE, || if self.is_running() { Err("it does not stop".into()) } else { Ok(()) })
-            .or_panic();
+        within(self.recipe.program, PATIENCE, || {
+            if self.is_running() {
+                Err("it does not stop".into())
+            } else {
+                Ok(())
+            }
+        })
+        .or_panic();
         self.kill();
     }
 
@@ -190,7 +220,9 @@ impl Server {
     }
 
     fn end(&self) -> Result<()> {
-        let Some(mut child) = self.child().take() else { return Ok(()) };
+        let Some(mut child) = self.child().take() else {
+            return Ok(());
+        };
         // Once its end was seen, its pid may be somebody else's.
         if !is_running(&mut child) {
             return Ok(());
@@ -204,8 +236,16 @@ impl Server {
     #[track_caller]
     fn while_running<T>(&self, act: impl FnOnce(u32) -> T) -> T {
         let mut child = self.child();
-        let running = child.as_mut().and_then(|child| is_running(child).then_some(child.id()));
-        let Some(pid) = running else { panic!("{} does not run; its log ends with:\n{}", self.recipe.program, self.log()) };
+        let running = child
+            .as_mut()
+            .and_then(|child| is_running(child).then_some(child.id()));
+        let Some(pid) = running else {
+            panic!(
+                "{} does not run; its log ends with:\n{}",
+                self.recipe.program,
+                self.log()
+            )
+        };
         act(pid)
     }
 
@@ -218,14 +258,22 @@ impl Server {
     }
 
     fn failure(&self, why: &str) -> Failure {
-        Failure::new(format!("{}: {why}; its log ends with:\n{}", self.recipe.program, self.log()))
+        Failure::new(format!(
+            "{}: {why}; its log ends with:\n{}",
+            self.recipe.program,
+            self.log()
+        ))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}: its log ends with:\n{}", self.recipe.program, self.log());
+            eprintln!(
+                "{}: its log ends with:\n{}",
+                self.recipe.program,
+                self.log()
+            );
         }
         // Whatever goes wrong here, the kernel kills it with us.
         self.end().ok();
@@ -234,7 +282,10 @@ impl Drop for Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("program", &self.recipe.program).field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("program", &self.recipe.program)
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
     }
 }
 
@@ -268,7 +319,11 @@ mod tests {
             let asked = Cell::new(0);
             let result = with_free_ports(|| {
                 asked.set(asked.get() + 1);
-                if asked.get() == 1 { Err(Failure::new(why)) } else { Ok(()) }
+                if asked.get() == 1 {
+                    Err(Failure::new(why))
+                } else {
+                    Ok(())
+                }
             });
             (asked.get(), result.is_ok())
         };

@@ -45,15 +45,24 @@ impl Protocol {
 }
 
 fn number(bytes: &[u8]) -> usize {
-    bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+    bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | usize::from(*byte))
 }
 
 /// The length of one value. An aggregate is as long as its head and all its parts.
 fn redis(bytes: &[u8]) -> Option<usize> {
     let head = bytes.windows(2).position(|end| end == b"\r\n")? + 2;
-    let count = || std::str::from_utf8(&bytes[1..head - 2]).ok()?.parse::<i64>().ok();
+    let count = || {
+        std::str::from_utf8(&bytes[1..head - 2])
+            .ok()?
+            .parse::<i64>()
+            .ok()
+    };
     match bytes[0] {
-        b'$' | b'=' | b'!' => Some(usize::try_from(count()?).map_or(head, |length| head + length + 2)),
+        b'$' | b'=' | b'!' => {
+            Some(usize::try_from(count()?).map_or(head, |length| head + length + 2))
+        }
         b'*' | b'>' | b'~' => parts(bytes, head, count()?),
         b'%' => parts(bytes, head, count()? * 2),
         _ => Some(head),
@@ -66,8 +75,12 @@ fn parts(bytes: &[u8], head: usize, count: i64) -> Option<usize> {
 
 /// The confirmation of a subscription is an answer, though it looks alike.
 fn is_redis_push(message: &[u8]) -> bool {
-    let kinds: [&[u8]; 4] =
-        [b"3\r\n$7\r\nmessage\r\n", b"4\r\n$8\r\npmessage\r\n", b"3\r\n$8\r\nsmessage\r\n", b"2\r\n$10\r\ninvalidate\r\n"];
+    let kinds: [&[u8]; 4] = [
+        b"3\r\n$7\r\nmessage\r\n",
+        b"4\r\n$8\r\npmessage\r\n",
+        b"3\r\n$8\r\nsmessage\r\n",
+        b"2\r\n$10\r\ninvalidate\r\n",
+    ];
     matches!(message, [b'*' | b'>', rest @ ..] if kinds.iter().any(|kind| rest.starts_with(kind)))
 }
 
@@ -78,17 +91,34 @@ mod tests {
     /// Cut at every place, a message is complete only at its end.
     fn is_whole(protocol: Protocol, message: &[u8]) {
         for end in 0..message.len() {
-            assert_eq!(protocol.message(&message[..end], false), None, "{end} of {}", message.escape_ascii());
+            assert_eq!(
+                protocol.message(&message[..end], false),
+                None,
+                "{end} of {}",
+                message.escape_ascii()
+            );
         }
         let followed = [message, b"x"].concat();
-        assert_eq!(protocol.message(&followed, false), Some(message.len()), "{}", message.escape_ascii());
+        assert_eq!(
+            protocol.message(&followed, false),
+            Some(message.len()),
+            "{}",
+            message.escape_ascii()
+        );
     }
 
     #[test]
     fn messages_of_redis() {
-        for message in
-            ["+OK\r\n", ":1\r\n", "$-1\r\n", "$0\r\n\r\n", "$3\r\na\r\n\r\n", "*0\r\n", "*-1\r\n", "%1\r\n+a\r\n:1\r\n"]
-        {
+        for message in [
+            "+OK\r\n",
+            ":1\r\n",
+            "$-1\r\n",
+            "$0\r\n\r\n",
+            "$3\r\na\r\n\r\n",
+            "*0\r\n",
+            "*-1\r\n",
+            "%1\r\n+a\r\n:1\r\n",
+        ] {
             is_whole(Protocol::Redis, message.as_bytes());
             assert!(!Protocol::Redis.is_push(message.as_bytes()));
         }

@@ -18,13 +18,19 @@ pub fn eventually<T>(what: &str, limit: Duration, ask: impl FnMut() -> Result<T,
     within(what, limit, ask).or_panic()
 }
 
-pub(crate) fn within<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<T, String>) -> Result<T> {
+pub(crate) fn within<T>(
+    what: &str,
+    limit: Duration,
+    mut ask: impl FnMut() -> Result<T, String>,
+) -> Result<T> {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(2);
     loop {
         match ask() {
             Ok(value) => return Ok(value),
-            Err(why) if Instant::now() >= end => return Err(Failure::new(format!("{what}: not within {limit:?}: {why}"))),
+            Err(why) if Instant::now() >= end => {
+                return Err(Failure::new(format!("{what}: not within {limit:?}: {why}")));
+            }
             Err(_) => thread::sleep(pause),
         }
         pause = (pause * 2).min(Duration::from_millis(50));
@@ -38,12 +44,19 @@ mod tests {
     #[test]
     fn the_last_reason_is_told() {
         let mut asked = 0;
-        let failure = within("a cat", Duration::from_millis(20), || -> Result<(), String> {
-            asked += 1;
-            Err(format!("asked {asked} times"))
-        })
+        let failure = within(
+            "a cat",
+            Duration::from_millis(20),
+            || -> Result<(), String> {
+                asked += 1;
+                Err(format!("asked {asked} times"))
+            },
+        )
         .unwrap_err();
-        assert_eq!(failure.to_string(), format!("a cat: not within 20ms: asked {asked} times"));
+        assert_eq!(
+            failure.to_string(),
+            format!("a cat: not within 20ms: asked {asked} times")
+        );
         assert!(asked > 1, "asked once only");
     }
 }

@@ -76,11 +76,20 @@ impl Relay {
     fn listen(target: SocketAddr, rtt: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let state = State { target, delay: rtt / 2, over: AtomicBool::new(false), open: Mutex::default() };
+        let state = State {
+            target,
+            delay: rtt / 2,
+            over: AtomicBool::new(false),
+            open: Mutex::default(),
+        };
         let state = Arc::new(state);
         let accepting = Arc::clone(&state);
         let thread = spawn("relay-accept", move || accepting.accept(&listener))?;
-        Ok(Self { address, state, thread: Some(thread) })
+        Ok(Self {
+            address,
+            state,
+            thread: Some(thread),
+        })
     }
 
     /// Where clients connect.
@@ -123,8 +132,12 @@ impl State {
         let mut open = self.open();
         open.retain(|other| other.strong_count() > 0);
         open.push(Arc::downgrade(&connection));
-        connection.pump(self.delay, |connection| (&connection.client, &connection.server))?;
-        connection.pump(self.delay, |connection| (&connection.server, &connection.client))
+        connection.pump(self.delay, |connection| {
+            (&connection.client, &connection.server)
+        })?;
+        connection.pump(self.delay, |connection| {
+            (&connection.server, &connection.client)
+        })
     }
 
     fn open(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
@@ -134,7 +147,11 @@ impl State {
 
 impl Connection {
     /// Carries one direction: from the first of the two to the second.
-    fn pump(self: &Arc<Self>, delay: Duration, ends: fn(&Self) -> (&TcpStream, &TcpStream)) -> io::Result<()> {
+    fn pump(
+        self: &Arc<Self>,
+        delay: Duration,
+        ends: fn(&Self) -> (&TcpStream, &TcpStream),
+    ) -> io::Result<()> {
         let (sender, receiver) = sync_channel(IN_FLIGHT);
         let (reading, writing) = (Arc::clone(self), Arc::clone(self));
         spawn("relay-read", move || read(ends(&reading).0, delay, &sender))?;
@@ -162,7 +179,10 @@ fn read(mut from: &TcpStream, delay: Duration, chunks: &SyncSender<Chunk>) {
             // A reset is passed on as an end.
             read => read.unwrap_or(0),
         };
-        let chunk = Chunk { due: Instant::now() + delay, bytes: buffer[..length].to_vec() };
+        let chunk = Chunk {
+            due: Instant::now() + delay,
+            bytes: buffer[..length].to_vec(),
+        };
         if chunks.send(chunk).is_err() || length == 0 {
             return;
         }

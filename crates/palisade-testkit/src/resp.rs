@@ -59,7 +59,9 @@ impl Connection {
     pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
-        let connection = Self { stream: BufReader::new(stream) };
+        let connection = Self {
+            stream: BufReader::new(stream),
+        };
         connection.set_limit(limit)?;
         Ok(connection)
     }
@@ -88,7 +90,9 @@ impl Connection {
     /// Reads one answer, or one message that the server pushes.
     pub fn read(&mut self) -> io::Result<Reply> {
         let line = self.line()?;
-        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| broken("an empty line"))?;
+        let (kind, rest) = line
+            .split_at_checked(1)
+            .ok_or_else(|| broken("an empty line"))?;
         Ok(match kind {
             "+" => Reply::Text(rest.to_owned()),
             "-" => Reply::Error(rest.to_owned()),
@@ -98,7 +102,11 @@ impl Connection {
                 Err(_) => Reply::Nil,
             },
             "*" | ">" => match usize::try_from(number(rest)?) {
-                Ok(length) => Reply::List((0..length).map(|_| self.read()).collect::<io::Result<_>>()?),
+                Ok(length) => Reply::List(
+                    (0..length)
+                        .map(|_| self.read())
+                        .collect::<io::Result<_>>()?,
+                ),
                 Err(_) => Reply::Nil,
             },
             _ => return Err(broken(&line)),
@@ -126,5 +134,8 @@ fn number(text: &str) -> io::Result<i64> {
 }
 
 fn broken(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not Redis' protocol: {what}"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("not Redis' protocol: {what}"),
+    )
 }

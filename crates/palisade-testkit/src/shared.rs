@@ -20,7 +20,11 @@ use crate::{etcd, mariadb, postgres, redis, zookeeper};
 #[must_use]
 pub fn name(about: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    format!("{about}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{about}-{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 macro_rules! shared {

@@ -23,11 +23,16 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
     let orders = ORDERS.get_or_init(|| {
         let (orders, received) = channel();
-        thread::Builder::new().name("testkit-spawner".into()).spawn(move || serve(&received)).expect("a thread");
+        thread::Builder::new()
+            .name("testkit-spawner".into())
+            .spawn(move || serve(&received))
+            .expect("a thread");
         orders
     });
     let (reply, answer) = channel();
-    orders.send(Order { command, reply }).expect("the spawner lives as long as the process");
+    orders
+        .send(Order { command, reply })
+        .expect("the spawner lives as long as the process");
     answer.recv().expect("the spawner answers")
 }
 
@@ -35,17 +40,27 @@ fn serve(orders: &Receiver<Order>) {
     for mut order in orders {
         die_with_parent(&mut order.command);
         // The asker waits for the reply, so it is there.
-        order.reply.send(order.command.process_group(0).spawn()).ok();
+        order
+            .reply
+            .send(order.command.process_group(0).spawn())
+            .ok();
     }
 }
 
-#[allow(unsafe_code, reason = "std has no safe way to run something between fork and exec")]
+#[allow(
+    unsafe_code,
+    reason = "std has no safe way to run something between fork and exec"
+)]
 fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have died before we asked: then nobody would ever tell us.
-        if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+        if getppid() == Some(parent) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::Interrupted.into())
+        }
     };
     // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed. It makes two system calls,
     // allocates nothing and takes no lock.

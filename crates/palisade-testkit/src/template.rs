@@ -10,7 +10,11 @@ use crate::error::Result;
 use crate::process::TOOL_LIMIT;
 
 /// Copies the data directory that `make` makes to `target`. It is kept from run to run, by name and version.
-pub(crate) fn copy(program: &str, target: &Path, make: impl FnOnce(&Dir) -> Result<PathBuf>) -> Result<()> {
+pub(crate) fn copy(
+    program: &str,
+    target: &Path,
+    make: impl FnOnce(&Dir) -> Result<PathBuf>,
+) -> Result<()> {
     // One at a time: parallel tests would all make the same.
     static MAKING: Mutex<()> = Mutex::new(());
     let making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,8 +42,12 @@ fn keep(made: &Path, kept: &Path) -> Result<()> {
 
 fn cache() -> PathBuf {
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    cache.unwrap_or_else(|| dir::base().to_owned()).join("palisade/testkit")
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(home);
+    cache
+        .unwrap_or_else(|| dir::base().to_owned())
+        .join("palisade/testkit")
 }
 
 /// What the server says of itself, as a file name.
@@ -47,5 +55,8 @@ fn version(program: &str) -> Result<String> {
     let mut ask = command::command(program)?;
     ask.arg("--version");
     let said = command::run(ask, TOOL_LIMIT)?;
-    Ok(said.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.').collect())
+    Ok(said
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '.')
+        .collect())
 }

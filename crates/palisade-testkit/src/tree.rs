@@ -20,7 +20,10 @@ pub fn is_alive(pid: u32) -> bool {
 pub(crate) fn signal(root: u32, signal: Signal) -> HashSet<u32> {
     let mut done = HashSet::new();
     loop {
-        let fresh: Vec<u32> = family(root).into_iter().filter(|pid| !done.contains(pid)).collect();
+        let fresh: Vec<u32> = family(root)
+            .into_iter()
+            .filter(|pid| !done.contains(pid))
+            .collect();
         if fresh.is_empty() {
             return done;
         }
@@ -45,9 +48,11 @@ pub(crate) fn kill(root: u32) -> HashSet<u32> {
 /// and one thread may still answer after another took it.
 pub(crate) fn pause(root: u32, limit: Duration) -> Result<()> {
     let family = signal(root, Signal::STOP);
-    within("a pause", limit, || match family.iter().find(|pid| !stands_still(**pid)) {
-        Some(pid) => Err(format!("{pid} still runs")),
-        None => Ok(()),
+    within("a pause", limit, || {
+        match family.iter().find(|pid| !stands_still(**pid)) {
+            Some(pid) => Err(format!("{pid} still runs")),
+            None => Ok(()),
+        }
     })
 }
 
@@ -67,18 +72,27 @@ pub(crate) fn send(pid: u32, signal: Signal) {
 
 /// Returns when none of them runs any more.
 pub(crate) fn gone(pids: &HashSet<u32>, limit: Duration) -> Result<()> {
-    within("the end of a server's processes", limit, || match pids.iter().find(|pid| is_alive(**pid)) {
-        Some(pid) => Err(format!("{pid} still runs")),
-        None => Ok(()),
+    within("the end of a server's processes", limit, || {
+        match pids.iter().find(|pid| is_alive(**pid)) {
+            Some(pid) => Err(format!("{pid} still runs")),
+            None => Ok(()),
+        }
     })
 }
 
 fn family(root: u32) -> Vec<u32> {
-    let parents: Vec<(u32, u32)> = numbers("/proc").filter_map(|pid| Some((pid, stat(&pid.to_string())?.1))).collect();
+    let parents: Vec<(u32, u32)> = numbers("/proc")
+        .filter_map(|pid| Some((pid, stat(&pid.to_string())?.1)))
+        .collect();
     let mut family = vec![root];
     let mut next = 0;
     while let Some(&parent) = family.get(next) {
-        family.extend(parents.iter().filter(|(_, p)| *p == parent).map(|(pid, _)| *pid));
+        family.extend(
+            parents
+                .iter()
+                .filter(|(_, p)| *p == parent)
+                .map(|(pid, _)| *pid),
+        );
         next += 1;
     }
     family
@@ -86,7 +100,10 @@ fn family(root: u32) -> Vec<u32> {
 
 /// The entries of a folder that are numbers.
 fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
-    fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 /// The state and the parent. The program's name, which comes before them in parentheses, may contain anything.

@@ -31,7 +31,14 @@ fn start_some() -> (Redis, Lan, Redis, etcd::Etcd) {
     let in_lan = Redis::with().on(&lan.host()).start();
     let etcd = etcd::Etcd::start();
     etcd.pause();
-    for server in [&*redis, &*in_lan, &*etcd, &**shared::postgres(), &**shared::mariadb(), &**shared::zookeeper()] {
+    for server in [
+        &*redis,
+        &*in_lan,
+        &*etcd,
+        &**shared::postgres(),
+        &**shared::mariadb(),
+        &**shared::zookeeper(),
+    ] {
         report(server);
     }
     println!("\n{READY}");
@@ -65,7 +72,9 @@ fn victim_that_is_killed() {
 fn processes_in(base: &Path) -> Vec<u32> {
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_in = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(base));
+    let is_in = |pid: &u32| {
+        std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(base))
+    };
     pids.filter(is_in).collect()
 }
 
@@ -99,7 +108,10 @@ impl Victim {
         }
         if pids.len() != 6 {
             let mut why = String::new();
-            words.rewind().and_then(|()| words.read_to_string(&mut why)).expect("its words");
+            words
+                .rewind()
+                .and_then(|()| words.read_to_string(&mut why))
+                .expect("its words");
             panic!("the victim did not start its servers: {why}");
         }
         Self { child, pids, dirs }
@@ -107,25 +119,39 @@ impl Victim {
 
     /// The directory of the process.
     fn base(&self) -> PathBuf {
-        self.dirs[0].parent().expect("the directory of the process").to_owned()
+        self.dirs[0]
+            .parent()
+            .expect("the directory of the process")
+            .to_owned()
     }
 
     fn assert_nothing_left(mut self) {
         self.child.wait().expect("its end");
         let base = self.base();
-        eventually("the end of all servers", PATIENCE, || match self.pids.iter().find(|pid| is_alive(**pid)) {
-            Some(pid) => Err(format!("{pid} still runs")),
-            None => Ok(()),
+        eventually("the end of all servers", PATIENCE, || {
+            match self.pids.iter().find(|pid| is_alive(**pid)) {
+                Some(pid) => Err(format!("{pid} still runs")),
+                None => Ok(()),
+            }
         });
-        eventually(
-            "the removal of all files",
-            PATIENCE,
-            || if base.exists() { Err(format!("{base:?} is there")) } else { Ok(()) },
-        );
+        eventually("the removal of all files", PATIENCE, || {
+            if base.exists() {
+                Err(format!("{base:?} is there"))
+            } else {
+                Ok(())
+            }
+        });
         let mine = format!("palisade-{}-", self.child.id());
         eventually("the removal of all namespaces", PATIENCE, || {
-            let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
-            match names.filter_map(|name| name.into_string().ok()).find(|name| name.starts_with(&mine)) {
+            let names = std::fs::read_dir("/run/netns")
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.file_name());
+            match names
+                .filter_map(|name| name.into_string().ok())
+                .find(|name| name.starts_with(&mine))
+            {
                 Some(name) => Err(format!("{name} is there")),
                 None => Ok(()),
             }
@@ -148,7 +174,10 @@ fn a_kill_leaves_nothing() {
     let mut victim = Victim::start("victim_that_is_killed");
     // This one waits for us, so what is looked for afterwards can be seen to be there before.
     assert!(victim.pids.iter().all(|pid| is_alive(*pid)));
-    assert!(processes_in(&victim.base()).len() > victim.pids.len(), "PostgreSQL alone has several");
+    assert!(
+        processes_in(&victim.base()).len() > victim.pids.len(),
+        "PostgreSQL alone has several"
+    );
     victim.child.kill().expect("it runs");
     victim.assert_nothing_left();
 }
@@ -165,8 +194,13 @@ fn a_server_outlives_the_thread_that_asked_for_it() {
 #[test]
 fn shared_servers_are_started_once_and_names_are_unique() {
     let pids: Vec<u32> = std::thread::scope(|scope| {
-        let askers: Vec<_> = (0..4).map(|_| scope.spawn(|| shared::redis().pid())).collect();
-        askers.into_iter().map(|asker| asker.join().expect("a server")).collect()
+        let askers: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| shared::redis().pid()))
+            .collect();
+        askers
+            .into_iter()
+            .map(|asker| asker.join().expect("a server"))
+            .collect()
     });
     assert!(pids.iter().all(|pid| *pid == pids[0]));
     assert_ne!(shared::name("a"), shared::name("a"));

@@ -21,7 +21,10 @@ struct Scene {
 
 fn scene() -> Scene {
     let redis = Redis::start();
-    Scene { proxy: Proxy::speaking(Protocol::Redis, redis.address()), redis }
+    Scene {
+        proxy: Proxy::speaking(Protocol::Redis, redis.address()),
+        redis,
+    }
 }
 
 impl Scene {
@@ -41,19 +44,29 @@ fn set(connection: &mut Connection) -> std::io::Result<String> {
 /// Nothing comes: no answer, and no end either.
 fn is_silent(connection: &mut Connection) -> bool {
     connection.set_limit(SILENCE).expect("an open socket");
-    let silent = connection.read().is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+    let silent = connection
+        .read()
+        .is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
     connection.set_limit(PATIENCE).expect("an open socket");
     silent
 }
 
 /// Asks, and leaves the answer.
 fn send_set(connection: &mut Connection) {
-    connection.send(&["SET", "name", "value"]).expect("the kernel takes it");
+    connection
+        .send(&["SET", "name", "value"])
+        .expect("the kernel takes it");
 }
 
 #[track_caller]
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    eventually(what, PATIENCE, || if is_so() { Ok(()) } else { Err("not yet".into()) });
+    eventually(what, PATIENCE, || {
+        if is_so() {
+            Ok(())
+        } else {
+            Err("not yet".into())
+        }
+    });
 }
 
 #[test]
@@ -63,10 +76,15 @@ fn without_faults_it_is_not_there() {
     assert_eq!(set(&mut connection).expect("an answer"), "OK");
     let long = "x".repeat(3_000_000);
     connection.call(&["SET", "long", &long]).expect("an answer");
-    assert_eq!(connection.call(&["GET", "long"]).expect("an answer").text(), long);
+    assert_eq!(
+        connection.call(&["GET", "long"]).expect("an answer").text(),
+        long
+    );
     assert_eq!(scene.proxy.connections(), 1);
     drop(connection);
-    wait_for("the end of the connection", || scene.proxy.connections() == 0);
+    wait_for("the end of the connection", || {
+        scene.proxy.connections() == 0
+    });
 }
 
 #[test]
@@ -75,8 +93,13 @@ fn the_end_of_the_server_reaches_the_client() {
     let mut connection = scene.connect();
     set(&mut connection).expect("an answer");
     scene.redis.kill();
-    assert!(connection.read().is_err_and(|error| error.kind() != ErrorKind::WouldBlock));
-    let late = Connection::open(scene.proxy.address(), PATIENCE).and_then(|mut late| set(&mut late));
+    assert!(
+        connection
+            .read()
+            .is_err_and(|error| error.kind() != ErrorKind::WouldBlock)
+    );
+    let late =
+        Connection::open(scene.proxy.address(), PATIENCE).and_then(|mut late| set(&mut late));
     assert!(late.is_err(), "nobody is there to answer");
 }
 
@@ -84,28 +107,48 @@ fn the_end_of_the_server_reaches_the_client() {
 fn delay_and_jitter() {
     let scene = scene();
     let mut connection = scene.connect();
-    scene.proxy.delay(Way::Both, Duration::from_millis(100), Duration::from_millis(50));
+    scene.proxy.delay(
+        Way::Both,
+        Duration::from_millis(100),
+        Duration::from_millis(50),
+    );
     let start = Instant::now();
     for _ in 0..20 {
         connection.send(&["INCR", "n"]).expect("room");
     }
     for n in 1..=20 {
-        assert_eq!(connection.read().expect("an answer").int(), Some(n), "the order is kept");
+        assert_eq!(
+            connection.read().expect("an answer").int(),
+            Some(n),
+            "the order is kept"
+        );
     }
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(200), "{took:?} for a way there and a way back");
-    assert!(took < Duration::from_secs(4), "{took:?}: each waited for the one before");
+    assert!(
+        took >= Duration::from_millis(200),
+        "{took:?} for a way there and a way back"
+    );
+    assert!(
+        took < Duration::from_secs(4),
+        "{took:?}: each waited for the one before"
+    );
 }
 
 #[test]
 fn slow() {
     let scene = scene();
     let mut connection = scene.connect();
-    connection.call(&["SET", "name", &"x".repeat(2_000)]).expect("an answer");
+    connection
+        .call(&["SET", "name", &"x".repeat(2_000)])
+        .expect("an answer");
     scene.proxy.slow(Way::ToClient, 4_000);
     let start = Instant::now();
     connection.call(&["GET", "name"]).expect("an answer");
-    assert!(start.elapsed() >= Duration::from_millis(480), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= Duration::from_millis(480),
+        "{:?}",
+        start.elapsed()
+    );
     // An hour's worth, which healing ends.
     scene.proxy.slow(Way::ToClient, 1);
     connection.send(&["GET", "name"]).expect("room");
@@ -123,7 +166,10 @@ fn swallowed_requests_never_come() {
     assert_eq!(scene.stored(), "");
     let mut new = scene.connect();
     send_set(&mut new);
-    assert!(is_silent(&mut new), "new connections are accepted and swallowed too");
+    assert!(
+        is_silent(&mut new),
+        "new connections are accepted and swallowed too"
+    );
     scene.proxy.heal();
     assert_eq!(set(&mut connection).expect("an answer"), "OK");
 }
@@ -137,7 +183,10 @@ fn swallowed_replies_belong_to_requests_that_were_applied() {
     assert!(is_silent(&mut connection));
     assert_eq!(scene.stored(), "value");
     scene.redis.kill();
-    assert!(is_silent(&mut connection), "the end of the server is swallowed too");
+    assert!(
+        is_silent(&mut connection),
+        "the end of the server is swallowed too"
+    );
 }
 
 #[test]
@@ -163,7 +212,12 @@ fn a_stalled_client_does_not_learn_of_the_end_of_the_server() {
     scene.redis.kill();
     assert!(is_silent(&mut connection));
     scene.proxy.heal();
-    assert!(connection.read().is_err_and(|error| error.kind() != ErrorKind::WouldBlock), "the end");
+    assert!(
+        connection
+            .read()
+            .is_err_and(|error| error.kind() != ErrorKind::WouldBlock),
+        "the end"
+    );
 }
 
 #[test]
@@ -175,7 +229,10 @@ fn reset_ends_what_is_open_and_nothing_else() {
     }
     scene.proxy.reset();
     for connection in &mut connections {
-        assert_eq!(connection.read().expect_err("it is over").kind(), ErrorKind::ConnectionReset);
+        assert_eq!(
+            connection.read().expect_err("it is over").kind(),
+            ErrorKind::ConnectionReset
+        );
     }
     assert_eq!(set(&mut scene.connect()).expect("an answer"), "OK");
 }
@@ -210,7 +267,10 @@ fn a_lost_reply_is_that_of_a_request_that_was_applied() {
     let mut connection = scene.connect();
     connection.call(&["PING"]).expect("an answer");
     scene.proxy.lose_reply();
-    assert_eq!(set(&mut connection).expect_err("it is lost").kind(), ErrorKind::ConnectionReset);
+    assert_eq!(
+        set(&mut connection).expect_err("it is lost").kind(),
+        ErrorKind::ConnectionReset
+    );
     assert_eq!(scene.stored(), "value");
     assert_eq!(scene.proxy.lost(), 1);
     assert_eq!(set(&mut scene.connect()).expect("only one is lost"), "OK");
@@ -220,7 +280,9 @@ fn a_lost_reply_is_that_of_a_request_that_was_applied() {
 fn a_lost_reply_can_be_chosen_by_its_request() {
     let scene = scene();
     let mut connection = scene.connect();
-    scene.proxy.lose_reply_to(|request| request.windows(3).any(|word| word == b"SET"));
+    scene
+        .proxy
+        .lose_reply_to(|request| request.windows(3).any(|word| word == b"SET"));
     connection.call(&["GET", "name"]).expect("not this one");
     assert!(set(&mut connection).is_err());
     assert_eq!(scene.stored(), "value");
@@ -238,10 +300,16 @@ fn only_pushes_are_lost_also_between_answers() {
     // An answer on the same connection, sent by the server together with a message.
     let together = "redis.call('publish', 'news', 'lost too')";
     scene.redis.call(&["EVAL", together, "0"]);
-    assert_eq!(subscriber.call(&["PING"]).expect("answers come").list()[0].text(), "pong");
+    assert_eq!(
+        subscriber.call(&["PING"]).expect("answers come").list()[0].text(),
+        "pong"
+    );
     scene.proxy.heal();
     publish("seen");
-    assert_eq!(subscriber.read().expect("a message").list()[2].text(), "seen");
+    assert_eq!(
+        subscriber.read().expect("a message").list()[2].text(),
+        "seen"
+    );
     assert_eq!(scene.proxy.lost(), 2);
 }
 
@@ -251,17 +319,31 @@ fn postgres_notifications_are_lost_and_rows_are_not() {
     let proxy = Proxy::speaking(Protocol::Postgres, postgres.address());
     let channel = shared::name("news").replace('-', "_");
     let ask = || {
-        let through = postgres.url().replace(&postgres.address().to_string(), &proxy.address().to_string());
-        let words = [format!("listen {channel}"), format!("notify {channel}"), "select 'a row'".to_owned()];
+        let through = postgres.url().replace(
+            &postgres.address().to_string(),
+            &proxy.address().to_string(),
+        );
+        let words = [
+            format!("listen {channel}"),
+            format!("notify {channel}"),
+            "select 'a row'".to_owned(),
+        ];
         let mut psql = Command::new("timeout");
-        psql.args(["30", "psql", "-X", "-A", "-t", "-d", &through]).args(words.iter().flat_map(|sql| ["-c", sql]));
+        psql.args(["30", "psql", "-X", "-A", "-t", "-d", &through])
+            .args(words.iter().flat_map(|sql| ["-c", sql]));
         String::from_utf8(psql.output().expect("psql").stdout).expect("text")
     };
     let said = ask();
-    assert!(said.contains("a row") && said.contains("Asynchronous notification"), "{said}");
+    assert!(
+        said.contains("a row") && said.contains("Asynchronous notification"),
+        "{said}"
+    );
     proxy.lose_pushes();
     let said = ask();
-    assert!(said.contains("a row") && !said.contains("Asynchronous notification"), "{said}");
+    assert!(
+        said.contains("a row") && !said.contains("Asynchronous notification"),
+        "{said}"
+    );
     assert_eq!(proxy.lost(), 1);
 }
 
@@ -274,7 +356,10 @@ fn messages_are_lost_by_choice() {
     for text in ["odd", "even"] {
         scene.redis.call(&["PUBLISH", "news", text]);
     }
-    assert_eq!(subscriber.read().expect("a message").list()[2].text(), "even");
+    assert_eq!(
+        subscriber.read().expect("a message").list()[2].text(),
+        "even"
+    );
 }
 
 #[test]
@@ -287,6 +372,9 @@ fn frozen_connections_are_silent_for_good_and_new_ones_work() {
     assert!(is_silent(&mut frozen));
     assert_eq!(set(&mut scene.connect()).expect("an answer"), "OK");
     scene.proxy.heal();
-    assert!(is_silent(&mut frozen), "a new network does not bring it back");
+    assert!(
+        is_silent(&mut frozen),
+        "a new network does not bring it back"
+    );
     assert_eq!(scene.stored(), "value");
 }

@@ -12,7 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The server's end of the next connection.
 fn server() -> (SocketAddr, impl FnOnce() -> TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    (listener.local_addr().expect("bound"), move || patient(listener.accept().expect("a connection").0))
+    (listener.local_addr().expect("bound"), move || {
+        patient(listener.accept().expect("a connection").0)
+    })
 }
 
 fn connect(relay: &Relay) -> TcpStream {
@@ -29,7 +31,9 @@ fn patient(stream: TcpStream) -> TcpStream {
 fn echo(mut stream: TcpStream) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
-        stream.write_all(&buffer[..length]).expect("the client reads");
+        stream
+            .write_all(&buffer[..length])
+            .expect("the client reads");
     }
 }
 
@@ -56,7 +60,10 @@ fn a_round_trip_takes_as_long_as_asked() {
         // The least of many: how much more it is says nothing about a relay on a machine with other work.
         let least = (0..500).map(trip).min().expect("some");
         assert!(least >= rtt, "{least:?} for {rtt:?}");
-        assert!(least < rtt + Duration::from_micros(200), "{least:?} for {rtt:?}");
+        assert!(
+            least < rtt + Duration::from_micros(200),
+            "{least:?} for {rtt:?}"
+        );
         drop(client);
         server.join().expect("no panic");
     }
@@ -75,15 +82,25 @@ fn order_and_throughput_are_kept() {
     let sending = thread::spawn(move || {
         // In pieces of a hundred bytes at first: each is a chunk of its own.
         for number in 0..NUMBERS / 1000 {
-            let piece: Vec<u8> = (0..1000).flat_map(|at| (number * 1000 + at).to_be_bytes()).collect();
+            let piece: Vec<u8> = (0..1000)
+                .flat_map(|at| (number * 1000 + at).to_be_bytes())
+                .collect();
             let size = if number < 10 { 100 } else { piece.len() };
-            piece.chunks(size).for_each(|part| sender.write_all(part).expect("room"));
+            piece
+                .chunks(size)
+                .for_each(|part| sender.write_all(part).expect("room"));
         }
     });
     let mut received = vec![0; 4 * NUMBERS as usize];
     client.read_exact(&mut received).expect("all of it");
     let took = begun.elapsed();
-    assert!(received.chunks(4).zip(0..NUMBERS).all(|(bytes, number)| bytes == number.to_be_bytes()), "out of order");
+    assert!(
+        received
+            .chunks(4)
+            .zip(0..NUMBERS)
+            .all(|(bytes, number)| bytes == number.to_be_bytes()),
+        "out of order"
+    );
     // 16 MB are hundreds of chunks: a relay that holds back one after the other would need more than ten seconds.
     assert!(took >= rtt && took < Duration::from_secs(5), "{took:?}");
     sending.join().expect("no panic");

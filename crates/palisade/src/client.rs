@@ -49,7 +49,12 @@ impl Client {
     pub fn connect(url: impl AsRef<str>) -> Result<Client> {
         let url = StoreUrl::parse(url.as_ref())?;
         let (drift, identity) = (Drift::new(url.common().drift), url.identity());
-        Ok(Client::new(stores::open(url)?, Arc::new(BootClock), drift, identity))
+        Ok(Client::new(
+            stores::open(url)?,
+            Arc::new(BootClock),
+            drift,
+            identity,
+        ))
     }
 
     /// A client of a store of your own, on a clock of your own.
@@ -57,14 +62,25 @@ impl Client {
         Client::new(store, clock, Drift::default(), None)
     }
 
-    fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, drift: Drift, identity: Option<String>) -> Client {
-        Client { core: Core::new(store, clock, drift, identity), label: default_label().into() }
+    fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        drift: Drift,
+        identity: Option<String>,
+    ) -> Client {
+        Client {
+            core: Core::new(store, clock, drift, identity),
+            label: default_label().into(),
+        }
     }
 
     /// The same client under another label, shown to others. Defaults to host, process and program.
     #[must_use]
     pub fn labelled(&self, label: impl AsRef<str>) -> Client {
-        Client { core: Arc::clone(&self.core), label: label.as_ref().into() }
+        Client {
+            core: Arc::clone(&self.core),
+            label: label.as_ref().into(),
+        }
     }
 
     /// What the store can do and promises.
@@ -124,10 +140,16 @@ impl Client {
     pub async fn adopt<M: GuardMode>(&self, grant: &DetachedGrant) -> Result<Guard<M>> {
         let capability = self.capability();
         if grant.store != capability.store {
-            return Err(Error::config(format!("the grant is of {}, and this client is of {}", grant.store, capability.store)));
+            return Err(Error::config(format!(
+                "the grant is of {}, and this client is of {}",
+                grant.store, capability.store
+            )));
         }
         if !M::fits(grant.mode) {
-            return Err(Error::config(format!("the grant is {}; adopt it as such", grant.mode)));
+            return Err(Error::config(format!(
+                "the grant is {}; adopt it as such",
+                grant.mode
+            )));
         }
         let claim = Arc::new(Claim {
             id: grant.claim_id()?,
@@ -151,10 +173,20 @@ impl Client {
             stop_margin: deadline::default_stop_margin(claim.lease, None),
             drift: self.core.drift,
         };
-        let (store, asked) = (Arc::clone(&self.core.store), [claim.to_ref(Some(grant.fence))]);
+        let (store, asked) = (
+            Arc::clone(&self.core.store),
+            [claim.to_ref(Some(grant.fence))],
+        );
         let sent = self.core.now();
-        let answers = self.core.call(async move { Ok(store.renew(&asked).await) }).await?;
-        match answers.into_iter().next().unwrap_or_else(|| Err(unclear()))? {
+        let answers = self
+            .core
+            .call(async move { Ok(store.renew(&asked).await) })
+            .await?;
+        match answers
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Err(unclear()))?
+        {
             Standing::Held(held) if held.fence == grant.fence => {
                 let tracked = TrackedClaim::granted(claim, terms, sent, held, self.core.now());
                 let held = HeldClaim::adopted(Arc::clone(&self.core), tracked);
@@ -199,9 +231,16 @@ impl Client {
     /// May be dropped at any point.
     pub async fn list_page(&self, prefix: impl AsRef<str>, after: Option<String>) -> Result<Page> {
         if !self.capability().list {
-            return Err(Error::unsupported(format!("{} cannot list its locks; show one by its name", self.capability())));
+            return Err(Error::unsupported(format!(
+                "{} cannot list its locks; show one by its name",
+                self.capability()
+            )));
         }
-        self.inspect(Query::List { prefix: prefix.as_ref().to_owned(), after }).await
+        self.inspect(Query::List {
+            prefix: prefix.as_ref().to_owned(),
+            after,
+        })
+        .await
     }
 
     /// The line of one name; `None` when nobody holds it or waits for it.
@@ -220,7 +259,9 @@ impl Client {
 
     async fn inspect(&self, query: Query) -> Result<Page> {
         let store = Arc::clone(&self.core.store);
-        self.core.call(async move { store.inspect(&query).await }).await
+        self.core
+            .call(async move { store.inspect(&query).await })
+            .await
     }
 
     /// Ends just the grant that has this fence, whoever holds it: an operator's verb. The holder is told by push where the
@@ -235,10 +276,15 @@ impl Client {
     /// Dropped half-way, the grant may have been ended.
     pub async fn revoke(&self, name: impl AsRef<str>, fence: Fence) -> Result<Revoked> {
         if !self.capability().revoke {
-            return Err(Error::unsupported(format!("{} cannot end somebody else's grant", self.capability())));
+            return Err(Error::unsupported(format!(
+                "{} cannot end somebody else's grant",
+                self.capability()
+            )));
         }
         let (store, name) = (Arc::clone(&self.core.store), Name::new(name.as_ref())?);
-        self.core.call(async move { store.revoke(&name, fence).await }).await
+        self.core
+            .call(async move { store.revoke(&name, fence).await })
+            .await
     }
 
     /// A descriptor for a child process to inherit, on a store that asks whether its clients are alive: while any process has
@@ -268,7 +314,10 @@ impl Client {
 
     /// What this client has counted.
     pub fn stats(&self) -> Stats {
-        Stats { kept: self.core.registry.len(), unsent_releases: self.core.unsent_releases() }
+        Stats {
+            kept: self.core.registry.len(),
+            unsent_releases: self.core.unsent_releases(),
+        }
     }
 }
 
@@ -284,7 +333,10 @@ pub struct Stats {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("store", &self.capability().store).field("label", &self.label).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("store", &self.capability().store)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
     }
 }
 
@@ -297,7 +349,10 @@ fn default_label() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(std::path::PathBuf::from);
-    let program = program.as_deref().and_then(std::path::Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let program = program
+        .as_deref()
+        .and_then(std::path::Path::file_name)
+        .map(|name| name.to_string_lossy().into_owned());
     match program {
         Some(program) => format!("{host}:{}:{program}", std::process::id()),
         None => format!("{host}:{}", std::process::id()),

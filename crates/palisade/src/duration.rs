@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// What [`parse_duration`] takes, for messages.
-pub(crate) const FORMS: &str = "write 500ms, 30s, 5m, 1h or 2d (us too); 1.5s is fine, and a bare number is seconds";
+pub(crate) const FORMS: &str =
+    "write 500ms, 30s, 5m, 1h or 2d (us too); 1.5s is fine, and a bare number is seconds";
 
 /// Reads `500ms`, `30s`, `5m`, `1h`, `2d`, `250us`, with fractions (`1.5s`, `.5s`); a bare number is seconds.
 ///
@@ -25,7 +26,8 @@ pub(crate) const FORMS: &str = "write 500ms, 30s, 5m, 1h or 2d (us too); 1.5s is
 /// assert!(parse_duration("-1s").is_err());
 /// ```
 pub fn parse_duration(text: &str) -> Result<Duration> {
-    exact(text).map_err(|why| Error::config(format!("\"{}\" is not a duration: {why}", shortened(text))))
+    exact(text)
+        .map_err(|why| Error::config(format!("\"{}\" is not a duration: {why}", shortened(text))))
 }
 
 fn exact(text: &str) -> Result<Duration, &'static str> {
@@ -38,8 +40,13 @@ fn exact(text: &str) -> Result<Duration, &'static str> {
         None => ("", rest),
     };
     let unit = nanos_in(unit).ok_or(FORMS)?;
-    let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().map_err(|_| TOO_LONG)? };
-    let nanos = u128::from(whole) * unit + fraction_of(unit, fraction).ok_or("it is finer than a nanosecond")?;
+    let whole = if whole.is_empty() {
+        0
+    } else {
+        whole.parse::<u64>().map_err(|_| TOO_LONG)?
+    };
+    let nanos = u128::from(whole) * unit
+        + fraction_of(unit, fraction).ok_or("it is finer than a nanosecond")?;
     let seconds = u64::try_from(nanos / NANOS_PER_SECOND).map_err(|_| TOO_LONG)?;
     let below = u32::try_from(nanos % NANOS_PER_SECOND).map_err(|_| TOO_LONG)?;
     Ok(Duration::new(seconds, below))
@@ -82,7 +89,11 @@ fn fraction_of(unit: u128, digits: &str) -> Option<u128> {
 fn shortened(text: &str) -> String {
     const MOST_CHARS: usize = 40;
     let mut chars = text.chars();
-    let mut shown: String = chars.by_ref().take(MOST_CHARS).flat_map(char::escape_debug).collect();
+    let mut shown: String = chars
+        .by_ref()
+        .take(MOST_CHARS)
+        .flat_map(char::escape_debug)
+        .collect();
     if chars.next().is_some() {
         shown.push('…');
     }
@@ -158,7 +169,10 @@ mod tests {
             ("0.001us", 1),
             ("1.50000000000000000000000000000s", 1_500_000_000),
             ("0.0000152587890625d", 1_318_359_375),
-            ("18446744073709551615.999999999s", u128::from(u64::MAX) * NANOS_PER_SECOND + 999_999_999),
+            (
+                "18446744073709551615.999999999s",
+                u128::from(u64::MAX) * NANOS_PER_SECOND + 999_999_999,
+            ),
         ];
         for (text, expected) in cases {
             assert_eq!(nanos(text), expected, "{text}");
@@ -218,10 +232,23 @@ mod tests {
 
     #[test]
     fn the_message_is_short_and_has_no_control_characters() {
-        let error = parse_duration(&format!("\x1b[31m\u{202e}{}", "9".repeat(900))).unwrap_err().to_string();
-        assert!(error.contains("…") && !error.contains(&"9".repeat(40)), "{error}");
-        assert!(!error.contains('\x1b') && !error.contains('\u{202e}'), "{error:?}");
-        assert!(parse_duration("1 s").unwrap_err().to_string().contains(FORMS));
+        let error = parse_duration(&format!("\x1b[31m\u{202e}{}", "9".repeat(900)))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("…") && !error.contains(&"9".repeat(40)),
+            "{error}"
+        );
+        assert!(
+            !error.contains('\x1b') && !error.contains('\u{202e}'),
+            "{error:?}"
+        );
+        assert!(
+            parse_duration("1 s")
+                .unwrap_err()
+                .to_string()
+                .contains(FORMS)
+        );
     }
 
     #[test]

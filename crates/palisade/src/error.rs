@@ -62,13 +62,27 @@ impl Error {
     /// An error of the given kind. `message` says what happened and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let retry = matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable);
-        let inner = Inner { kind, message: message.into(), retry, url: false, holder: None, source: None };
+        let inner = Inner {
+            kind,
+            message: message.into(),
+            retry,
+            url: false,
+            holder: None,
+            source: None,
+        };
         Error(Arc::new(inner), Request::Unknown)
     }
 
     /// The wait ran out while this holder held the lock, where the store knows.
     pub(crate) fn timeout(holder: Option<Holder>, message: impl Into<String>) -> Self {
-        let inner = Inner { kind: ErrorKind::Timeout, message: message.into(), retry: true, url: false, holder, source: None };
+        let inner = Inner {
+            kind: ErrorKind::Timeout,
+            message: message.into(),
+            retry: true,
+            url: false,
+            holder,
+            source: None,
+        };
         Error(Arc::new(inner), Request::Unknown)
     }
 
@@ -84,8 +98,14 @@ impl Error {
 
     /// A URL that cannot work: of kind [`Config`](ErrorKind::Config), and [`blames_url`](Error::blames_url).
     pub fn bad_url(message: impl Into<String>) -> Self {
-        let inner =
-            Inner { kind: ErrorKind::Config, message: message.into(), retry: false, url: true, holder: None, source: None };
+        let inner = Inner {
+            kind: ErrorKind::Config,
+            message: message.into(),
+            retry: false,
+            url: true,
+            holder: None,
+            source: None,
+        };
         Error(Arc::new(inner), Request::Unknown)
     }
 
@@ -101,15 +121,32 @@ impl Error {
 
     /// The grant is gone.
     pub fn lost(reason: LossReason) -> Self {
-        Self::new(ErrorKind::Lost(reason), format!("the lock was lost: {reason}"))
+        Self::new(
+            ErrorKind::Lost(reason),
+            format!("the lock was lost: {reason}"),
+        )
     }
 
     /// Keeps the cause of this error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Source>) -> Self {
-        let Inner { kind, message, retry, url, holder, .. } = &*self.0;
+        let Inner {
+            kind,
+            message,
+            retry,
+            url,
+            holder,
+            ..
+        } = &*self.0;
         let (message, holder) = (message.clone(), holder.clone());
-        self.0 = Arc::new(Inner { kind: *kind, message, retry: *retry, url: *url, holder, source: Some(source.into()) });
+        self.0 = Arc::new(Inner {
+            kind: *kind,
+            message,
+            retry: *retry,
+            url: *url,
+            holder,
+            source: Some(source.into()),
+        });
         self
     }
 
@@ -157,7 +194,9 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Error");
-        shown.field("kind", &self.0.kind).field("message", &self.0.message);
+        shown
+            .field("kind", &self.0.kind)
+            .field("message", &self.0.message);
         if let Some(source) = &self.0.source {
             shown.field("source", source);
         }

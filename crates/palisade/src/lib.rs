@@ -87,8 +87,8 @@ pub use fence::{Fence, SharedFence};
 pub use guard::{AnyMode, DetachedGrant, Exclusive, Guard, GuardMode, Permits, Refused, Shared};
 pub use lease::{LossReason, Status};
 pub use lock::{
-    Election, Leadership, Member, Multi, MultiGuard, MultiReleased, Mutex, Observer, Once, OnceGuard, OncePer, Owner, RwLock,
-    Semaphore,
+    Election, Leadership, Member, Multi, MultiGuard, MultiReleased, Mutex, Observer, Once,
+    OnceGuard, OncePer, Owner, RwLock, Semaphore,
 };
 pub use name::Name;
 pub use store::{Leader, Released};

@@ -34,7 +34,9 @@ impl Name {
         match name.len() {
             0 => Err(Error::config("the name is empty; give 1 to 512 bytes")),
             1..=Self::LONGEST => Ok(Name(name.into())),
-            long => Err(Error::config(format!("the name has {long} bytes; give 1 to 512"))),
+            long => Err(Error::config(format!(
+                "the name has {long} bytes; give 1 to 512"
+            ))),
         }
     }
 
@@ -94,9 +96,17 @@ impl Name {
     /// # }
     /// ```
     pub fn mapped(&self, limit: usize) -> String {
-        debug_assert!(limit >= Self::SMALLEST_LIMIT, "no store has names shorter than {}", Self::SMALLEST_LIMIT);
+        debug_assert!(
+            limit >= Self::SMALLEST_LIMIT,
+            "no store has names shorter than {}",
+            Self::SMALLEST_LIMIT
+        );
         let escaped = self.escaped();
-        if escaped.len() <= limit.max(Self::SMALLEST_LIMIT) { escaped } else { self.hashed(&escaped) }
+        if escaped.len() <= limit.max(Self::SMALLEST_LIMIT) {
+            escaped
+        } else {
+            self.hashed(&escaped)
+        }
     }
 
     /// Reads back what [`mapped`](Name::mapped) wrote.
@@ -118,8 +128,11 @@ impl Name {
     /// Whether it is mapped to itself, whatever the limit.
     #[cfg(feature = "redis")]
     pub(crate) fn is_plain(&self) -> bool {
-        let is_plain = |byte: u8| matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.');
-        self.0.len() <= Self::SMALLEST_LIMIT && !self.0.starts_with('.') && self.0.bytes().all(is_plain)
+        let is_plain =
+            |byte: u8| matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.');
+        self.0.len() <= Self::SMALLEST_LIMIT
+            && !self.0.starts_with('.')
+            && self.0.bytes().all(is_plain)
     }
 
     fn escaped(&self) -> String {
@@ -159,12 +172,20 @@ fn push_hex(text: &mut String, byte: u8) {
 
 /// A byte as two hex digits.
 pub(crate) fn hex(byte: u8) -> [u8; 2] {
-    [byte >> 4, byte & 15].map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })
+    [byte >> 4, byte & 15].map(|digit| {
+        if digit < 10 {
+            b'0' + digit
+        } else {
+            b'a' + digit - 10
+        }
+    })
 }
 
 /// The first characters of an escaped name, without a `%xx` cut in two.
 fn head(escaped: &str) -> &str {
-    let cut = (HEAD - 2..HEAD).find(|&place| escaped.as_bytes().get(place) == Some(&b'%')).unwrap_or(HEAD);
+    let cut = (HEAD - 2..HEAD)
+        .find(|&place| escaped.as_bytes().get(place) == Some(&b'%'))
+        .unwrap_or(HEAD);
     escaped.get(..cut).unwrap_or(escaped)
 }
 
@@ -254,25 +275,31 @@ mod tests {
         let close = "[a%~./25fe2]{1,8}";
         let long = "[ax./%~]{40,100}";
         let any = proptest::collection::vec(any::<char>(), 1..100).prop_map(String::from_iter);
-        prop_oneof![close.boxed(), long.boxed(), any.boxed()].prop_map(|name| Name::new(name).unwrap())
+        prop_oneof![close.boxed(), long.boxed(), any.boxed()]
+            .prop_map(|name| Name::new(name).unwrap())
     }
 
     /// A name and a neighbour of it, which differ seldom and little.
     fn pairs() -> impl Strategy<Value = (Name, Name)> {
-        let edited = (names(), any::<prop::sample::Index>(), "[%~./a]?").prop_map(|(name, place, new)| {
-            let mut chars: Vec<char> = name.as_str().chars().collect();
-            let place = place.index(chars.len());
-            chars.splice(place..=place, new.chars());
-            let neighbour = Name::new(String::from_iter(chars)).unwrap_or_else(|_| name.clone());
-            (name, neighbour)
-        });
+        let edited =
+            (names(), any::<prop::sample::Index>(), "[%~./a]?").prop_map(|(name, place, new)| {
+                let mut chars: Vec<char> = name.as_str().chars().collect();
+                let place = place.index(chars.len());
+                chars.splice(place..=place, new.chars());
+                let neighbour =
+                    Name::new(String::from_iter(chars)).unwrap_or_else(|_| name.clone());
+                (name, neighbour)
+            });
         // A name against the mapping of itself or another: the reader of a mapping must not mistake it for a name.
-        let nested = (names(), 53..100_usize).prop_map(|(name, limit)| (Name::new(name.mapped(limit)).unwrap(), name));
+        let nested = (names(), 53..100_usize)
+            .prop_map(|(name, limit)| (Name::new(name.mapped(limit)).unwrap(), name));
         prop_oneof![(names(), names()), edited, nested]
     }
 
     fn in_alphabet(mapped: &str) -> bool {
-        mapped.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.%~-".contains(&byte))
+        mapped
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_.%~-".contains(&byte))
     }
 
     proptest! {
@@ -327,8 +354,15 @@ mod tests {
 
     #[test]
     fn foreign_keys_are_not_read_back() {
-        let foreign = ["", ".", "..", ".a", "a/b", "a~b", "%61", "%2F", "%2", "%", "%zz", "%ff", "a b", "ä", "%c3"];
-        for text in foreign.map(String::from).into_iter().chain(["x".repeat(513), "%00".repeat(513)]) {
+        let foreign = [
+            "", ".", "..", ".a", "a/b", "a~b", "%61", "%2F", "%2", "%", "%zz", "%ff", "a b", "ä",
+            "%c3",
+        ];
+        for text in foreign
+            .map(String::from)
+            .into_iter()
+            .chain(["x".repeat(513), "%00".repeat(513)])
+        {
             assert_eq!(Name::unmapped(&text), None, "{text}");
         }
         assert!(Name::unmapped(&"%00".repeat(512)).is_some());
@@ -336,7 +370,10 @@ mod tests {
 
     /// A store's mistake is found by its tests, and does not bring down its users.
     #[test]
-    #[cfg_attr(debug_assertions, should_panic(expected = "no store has names shorter than 53"))]
+    #[cfg_attr(
+        debug_assertions,
+        should_panic(expected = "no store has names shorter than 53")
+    )]
     fn a_limit_that_cannot_be_kept_is_the_smallest_one_in_a_release() {
         assert_eq!(Name::new("x".repeat(53)).unwrap().mapped(9), "x".repeat(53));
     }

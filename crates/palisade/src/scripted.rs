@@ -13,31 +13,55 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) const fn new(text: &'static str) -> Script {
-        Script { text, sha: OnceLock::new() }
+        Script {
+            text,
+            sha: OnceLock::new(),
+        }
     }
 
     /// Calls it by its hash. A server that does not know it, new or flushed, is sent the whole text: one round trip more.
-    pub(crate) async fn run<C>(&self, connection: &mut C, keys: &[&[u8]], args: &[&[u8]]) -> RedisResult<Vec<Vec<u8>>>
+    pub(crate) async fn run<C>(
+        &self,
+        connection: &mut C,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> RedisResult<Vec<Vec<u8>>>
     where
         C: ConnectionLike + Send,
     {
-        match self.command("EVALSHA", self.sha(), keys, args).query_async(connection).await {
+        match self
+            .command("EVALSHA", self.sha(), keys, args)
+            .query_async(connection)
+            .await
+        {
             // Nothing was done, and EVAL needs no script to be known: a flush in between cannot hurt.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.command("EVAL", self.text, keys, args).query_async(connection).await
+                self.command("EVAL", self.text, keys, args)
+                    .query_async(connection)
+                    .await
             }
             answer => answer,
         }
     }
 
     fn sha(&self) -> &str {
-        self.sha.get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
+        self.sha
+            .get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
     }
 
     fn command(&self, verb: &str, script: &str, keys: &[&[u8]], args: &[&[u8]]) -> Cmd {
-        let size = [keys, args].concat().iter().map(|word| word.len()).sum::<usize>();
+        let size = [keys, args]
+            .concat()
+            .iter()
+            .map(|word| word.len())
+            .sum::<usize>();
         let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), script.len() + size + 64);
-        command.arg(verb).arg(script).arg(keys.len()).arg(keys).arg(args);
+        command
+            .arg(verb)
+            .arg(script)
+            .arg(keys.len())
+            .arg(keys)
+            .arg(args);
         command
     }
 }

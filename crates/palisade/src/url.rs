@@ -99,9 +99,16 @@ impl StoreUrl {
     /// [`Config`](crate::ErrorKind::Config) when there is no host, or when the default port makes two of them the same: a server
     /// that is counted twice would be two votes of a quorum.
     pub fn endpoints(&self, default_port: u16) -> Result<Vec<Host>> {
-        let endpoints: Vec<Host> = self.hosts.iter().map(|host| host.with_default_port(default_port)).collect();
+        let endpoints: Vec<Host> = self
+            .hosts
+            .iter()
+            .map(|host| host.with_default_port(default_port))
+            .collect();
         if endpoints.is_empty() {
-            return Err(bad(format!("{0}: needs a host; write {0}://host:port", self.scheme)));
+            return Err(bad(format!(
+                "{0}: needs a host; write {0}://host:port",
+                self.scheme
+            )));
         }
         host::refuse_duplicates(&endpoints)?;
         Ok(endpoints)
@@ -125,7 +132,10 @@ impl StoreUrl {
     pub fn local_path(&self) -> Result<&str> {
         match self.hosts.is_empty() {
             true => Ok(&self.path),
-            false => Err(bad(format!("{0}: has no hosts, and // begins one; write {0}:NAME or {0}:/PATH", self.scheme))),
+            false => Err(bad(format!(
+                "{0}: has no hosts, and // begins one; write {0}:NAME or {0}:/PATH",
+                self.scheme
+            ))),
         }
     }
 
@@ -144,9 +154,15 @@ impl StoreUrl {
     /// # Errors
     ///
     /// [`Config`](crate::ErrorKind::Config) when it cannot be read. The value is not shown.
-    pub fn take_parsed<T: FromStr>(&mut self, word: &str, expected: impl Display) -> Result<Option<T>> {
+    pub fn take_parsed<T: FromStr>(
+        &mut self,
+        word: &str,
+        expected: impl Display,
+    ) -> Result<Option<T>> {
         let refused = |_| bad(format!("{word}= is not understood; write {expected}"));
-        self.take(word).map(|value| value.parse().map_err(refused)).transpose()
+        self.take(word)
+            .map(|value| value.parse().map_err(refused))
+            .transpose()
     }
 
     /// Takes the value of a word, read by [`parse_duration`](crate::parse_duration).
@@ -155,7 +171,9 @@ impl StoreUrl {
     ///
     /// [`Config`](crate::ErrorKind::Config) when it is not a duration. The value is not shown.
     pub fn take_duration(&mut self, word: &str) -> Result<Option<std::time::Duration>> {
-        self.take(word).map(|value| query::duration(word, &value)).transpose()
+        self.take(word)
+            .map(|value| query::duration(word, &value))
+            .transpose()
     }
 
     /// Refuses the words that nobody has taken. `known` are all words that the store has of its own, for the message.
@@ -172,16 +190,29 @@ impl StoreUrl {
     /// Two URLs with the same identity lead to the same locks. The reverse is not certain: a server has many names. `None` for
     /// a store that no other client can reach.
     pub(crate) fn identity(&self) -> Option<String> {
-        let Common { format, prefix, names, .. } = &self.common;
+        let Common {
+            format,
+            prefix,
+            names,
+            ..
+        } = &self.common;
         let mut hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
         hosts.sort_unstable();
         let path = match self.scheme.as_str() {
             "memory" if self.path.is_empty() => return None,
             // A file has many names, too.
-            "sqlite" => format!("{:?}", std::fs::canonicalize(&self.path).or_else(|_| std::path::absolute(&self.path)).ok()?),
+            "sqlite" => format!(
+                "{:?}",
+                std::fs::canonicalize(&self.path)
+                    .or_else(|_| std::path::absolute(&self.path))
+                    .ok()?
+            ),
             _ => self.path.clone(),
         };
-        Some(format!("{}:{hosts:?} {path} {format:?} {prefix:?} {names:?}", self.scheme))
+        Some(format!(
+            "{}:{hosts:?} {path} {format:?} {prefix:?} {names:?}",
+            self.scheme
+        ))
     }
 }
 
@@ -198,7 +229,14 @@ impl FromStr for StoreUrl {
 }
 
 /// What must be escaped so that the path reads back as the same path.
-const PATH: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#').add(b'@').add(b' ').add(b'"').add(b'\'');
+const PATH: &AsciiSet = &CONTROLS
+    .add(b'%')
+    .add(b'?')
+    .add(b'#')
+    .add(b'@')
+    .add(b' ')
+    .add(b'"')
+    .add(b'\'');
 
 impl Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,7 +251,9 @@ impl Display for StoreUrl {
         host::write_list(&self.hosts, f)?;
         match self.path.rsplit_once('@') {
             // Perhaps `redis:/user:password@host`, with a slash forgotten.
-            Some((_, after)) if self.hosts.is_empty() => write!(f, "***@{}", utf8_percent_encode(after, PATH))?,
+            Some((_, after)) if self.hosts.is_empty() => {
+                write!(f, "***@{}", utf8_percent_encode(after, PATH))?
+            }
             _ => utf8_percent_encode(&self.path, PATH).fmt(f)?,
         }
         self.words.fmt(f)

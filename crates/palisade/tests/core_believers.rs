@@ -30,7 +30,11 @@ async fn waits_for(holder: Guard, waiting: Waiting, faults: &Faults) {
     assert!(!waiting.is_finished() && holder.is_held(), "two holders");
     let fence = holder.fence();
     drop(holder);
-    let guard = timeout(PATIENCE, waiting).await.expect("in time").expect("no panic").expect("acquired");
+    let guard = timeout(PATIENCE, waiting)
+        .await
+        .expect("in time")
+        .expect("no panic")
+        .expect("acquired");
     assert!(guard.fence() > fence);
 }
 
@@ -39,18 +43,29 @@ async fn waits_for(holder: Guard, waiting: Waiting, faults: &Faults) {
 #[tokio::test]
 async fn a_push_meant_for_an_earlier_life_is_not_taken() {
     let (lease, theirs) = (ms(600), ManualClock::new());
-    let Bench { client, outside, faults } = bench_on(Arc::new(BootClock), Arc::new(theirs.clone()));
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench_on(Arc::new(BootClock), Arc::new(theirs.clone()));
     let holder = outside.mutex("x").acquire().await.expect("acquired");
     faults.lose_replies(true);
     let waiting = acquire(&client, "x", lease);
     in_line(&outside, "x", 1).await;
     faults.cut(true);
     let before = faults.failures();
-    eventually("nothing is on its way to the store any more", async || faults.failures() >= before + 2).await;
+    eventually("nothing is on its way to the store any more", async || {
+        faults.failures() >= before + 2
+    })
+    .await;
     // To a waiter that does not know that it waits.
     give_back(holder).await;
     theirs.advance(lease);
-    let other = outside.mutex("x").acquire().await.expect("the first life is over");
+    let other = outside
+        .mutex("x")
+        .acquire()
+        .await
+        .expect("the first life is over");
     faults.lose_replies(false);
     faults.cut(false);
     in_line(&outside, "x", 1).await;
@@ -60,7 +75,14 @@ async fn a_push_meant_for_an_earlier_life_is_not_taken() {
 /// The same where the store cannot tell the lives apart: who was sent twice asks before it believes a push.
 #[tokio::test]
 async fn a_claim_that_was_sent_twice_asks_before_it_believes_a_push() {
-    let (Bench { client, outside, faults }, store) = hooked(Arc::new(BootClock), |_| {});
+    let (
+        Bench {
+            client,
+            outside,
+            faults,
+        },
+        store,
+    ) = hooked(Arc::new(BootClock), |_| {});
     let holder = outside.mutex("x").acquire().await.expect("acquired");
     store.stale_push(holder.fence());
     faults.lose_replies(true);
@@ -79,7 +101,11 @@ async fn an_owner_does_not_enter_a_lock_of_another_client() {
     let owner = one.owner("o");
     let _here = one.mutex("x").acquire_as(&owner).await.expect("acquired");
     let there = two.mutex("x").acquire_as(&owner).await.expect("acquired");
-    let line = two.show("x").await.expect("an answer").expect("the second store knows of its guard");
+    let line = two
+        .show("x")
+        .await
+        .expect("an answer")
+        .expect("the second store knows of its guard");
     assert_eq!(line.holders.len(), 1);
     assert_eq!(line.holders[0].fence, there.fence());
 }
@@ -87,22 +113,38 @@ async fn an_owner_does_not_enter_a_lock_of_another_client() {
 /// A writer that is becoming a reader: whoever enters it as a writer now would write beside the readers that come in with it.
 #[tokio::test]
 async fn a_grant_that_is_being_downgraded_cannot_be_entered() {
-    let Bench { client, outside, faults } = bench();
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
     let owner = client.owner("o");
     let guard = client.rwlock("x").write_as(&owner).await.expect("acquired");
     faults.close_gate();
     let downgrading = tokio::spawn(async move { guard.downgrade().await.expect("downgraded") });
     faults.steps(1);
-    eventually("the store has done it, and its answer is on its way", async || {
-        let line = outside.show("x").await.expect("an answer").expect("held");
-        line.holders[0].mode == Mode::Shared
-    })
+    eventually(
+        "the store has done it, and its answer is on its way",
+        async || {
+            let line = outside.show("x").await.expect("an answer").expect("held");
+            line.holders[0].mode == Mode::Shared
+        },
+    )
     .await;
-    let entered = client.rwlock("x").write_as(&owner).await.expect_err("it is not a writer any more");
+    let entered = client
+        .rwlock("x")
+        .write_as(&owner)
+        .await
+        .expect_err("it is not a writer any more");
     assert_eq!(entered.kind(), ErrorKind::Deadlock);
     faults.steps(100);
     let shared = downgrading.await.expect("no panic");
-    let reader = outside.rwlock("x").try_read().await.expect("an answer").expect("readers share");
+    let reader = outside
+        .rwlock("x")
+        .try_read()
+        .await
+        .expect("an answer")
+        .expect("readers share");
     assert!(shared.is_held() && reader.is_held());
 }
 
@@ -111,12 +153,23 @@ async fn a_grant_that_is_being_downgraded_cannot_be_entered() {
 async fn a_grant_that_is_being_detached_cannot_be_entered() {
     let Bench { client, faults, .. } = bench();
     let owner = client.owner("o");
-    let guard = client.mutex("x").acquire_as(&owner).await.expect("acquired");
+    let guard = client
+        .mutex("x")
+        .acquire_as(&owner)
+        .await
+        .expect("acquired");
     faults.close_gate();
     let detaching = tokio::spawn(async move { guard.detach().await.expect("detached") });
     faults.steps(1);
-    eventually("the request is in the store", async || faults.unused_steps() == 0).await;
-    let entered = client.mutex("x").acquire_as(&owner).await.expect_err("it is leaving");
+    eventually("the request is in the store", async || {
+        faults.unused_steps() == 0
+    })
+    .await;
+    let entered = client
+        .mutex("x")
+        .acquire_as(&owner)
+        .await
+        .expect_err("it is leaving");
     assert_eq!(entered.kind(), ErrorKind::Deadlock);
     faults.steps(100);
     let detached = detaching.await.expect("no panic");
@@ -127,16 +180,36 @@ async fn a_grant_that_is_being_detached_cannot_be_entered() {
 /// Of two guards over one grant, the first to be dropped gives back what the second believes it holds.
 #[tokio::test]
 async fn a_grant_is_adopted_once() {
-    let Bench { client, outside, .. } = bench();
-    let detached = client.mutex("x").acquire().await.expect("acquired").detach().await.expect("detached");
+    let Bench {
+        client, outside, ..
+    } = bench();
+    let detached = client
+        .mutex("x")
+        .acquire()
+        .await
+        .expect("acquired")
+        .detach()
+        .await
+        .expect("detached");
     let first: Guard = client.adopt(&detached).await.expect("adopted");
-    let error = client.adopt::<Exclusive>(&detached).await.expect_err("adopted already");
+    let error = client
+        .adopt::<Exclusive>(&detached)
+        .await
+        .expect_err("adopted already");
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(first.is_held(), "the refusal costs the first nothing");
     drop(first);
     client.shutdown().await;
-    let other = outside.mutex("x").try_acquire().await.expect("an answer").expect("free again");
-    let late = client.adopt::<Exclusive>(&detached).await.expect_err("given back");
+    let other = outside
+        .mutex("x")
+        .try_acquire()
+        .await
+        .expect("an answer")
+        .expect("free again");
+    let late = client
+        .adopt::<Exclusive>(&detached)
+        .await
+        .expect_err("given back");
     assert!(matches!(late.kind(), ErrorKind::Lost(_)), "{late:?}");
     assert!(other.is_held());
 }
@@ -157,14 +230,26 @@ async fn what_is_over_by_the_clock_is_not_renewed() {
     let clock = ManualClock::new();
     let Bench { client, faults, .. } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
     // The first to end, and none of the keeper's: the warden stalls over it.
-    let first = client.mutex("first").lease(Duration::from_secs(5)).auto_renew(false).acquire().await.expect("acquired");
+    let first = client
+        .mutex("first")
+        .lease(Duration::from_secs(5))
+        .auto_renew(false)
+        .acquire()
+        .await
+        .expect("acquired");
     let (go_on, stall) = mpsc::channel();
     let stalls = Waker::from(Arc::new(Stalls(std::sync::Mutex::new(stall))));
     let mut lost = Box::pin(first.lost());
-    assert!(lost.as_mut().poll(&mut Context::from_waker(&stalls)).is_pending());
+    assert!(
+        lost.as_mut()
+            .poll(&mut Context::from_waker(&stalls))
+            .is_pending()
+    );
     let mut guards = Vec::new();
     for number in 0..10 {
-        let lock = client.mutex(format!("x{number}")).lease(Duration::from_secs(10));
+        let lock = client
+            .mutex(format!("x{number}"))
+            .lease(Duration::from_secs(10));
         guards.push(lock.acquire().await.expect("acquired"));
     }
     clock.advance(Duration::from_secs(3600));
@@ -175,6 +260,9 @@ async fn what_is_over_by_the_clock_is_not_renewed() {
     assert_eq!(faults.renewals(), 0);
     drop(go_on);
     for guard in &guards {
-        assert_eq!(timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::Expired);
+        assert_eq!(
+            timeout(PATIENCE, guard.lost()).await.expect("told"),
+            LossReason::Expired
+        );
     }
 }

@@ -31,7 +31,11 @@ async fn behind(holder: &Client, lock: Mutex) -> (Guard, Waiting) {
 }
 
 async fn acquired(waiting: Waiting) -> Guard {
-    timeout(PATIENCE, waiting).await.expect("acquired in time").expect("no panic").expect("acquired")
+    timeout(PATIENCE, waiting)
+        .await
+        .expect("acquired in time")
+        .expect("no panic")
+        .expect("acquired")
 }
 
 /// Renewal requests within the window.
@@ -44,8 +48,16 @@ async fn requests(faults: &Faults) -> usize {
 /// A waiter outlives its own lease while the store is away: it has no time left to divide by, and asks at an even pace.
 #[tokio::test]
 async fn a_waiter_does_not_spin_through_an_outage() {
-    let Bench { client, outside, faults } = bench();
-    let (_holder, waiting) = behind(&outside, client.mutex("x").lease(ms(300)).store_wait(PATIENCE)).await;
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
+    let (_holder, waiting) = behind(
+        &outside,
+        client.mutex("x").lease(ms(300)).store_wait(PATIENCE),
+    )
+    .await;
     faults.cut(true);
     eventually("the outage is seen", async || faults.renewal_requests() > 0).await;
     tokio::time::sleep(ms(300)).await;
@@ -58,8 +70,16 @@ async fn a_waiter_does_not_spin_through_an_outage() {
 /// A store that neither answers nor fails must not be handed ever more requests to hang in.
 #[tokio::test]
 async fn renewals_that_hang_do_not_pile_up() {
-    let Bench { client, outside, faults } = bench();
-    let (_holder, waiting) = behind(&outside, client.mutex("x").lease(ms(300)).store_wait(PATIENCE)).await;
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
+    let (_holder, waiting) = behind(
+        &outside,
+        client.mutex("x").lease(ms(300)).store_wait(PATIENCE),
+    )
+    .await;
     faults.hang(true);
     let sent = requests(&faults).await;
     assert!(sent <= 3, "{sent} renewals hang");
@@ -72,8 +92,18 @@ async fn renewals_that_hang_do_not_pile_up() {
 async fn a_dead_shard_does_not_make_the_keeper_spin() {
     let (Bench { client, faults, .. }, store) = hooked(boot(), |_| {});
     let minute = Duration::from_secs(60);
-    let _dead = client.mutex("dead").lease(minute).acquire().await.expect("acquired");
-    let _alive = client.mutex("alive").lease(minute).acquire().await.expect("acquired");
+    let _dead = client
+        .mutex("dead")
+        .lease(minute)
+        .acquire()
+        .await
+        .expect("acquired");
+    let _alive = client
+        .mutex("alive")
+        .lease(minute)
+        .acquire()
+        .await
+        .expect("acquired");
     store.shard_dies("dead");
     faults.restore();
     let sent = requests(&faults).await;
@@ -85,20 +115,50 @@ async fn a_dead_shard_does_not_make_the_keeper_spin() {
 async fn a_dead_shard_costs_only_its_own_holders() {
     let (Bench { client, .. }, store) = hooked(boot(), |_| {});
     let lease = ms(1500);
-    let dead = client.mutex("dead").lease(lease).acquire().await.expect("acquired");
-    let alive = client.mutex("alive").lease(lease).acquire().await.expect("acquired");
+    let dead = client
+        .mutex("dead")
+        .lease(lease)
+        .acquire()
+        .await
+        .expect("acquired");
+    let alive = client
+        .mutex("alive")
+        .lease(lease)
+        .acquire()
+        .await
+        .expect("acquired");
     store.shard_dies("dead");
-    assert_eq!(timeout(PATIENCE, dead.lost()).await.expect("told"), LossReason::Expired);
+    assert_eq!(
+        timeout(PATIENCE, dead.lost()).await.expect("told"),
+        LossReason::Expired
+    );
     let remaining = alive.remaining();
-    eventually("the other is renewed", async || alive.remaining() > remaining).await;
+    eventually("the other is renewed", async || {
+        alive.remaining() > remaining
+    })
+    .await;
     assert!(alive.is_held());
 }
 
 /// A wake is no reason to ask a store that cannot be asked: the keeper does that, at its own pace.
 #[tokio::test]
 async fn an_eager_wake_does_not_make_the_keeper_spin_in_an_outage() {
-    let (Bench { client, outside, faults }, store) = hooked(boot(), |_| {});
-    let (_holder, waiting) = behind(&outside, client.mutex("x").lease(Duration::from_secs(20)).store_wait(PATIENCE)).await;
+    let (
+        Bench {
+            client,
+            outside,
+            faults,
+        },
+        store,
+    ) = hooked(boot(), |_| {});
+    let (_holder, waiting) = behind(
+        &outside,
+        client
+            .mutex("x")
+            .lease(Duration::from_secs(20))
+            .store_wait(PATIENCE),
+    )
+    .await;
     faults.cut(true);
     store.wake_eagerly();
     let sent = requests(&faults).await;
@@ -111,7 +171,12 @@ async fn an_eager_wake_does_not_make_the_keeper_spin_in_an_outage() {
 async fn an_old_heartbeat_does_not_make_the_keeper_spin() {
     let (Bench { client, faults, .. }, store) = hooked(boot(), |_| {});
     store.last_heartbeat(BootClock.now().before(Duration::from_secs(12)));
-    let guard = client.mutex("x").lease(Duration::from_secs(30)).acquire().await.expect("acquired");
+    let guard = client
+        .mutex("x")
+        .lease(Duration::from_secs(30))
+        .acquire()
+        .await
+        .expect("acquired");
     let sent = requests(&faults).await;
     assert!(sent < 10, "{sent} renewals of a lease of 30 s");
     assert!(guard.is_held());
@@ -122,7 +187,14 @@ async fn an_old_heartbeat_does_not_make_the_keeper_spin() {
 #[tokio::test]
 async fn a_grant_that_comes_late_is_kept() {
     let (lease, clock) = (Duration::from_secs(30), ManualClock::new());
-    let (Bench { client, outside, .. }, _) = hooked(Arc::new(clock.clone()), |capability| capability.claim_blocks = true);
+    let (
+        Bench {
+            client, outside, ..
+        },
+        _,
+    ) = hooked(Arc::new(clock.clone()), |capability| {
+        capability.claim_blocks = true
+    });
     let (holder, late) = behind(&outside, client.mutex("x").lease(lease)).await;
     let lock = outside.mutex("x");
     let next = tokio::spawn(async move { lock.acquire().await });
@@ -138,8 +210,17 @@ async fn a_grant_that_comes_late_is_kept() {
 /// A grant without renewal must be dated anew before it begins, also on a clock on which no time has passed since.
 #[tokio::test]
 async fn a_hand_over_without_renewal_needs_no_time_to_pass() {
-    let Bench { client, outside, .. } = bench_on(Arc::new(ManualClock::new()), boot());
-    let (holder, waiting) = behind(&outside, client.mutex("x").lease(Duration::from_secs(4)).auto_renew(false)).await;
+    let Bench {
+        client, outside, ..
+    } = bench_on(Arc::new(ManualClock::new()), boot());
+    let (holder, waiting) = behind(
+        &outside,
+        client
+            .mutex("x")
+            .lease(Duration::from_secs(4))
+            .auto_renew(false),
+    )
+    .await;
     give_back(holder).await;
     assert!(acquired(waiting).await.is_held());
 }
@@ -147,9 +228,21 @@ async fn a_hand_over_without_renewal_needs_no_time_to_pass() {
 /// The same on a session: the renewal counts from the same heartbeat as before, so no later deadline can be waited for.
 #[tokio::test]
 async fn a_hand_over_without_renewal_needs_no_new_heartbeat() {
-    let (Bench { client, outside, .. }, store) = hooked(boot(), |_| {});
+    let (
+        Bench {
+            client, outside, ..
+        },
+        store,
+    ) = hooked(boot(), |_| {});
     store.last_heartbeat(BootClock.now());
-    let (holder, waiting) = behind(&outside, client.mutex("x").lease(Duration::from_secs(5)).auto_renew(false)).await;
+    let (holder, waiting) = behind(
+        &outside,
+        client
+            .mutex("x")
+            .lease(Duration::from_secs(5))
+            .auto_renew(false),
+    )
+    .await;
     give_back(holder).await;
     drop(acquired(waiting).await);
 }
@@ -158,7 +251,12 @@ async fn a_hand_over_without_renewal_needs_no_new_heartbeat() {
 #[tokio::test]
 async fn a_renewal_that_was_asked_for_during_another_is_not_forgotten() {
     let (Bench { client, faults, .. }, store) = hooked(boot(), |_| {});
-    let _guard = client.mutex("x").lease(Duration::from_secs(3600)).acquire().await.expect("acquired");
+    let _guard = client
+        .mutex("x")
+        .lease(Duration::from_secs(3600))
+        .acquire()
+        .await
+        .expect("acquired");
     store.restore_in_next_reply();
     faults.restore();
     eventually("both renewals", async || faults.renewals() >= 2).await;
@@ -167,13 +265,20 @@ async fn a_renewal_that_was_asked_for_during_another_is_not_forgotten() {
 /// Two tasks of one owner take turns inside the client. The time-out of the second counts there, too.
 #[tokio::test]
 async fn an_owner_times_out_behind_its_own_waiting_task() {
-    let Bench { client, outside, .. } = bench();
+    let Bench {
+        client, outside, ..
+    } = bench();
     let _holder = outside.mutex("x").acquire().await.expect("acquired");
     let owner = client.owner("o");
     let (lock, first) = (client.mutex("x"), owner.clone());
     let waiting = tokio::spawn(async move { lock.acquire_as(&first).await });
     in_line(&outside, "x", 1).await;
-    let second = timeout(PATIENCE, client.mutex("x").acquire_timeout_as(&owner, ms(50))).await.expect("timed out by itself");
+    let second = timeout(
+        PATIENCE,
+        client.mutex("x").acquire_timeout_as(&owner, ms(50)),
+    )
+    .await
+    .expect("timed out by itself");
     let error = second.expect_err("held by somebody else");
     assert!(matches!(error.kind(), ErrorKind::Timeout), "{error:?}");
     waiting.abort();
@@ -182,31 +287,48 @@ async fn an_owner_times_out_behind_its_own_waiting_task() {
 /// A task that has entered a lock leaves no timer of its time-out behind: shutdown would wait for the end of it.
 #[tokio::test]
 async fn shutdown_does_not_wait_for_the_time_out_of_an_owner() {
-    let Bench { client, outside, .. } = bench();
+    let Bench {
+        client, outside, ..
+    } = bench();
     let holder = outside.mutex("x").acquire().await.expect("acquired");
     let owner = client.owner("o");
     let enter = || {
         let (lock, owner) = (client.mutex("x"), owner.clone());
-        tokio::spawn(async move { lock.acquire_timeout_as(&owner, Duration::from_secs(3600)).await })
+        tokio::spawn(async move {
+            lock.acquire_timeout_as(&owner, Duration::from_secs(3600))
+                .await
+        })
     };
     let first = enter();
     in_line(&outside, "x", 1).await;
     // It waits for the first task, inside the client.
     let mut second = enter();
-    assert!(timeout(ms(100), &mut second).await.is_err(), "entered before the first task");
+    assert!(
+        timeout(ms(100), &mut second).await.is_err(),
+        "entered before the first task"
+    );
     give_back(holder).await;
     let guards = (acquired(first).await, acquired(second).await);
     assert_eq!(guards.0.fence(), guards.1.fence());
     drop(guards);
-    timeout(PATIENCE, client.shutdown()).await.expect("nothing is in flight");
+    timeout(PATIENCE, client.shutdown())
+        .await
+        .expect("nothing is in flight");
 }
 
 /// Somebody who still waits in line is no work that must be finished: shutdown would wait for the lock itself.
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_claim_in_line() {
-    let Bench { client, outside, .. } = bench();
+    let Bench {
+        client, outside, ..
+    } = bench();
     let (holder, waiting) = behind(&outside, client.mutex("x")).await;
-    timeout(PATIENCE, client.shutdown()).await.expect("there is nothing to wait for");
+    timeout(PATIENCE, client.shutdown())
+        .await
+        .expect("there is nothing to wait for");
     give_back(holder).await;
-    assert!(acquired(waiting).await.is_held(), "nor does shutdown end it");
+    assert!(
+        acquired(waiting).await.is_held(),
+        "nor does shutdown end it"
+    );
 }

@@ -26,18 +26,30 @@ async fn is_free(client: &Client, name: &str) -> bool {
 /// The user left while the grant was on its way: nobody has done the hour's work, so the hour must not be marked as done.
 #[tokio::test]
 async fn an_acquisition_that_nobody_received_leaves_no_once_per_mark() {
-    let Bench { client, outside, faults } = bench();
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
     faults.close_gate();
     let lock = client.mutex("job").once_per(HOUR);
     let leaving = tokio::spawn(async move { lock.acquire().await });
     faults.steps(1);
-    eventually("granted, and the answer is on its way", async || !is_free(&outside, "job").await).await;
+    eventually("granted, and the answer is on its way", async || {
+        !is_free(&outside, "job").await
+    })
+    .await;
     leaving.abort();
     assert!(leaving.await.expect_err("aborted").is_cancelled());
     faults.steps(100);
     client.shutdown().await;
     assert!(is_free(&outside, "job").await);
-    let next = outside.mutex("job").once_per(HOUR).try_acquire().await.expect("an answer");
+    let next = outside
+        .mutex("job")
+        .once_per(HOUR)
+        .try_acquire()
+        .await
+        .expect("an answer");
     assert!(next.is_some(), "nobody ran, and the hour is marked");
 }
 
@@ -45,16 +57,34 @@ async fn an_acquisition_that_nobody_received_leaves_no_once_per_mark() {
 #[tokio::test]
 async fn a_short_max_hold_leaves_time_to_run() {
     let client = palisade::connect("memory:").await.expect("a client");
-    assert_eq!(client.mutex("x").max_hold(ms(800)).run(async |_| 1).await.expect("ran"), 1);
+    assert_eq!(
+        client
+            .mutex("x")
+            .max_hold(ms(800))
+            .run(async |_| 1)
+            .await
+            .expect("ran"),
+        1
+    );
 }
 
 /// A store that panics takes the acquisition down. Its place in line must not be renewed for ever for nobody.
 #[tokio::test]
 async fn a_store_that_panics_leaves_nobody_in_line() {
-    let (Bench { client, outside, .. }, store) = hooked(Arc::new(BootClock), |_| {});
+    let (
+        Bench {
+            client, outside, ..
+        },
+        store,
+    ) = hooked(Arc::new(BootClock), |_| {});
     let holder = outside.mutex("x").acquire().await.expect("acquired");
     store.claim_panics();
-    client.mutex("x").lease(ms(300)).acquire().await.expect_err("the store panicked");
+    client
+        .mutex("x")
+        .lease(ms(300))
+        .acquire()
+        .await
+        .expect_err("the store panicked");
     in_line(&outside, "x", 0).await;
     give_back(holder).await;
     eventually("nobody holds it", async || is_free(&outside, "x").await).await;
@@ -82,11 +112,23 @@ async fn a_guard_in_a_thread_local_is_released_at_the_threads_end() {
 #[tokio::test]
 async fn a_seal_whose_answer_was_lost_is_found() {
     let clock = ManualClock::new();
-    let Bench { client, outside, faults } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
-    let work = client.once("k").begin().await.expect("an answer").expect("not done yet");
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
+    let work = client
+        .once("k")
+        .begin()
+        .await
+        .expect("an answer")
+        .expect("not done yet");
     faults.lose_replies(true);
     let finishing = tokio::spawn(async move { work.finish().await });
-    eventually("sealed, and the answer is lost", async || faults.failures() > 0).await;
+    eventually("sealed, and the answer is lost", async || {
+        faults.failures() > 0
+    })
+    .await;
     faults.lose_replies(false);
     clock.advance(HOUR);
     // It may have begun its pause before or after that hour.
@@ -96,7 +138,15 @@ async fn a_seal_whose_answer_was_lost_is_found() {
     })
     .await;
     finishing.await.expect("no panic").expect("it is recorded");
-    assert!(outside.once("k").begin().await.expect("an answer").is_none(), "it is sealed");
+    assert!(
+        outside
+            .once("k")
+            .begin()
+            .await
+            .expect("an answer")
+            .is_none(),
+        "it is sealed"
+    );
 }
 
 /// A waker that panics.
@@ -111,7 +161,12 @@ impl Wake for Bomb {
 /// Polls a future once, with a waker that panics.
 fn arm<F: Future>(future: &mut std::pin::Pin<Box<F>>) {
     let bomb = Waker::from(Arc::new(Bomb));
-    assert!(future.as_mut().poll(&mut Context::from_waker(&bomb)).is_pending());
+    assert!(
+        future
+            .as_mut()
+            .poll(&mut Context::from_waker(&bomb))
+            .is_pending()
+    );
 }
 
 /// The warden runs the users' wakers. One that panics must not leave the other holders without word of their loss.
@@ -121,7 +176,10 @@ async fn a_panicking_waker_leaves_nobody_unwatched() {
     let Bench { client, faults, .. } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
     let mut guards = Vec::new();
     for number in 0..8 {
-        let lock = client.mutex(format!("b{number}")).lease(Duration::from_secs(10)).auto_renew(false);
+        let lock = client
+            .mutex(format!("b{number}"))
+            .lease(Duration::from_secs(10))
+            .auto_renew(false);
         guards.push(lock.acquire().await.expect("acquired"));
     }
     faults.cut(true);
@@ -129,14 +187,21 @@ async fn a_panicking_waker_leaves_nobody_unwatched() {
     arm(&mut lost);
     let stops: Vec<_> = guards[1..].iter().map(Guard::on_lost).collect();
     clock.advance(HOUR);
-    eventually("the others are told", async || stops.iter().all(|stop| stop.is_cancelled())).await;
+    eventually("the others are told", async || {
+        stops.iter().all(|stop| stop.is_cancelled())
+    })
+    .await;
 }
 
 /// A guard that outlives its run holds nothing: the next one who runs would not be alone.
 #[tokio::test]
 async fn a_multi_guard_that_was_kept_beyond_its_run_holds_nothing() {
     let client = palisade::connect("memory:").await.expect("a client");
-    let kept = client.multi(["a", "b"]).run(async |guard| guard).await.expect("ran");
+    let kept = client
+        .multi(["a", "b"])
+        .run(async |guard| guard)
+        .await
+        .expect("ran");
     assert!(!kept.is_held(), "run is over and the locks are held");
     assert!(is_free(&client, "a").await && is_free(&client, "b").await);
 }
@@ -145,9 +210,13 @@ async fn a_multi_guard_that_was_kept_beyond_its_run_holds_nothing() {
 #[tokio::test]
 async fn a_large_multi_lock_is_lost_without_recursion() {
     let clock = ManualClock::new();
-    let client = Client::over(Arc::new(MemoryStore::new(Arc::new(BootClock))), Arc::new(clock.clone()));
+    let client = Client::over(
+        Arc::new(MemoryStore::new(Arc::new(BootClock))),
+        Arc::new(clock.clone()),
+    );
     // None of the keeper's: the warden alone tells all.
-    let members = (0..8000).map(|number| client.mutex(format!("m{number}")).auto_renew(false).into());
+    let members =
+        (0..8000).map(|number| client.mutex(format!("m{number}")).auto_renew(false).into());
     let guard = Multi::of(members).acquire().await.expect("acquired");
     let last = guard.members().last().expect("many").on_lost();
     clock.advance(HOUR);
@@ -158,8 +227,16 @@ async fn a_large_multi_lock_is_lost_without_recursion() {
 /// Who runs twice in a row must not find itself in the way: `run` is over when the lock is free.
 #[tokio::test]
 async fn run_ends_after_its_release() {
-    let Bench { client, outside, faults } = bench();
-    let (ended, lock, gate) = (Arc::new(Notify::new()), client.mutex("x"), Arc::clone(&faults));
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
+    let (ended, lock, gate) = (
+        Arc::new(Notify::new()),
+        client.mutex("x"),
+        Arc::clone(&faults),
+    );
     let tell = Arc::clone(&ended);
     let running = tokio::spawn(async move {
         lock.run(async move |_guard| {
@@ -171,7 +248,10 @@ async fn run_ends_after_its_release() {
     ended.notified().await;
     // Nothing tells that something does not happen.
     tokio::time::sleep(ms(100)).await;
-    assert!(!running.is_finished(), "over, and the store has had no release");
+    assert!(
+        !running.is_finished(),
+        "over, and the store has had no release"
+    );
     assert!(!is_free(&outside, "x").await);
     faults.steps(100);
     running.await.expect("no panic").expect("ran");
@@ -181,13 +261,18 @@ async fn run_ends_after_its_release() {
 /// An operator who revokes wants to read "revoked" in the log of the program that lost its lock.
 #[tokio::test]
 async fn run_tells_the_true_reason_of_a_loss() {
-    let Bench { client, outside, .. } = bench();
+    let Bench {
+        client, outside, ..
+    } = bench();
     let lock = client.mutex("x");
     let stopped = lock.run(async move |guard| {
         outside.revoke("x", guard.fence()).await.expect("revoked");
         std::future::pending::<()>().await;
     });
-    let error = timeout(PATIENCE, stopped).await.expect("stopped").expect_err("lost");
+    let error = timeout(PATIENCE, stopped)
+        .await
+        .expect("stopped")
+        .expect_err("lost");
     assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Revoked));
 }
 
@@ -197,13 +282,20 @@ async fn a_panicking_waker_does_not_end_the_keeper() {
     for _ in 0..10 {
         let clock = ManualClock::new();
         let Bench { client, .. } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
-        let guard = client.mutex("x").lease(Duration::from_secs(10)).acquire().await.expect("acquired");
+        let guard = client
+            .mutex("x")
+            .lease(Duration::from_secs(10))
+            .acquire()
+            .await
+            .expect("acquired");
         let mut lost = Box::pin(guard.lost());
         arm(&mut lost);
         let stop = guard.on_lost();
         clock.advance(HOUR);
         eventually("its own token fires", async || stop.is_cancelled()).await;
-        let next = timeout(PATIENCE, client.mutex("y").acquire()).await.expect("in time");
+        let next = timeout(PATIENCE, client.mutex("y").acquire())
+            .await
+            .expect("in time");
         assert!(next.expect("the client's thread is there").is_held());
     }
 }
@@ -211,9 +303,23 @@ async fn a_panicking_waker_does_not_end_the_keeper() {
 /// A revocation is pushed, and whoever hears of it runs wakers: one that panics must not make the client deaf.
 #[tokio::test]
 async fn a_panicking_waker_does_not_make_the_client_deaf() {
-    let Bench { client, outside, faults } = bench();
-    let guard = client.mutex("x").lease(HOUR).acquire().await.expect("acquired");
-    let _other = client.mutex("y").lease(HOUR).acquire().await.expect("acquired");
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
+    let guard = client
+        .mutex("x")
+        .lease(HOUR)
+        .acquire()
+        .await
+        .expect("acquired");
+    let _other = client
+        .mutex("y")
+        .lease(HOUR)
+        .acquire()
+        .await
+        .expect("acquired");
     let mut lost = Box::pin(guard.lost());
     arm(&mut lost);
     let stop = guard.on_lost();
@@ -226,11 +332,21 @@ async fn a_panicking_waker_does_not_make_the_client_deaf() {
 /// The loss of one member is the loss of all, whatever a waker of the first does.
 #[tokio::test]
 async fn a_panicking_waker_does_not_keep_the_loss_from_the_other_members() {
-    let Bench { client, outside, .. } = bench();
+    let Bench {
+        client, outside, ..
+    } = bench();
     let multi = client.multi(["a", "b"]).acquire().await.expect("acquired");
-    let [first, second] = multi.members() else { panic!("two members") };
+    let [first, second] = multi.members() else {
+        panic!("two members")
+    };
     let mut lost = Box::pin(first.lost());
     arm(&mut lost);
-    outside.revoke("a", multi.fence("a").expect("exclusive")).await.expect("revoked");
-    assert_eq!(timeout(PATIENCE, second.lost()).await.expect("told"), LossReason::MemberLost);
+    outside
+        .revoke("a", multi.fence("a").expect("exclusive"))
+        .await
+        .expect("revoked");
+    assert_eq!(
+        timeout(PATIENCE, second.lost()).await.expect("told"),
+        LossReason::MemberLost
+    );
 }

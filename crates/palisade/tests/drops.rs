@@ -15,8 +15,17 @@ use palisade_conformance::eventually;
 
 fn assert_free(bench: &Bench, name: &str) {
     let begun = Instant::now();
-    while bench.outside.show(name).wait().expect("an answer").is_some() {
-        assert!(begun.elapsed() < palisade_conformance::PATIENCE, "{name} is not given back");
+    while bench
+        .outside
+        .show(name)
+        .wait()
+        .expect("an answer")
+        .is_some()
+    {
+        assert!(
+            begun.elapsed() < palisade_conformance::PATIENCE,
+            "{name} is not given back"
+        );
         std::thread::sleep(ms(1));
     }
 }
@@ -29,16 +38,25 @@ fn held(bench: &Bench, name: &str) -> Guard {
 fn outside_of_any_runtime() {
     let bench = bench();
     let guard = held(&bench, "outside");
-    std::thread::spawn(move || drop(guard)).join().expect("no panic");
+    std::thread::spawn(move || drop(guard))
+        .join()
+        .expect("no panic");
     assert_free(&bench, "outside");
 }
 
 #[test]
 fn inside_of_a_runtime() {
     let bench = bench();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("a runtime");
     let guard = held(&bench, "inside");
-    runtime.block_on(async move { tokio::spawn(async move { drop(guard) }).await.expect("no panic") });
+    runtime.block_on(async move {
+        tokio::spawn(async move { drop(guard) })
+            .await
+            .expect("no panic")
+    });
     assert_free(&bench, "inside");
 }
 
@@ -48,9 +66,19 @@ fn a_current_thread_runtime_is_not_blocked() {
     let bench = bench();
     let guard = held(&bench, "current-thread");
     bench.faults.close_gate();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async move { drop(guard) });
-    assert!(bench.outside.show("current-thread").wait().expect("an answer").is_some(), "released before the gate opened?");
+    assert!(
+        bench
+            .outside
+            .show("current-thread")
+            .wait()
+            .expect("an answer")
+            .is_some(),
+        "released before the gate opened?"
+    );
     bench.faults.steps(2);
     assert_free(&bench, "current-thread");
 }
@@ -59,7 +87,11 @@ fn a_current_thread_runtime_is_not_blocked() {
 fn while_a_runtime_shuts_down() {
     let bench = bench();
     let guard = held(&bench, "shutdown");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .expect("a runtime");
     runtime.spawn(async move {
         let _guard = guard;
         std::future::pending::<()>().await;
@@ -88,10 +120,16 @@ fn a_store_that_panics_does_not_panic_the_drop() {
     let (bent, bends) = Bent::over(Arc::new(MemoryStore::new(Arc::new(BootClock))), |can| can);
     let client = Client::over(bent, Arc::new(BootClock));
     let (dropped, released) = (client.mutex("dropped"), client.mutex("released"));
-    let (dropped, released) = (dropped.acquire().wait().expect("acquired"), released.acquire().wait().expect("acquired"));
-    bends.release_panics.store(true, std::sync::atomic::Ordering::SeqCst);
+    let (dropped, released) = (
+        dropped.acquire().wait().expect("acquired"),
+        released.acquire().wait().expect("acquired"),
+    );
+    bends
+        .release_panics
+        .store(true, std::sync::atomic::Ordering::SeqCst);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(dropped)));
-    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| released.release().wait()));
+    let answer =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| released.release().wait()));
     assert!(panicked.is_ok(), "the drop panicked");
     let error = answer.expect("no panic").expect_err("the store broke off");
     assert_eq!(error.kind(), ErrorKind::Protocol);
@@ -103,15 +141,28 @@ fn a_store_that_panics_does_not_panic_the_drop() {
 /// The client goes first; its thread stays until the last release is sent.
 #[test]
 fn after_the_client() {
-    let Bench { client, outside, faults } = bench();
-    let guard = client.mutex("orphan").lease(ms(300)).acquire().wait().expect("acquired");
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
+    let guard = client
+        .mutex("orphan")
+        .lease(ms(300))
+        .acquire()
+        .wait()
+        .expect("acquired");
     drop(client);
     std::thread::sleep(ms(600));
     assert!(guard.is_held(), "renewed though the client is gone");
     faults.close_gate();
     drop(guard);
     faults.steps(2);
-    let bench = Bench { client: outside.clone(), outside, faults };
+    let bench = Bench {
+        client: outside.clone(),
+        outside,
+        faults,
+    };
     assert_free(&bench, "orphan");
 }
 
@@ -124,10 +175,22 @@ async fn shutdown_drains() {
     let dropped = dropped.acquire().await.expect("acquired");
     bench.faults.close_gate();
     drop(dropped);
-    assert!(tokio::time::timeout(ms(50), bench.client.shutdown()).await.is_err(), "it did not wait for the release");
+    assert!(
+        tokio::time::timeout(ms(50), bench.client.shutdown())
+            .await
+            .is_err(),
+        "it did not wait for the release"
+    );
     bench.faults.steps(2);
     bench.client.shutdown().await;
-    assert!(bench.outside.show("dropped").await.expect("an answer").is_none());
+    assert!(
+        bench
+            .outside
+            .show("dropped")
+            .await
+            .expect("an answer")
+            .is_none()
+    );
     assert!(kept.is_held());
     bench.faults.steps(100);
 }
@@ -135,19 +198,35 @@ async fn shutdown_drains() {
 /// A release that cannot be sent is tried until the lease has ended, then counted.
 #[tokio::test]
 async fn an_unsent_release_is_counted() {
-    let Bench { client, outside, faults } = bench();
-    let guards = [client.mutex("later").lease(ms(5000)), client.mutex("never").lease(ms(300))];
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
+    let guards = [
+        client.mutex("later").lease(ms(5000)),
+        client.mutex("never").lease(ms(300)),
+    ];
     let [later, never] = guards;
-    let (later, never) = (later.acquire().await.expect("acquired"), never.acquire().await.expect("acquired"));
+    let (later, never) = (
+        later.acquire().await.expect("acquired"),
+        never.acquire().await.expect("acquired"),
+    );
     faults.cut(true);
     let begun = Instant::now();
     assert_eq!(never.release().await.expect("an answer"), Released::Unknown);
     drop(later);
-    assert!(begun.elapsed() < ms(1000), "a release must not wait for a store that is gone");
+    assert!(
+        begun.elapsed() < ms(1000),
+        "a release must not wait for a store that is gone"
+    );
     eventually("given up", async || client.stats().unsent_releases == 1).await;
     faults.cut(false);
     client.shutdown().await;
-    assert!(outside.show("later").await.expect("an answer").is_none(), "sent when the store was back");
+    assert!(
+        outside.show("later").await.expect("an answer").is_none(),
+        "sent when the store was back"
+    );
     assert_eq!(client.stats().unsent_releases, 1);
 }
 
@@ -173,8 +252,14 @@ fn guards_and_futures_are_send() {
     drop(send(locks.rwlock("a").read()));
     drop(send(locks.semaphore("a", 2).acquire_many(2)));
     drop(send(locks.multi(["a", "b"]).acquire()));
-    drop(send(locks.mutex("a").run(|guard: Arc<Guard>| async move { guard.fence() })));
-    drop(send(locks.mutex("a").once_per(Duration::from_secs(1)).acquire()));
+    drop(send(
+        locks
+            .mutex("a")
+            .run(|guard: Arc<Guard>| async move { guard.fence() }),
+    ));
+    drop(send(
+        locks.mutex("a").once_per(Duration::from_secs(1)).acquire(),
+    ));
     drop(send(locks.once("a").begin()));
     drop(send(locks.list("")));
 }

@@ -21,8 +21,24 @@ async fn a_lock_is_shared_with_etcdctl() {
     // It holds, we wait.
     let theirs = Etcdctl::lock(&server, &["mixed"]);
     line_is(&client, "mixed", (1, 0)).await;
-    assert!(client.mutex("mixed").try_acquire().await.expect("an answer").is_none(), "etcdctl holds it");
-    assert!(client.rwlock("mixed").try_read().await.expect("an answer").is_none(), "an unknown value is exclusive");
+    assert!(
+        client
+            .mutex("mixed")
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none(),
+        "etcdctl holds it"
+    );
+    assert!(
+        client
+            .rwlock("mixed")
+            .try_read()
+            .await
+            .expect("an answer")
+            .is_none(),
+        "an unknown value is exclusive"
+    );
     let lock = client.mutex("mixed");
     let waiting = tokio::spawn(async move { lock.acquire().await });
     line_is(&client, "mixed", (1, 1)).await;
@@ -30,14 +46,23 @@ async fn a_lock_is_shared_with_etcdctl() {
     let mut behind = Etcdctl::lock(&server, &["mixed", "true"]);
     line_is(&client, "mixed", (1, 2)).await;
     theirs.interrupt();
-    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("handed over").expect("no panic").expect("acquired");
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("handed over")
+        .expect("no panic")
+        .expect("acquired");
     // A look at the line after ours: etcdctl would have run by then, had it been let in.
     line_is(&client, "mixed", (1, 1)).await;
-    assert!(behind.0.try_wait().expect("asked").is_none(), "etcdctl ran beside our guard");
+    assert!(
+        behind.0.try_wait().expect("asked").is_none(),
+        "etcdctl ran beside our guard"
+    );
     assert_eq!(guard.release().await.expect("released"), Released::Done);
-    palisade_testkit::eventually("etcdctl has its turn", PATIENCE, || match behind.0.try_wait().expect("asked") {
-        Some(_) => Ok(()),
-        None => Err("it waits".to_owned()),
+    palisade_testkit::eventually("etcdctl has its turn", PATIENCE, || {
+        match behind.0.try_wait().expect("asked") {
+            Some(_) => Ok(()),
+            None => Err("it waits".to_owned()),
+        }
     });
     line_is(&client, "mixed", (0, 0)).await;
 }
@@ -49,7 +74,11 @@ async fn a_peer_that_is_killed_is_replaced() {
     let mut theirs = Etcdctl::lock(&server, &["--ttl=2", "killed"]);
     line_is(&client, "killed", (1, 0)).await;
     theirs.0.kill().expect("killed");
-    let guard = client.mutex("killed").acquire_timeout(PATIENCE).await.expect("acquired");
+    let guard = client
+        .mutex("killed")
+        .acquire_timeout(PATIENCE)
+        .await
+        .expect("acquired");
     assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
 
@@ -58,12 +87,39 @@ async fn a_peer_that_is_killed_is_replaced() {
 async fn a_claim_that_nobody_renews_ends_though_its_session_lives() {
     let server = Etcd::start();
     let (ours, theirs) = (client(&server), client(&server));
-    let kept = ours.mutex("kept").lease(SHORT).acquire().await.expect("acquired");
-    let unrenewed = ours.mutex("unrenewed").lease(SHORT).auto_renew(false).acquire().await.expect("acquired");
-    let limited = ours.mutex("limited").lease(SHORT).max_hold(SHORT / 4).acquire().await.expect("acquired");
-    assert_eq!(Metrics::of(&server).begun("LeaseGrant"), 1, "one session for all");
+    let kept = ours
+        .mutex("kept")
+        .lease(SHORT)
+        .acquire()
+        .await
+        .expect("acquired");
+    let unrenewed = ours
+        .mutex("unrenewed")
+        .lease(SHORT)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .expect("acquired");
+    let limited = ours
+        .mutex("limited")
+        .lease(SHORT)
+        .max_hold(SHORT / 4)
+        .acquire()
+        .await
+        .expect("acquired");
+    assert_eq!(
+        Metrics::of(&server).begun("LeaseGrant"),
+        1,
+        "one session for all"
+    );
     for name in ["unrenewed", "limited"] {
-        drop(theirs.mutex(name).acquire_timeout(PATIENCE).await.expect("freed, though its session lives"));
+        drop(
+            theirs
+                .mutex(name)
+                .acquire_timeout(PATIENCE)
+                .await
+                .expect("freed, though its session lives"),
+        );
     }
     assert!(!unrenewed.is_held() && !limited.is_held());
     assert_eq!(limited.lost().await, LossReason::MaxHold);
@@ -76,9 +132,20 @@ async fn guards_of_one_client_contend() {
     let server = Etcd::start();
     let client = client(&server);
     let first = client.mutex("one").acquire().await.expect("acquired");
-    assert!(client.mutex("one").try_acquire().await.expect("an answer").is_none());
+    assert!(
+        client
+            .mutex("one")
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
     drop(first);
-    let second = client.mutex("one").acquire_timeout(PATIENCE).await.expect("acquired");
+    let second = client
+        .mutex("one")
+        .acquire_timeout(PATIENCE)
+        .await
+        .expect("acquired");
     assert_eq!(second.release().await.expect("released"), Released::Done);
 }
 
@@ -87,23 +154,45 @@ async fn errors_say_what_to_do() {
     let server = Etcd::with().auth().start();
     let error = |url: String| async move {
         let client = palisade::connect(&url).await.expect("a client");
-        client.mutex("name").try_acquire().await.map(|_| ()).expect_err("refused")
+        client
+            .mutex("name")
+            .try_acquire()
+            .await
+            .map(|_| ())
+            .expect_err("refused")
     };
     let address = server.address();
     for (url, words) in [
         (format!("etcd://{address}/lock"), "user and a password"),
-        (format!("etcd://locker:wrong@{address}/lock"), "refused the user or the password"),
-        (format!("etcd://locker:lockpw@{address}/elsewhere"), "denies a right"),
+        (
+            format!("etcd://locker:wrong@{address}/lock"),
+            "refused the user or the password",
+        ),
+        (
+            format!("etcd://locker:lockpw@{address}/elsewhere"),
+            "denies a right",
+        ),
     ] {
         let error = error(url).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         assert!(error.to_string().contains(words), "{error}");
-        assert!(!format!("{error:?}").contains("lockpw"), "a secret: {error:?}");
+        assert!(
+            !format!("{error:?}").contains("lockpw"),
+            "a secret: {error:?}"
+        );
     }
     let error = error(format!("etcd://127.0.0.1:{}/lock?connect_timeout=300ms", 1)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    for wrong in ["etcd://h/?ca=/x", "etcd://h/?format=other", "etcd://user@h/", "etcd://h/a?prefix=b"] {
-        let refused = palisade::connect(wrong).await.map(|_| ()).expect_err("refused");
+    for wrong in [
+        "etcd://h/?ca=/x",
+        "etcd://h/?format=other",
+        "etcd://user@h/",
+        "etcd://h/a?prefix=b",
+    ] {
+        let refused = palisade::connect(wrong)
+            .await
+            .map(|_| ())
+            .expect_err("refused");
         assert_eq!(refused.kind(), ErrorKind::Config, "{wrong}: {refused}");
     }
 }

@@ -18,7 +18,10 @@ use palisade_testkit::proxy::Way;
 const LEASE: Duration = Duration::from_secs(15);
 
 fn client(three: &Cluster) -> Client {
-    connect(format!("etcd://{}/lock?request_timeout=2s&connect_timeout=1s", three.addresses()))
+    connect(format!(
+        "etcd://{}/lock?request_timeout=2s&connect_timeout=1s",
+        three.addresses()
+    ))
 }
 
 fn clients(three: &Cluster) -> [Client; 3] {
@@ -33,7 +36,11 @@ async fn begin(clients: &[Client; 3], name: &str, lease: Duration) -> Pair {
 async fn new_claims_succeed(three: &Cluster, what: &str) {
     for number in 0..4 {
         let fresh = client(three);
-        let guard = fresh.mutex(format!("new-{what}-{number}")).acquire_timeout(LIMIT).await.expect("two of three are enough");
+        let guard = fresh
+            .mutex(format!("new-{what}-{number}"))
+            .acquire_timeout(LIMIT)
+            .await
+            .expect("two of three are enough");
         assert_eq!(guard.release().await.expect("an answer"), Released::Done);
     }
 }
@@ -51,7 +58,10 @@ async fn a_leader_that_is_killed_costs_nobody_a_lock() {
     pair.stands();
     let next = pair.hands_over().await;
     old.restart();
-    eventually("the next one is sure", async || next.status() == Status::Held).await;
+    eventually("the next one is sure", async || {
+        next.status() == Status::Held
+    })
+    .await;
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
 }
 
@@ -61,7 +71,11 @@ async fn one_of_three_is_down() {
     let three = Cluster::start();
     let clients = clients(&three);
     let leader = three.leader();
-    let down = three.nodes().iter().find(|node| node.address() != leader.address()).expect("a follower");
+    let down = three
+        .nodes()
+        .iter()
+        .find(|node| node.address() != leader.address())
+        .expect("a follower");
     let pair = begin(&clients, "down", LEASE).await;
     down.kill();
     new_claims_succeed(&three, "killed").await;
@@ -102,7 +116,11 @@ async fn a_leader_that_hangs_for_longer_than_the_lease() {
     let three = Cluster::start();
     let [_, waiter, outside] = clients(&three);
     let leader = three.leader();
-    let follower = three.nodes().iter().find(|node| node.address() != leader.address()).expect("a follower");
+    let follower = three
+        .nodes()
+        .iter()
+        .find(|node| node.address() != leader.address())
+        .expect("a follower");
     let proxy = proxy(follower);
     let holder = connect(format!("etcd://{}/lock", proxy.address()));
     let pair = Pair::begin([&holder, &waiter, &outside], "paused", SHORT).await;
@@ -122,8 +140,17 @@ async fn a_keep_alive_of_a_deposed_leader_is_not_counted() {
     let lease = Duration::from_secs(18);
     let three = Cluster::start();
     let old = three.leader();
-    let others: Vec<_> = three.nodes().iter().map(|node| node.address()).filter(|address| *address != old.address()).collect();
-    let others = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let others: Vec<_> = three
+        .nodes()
+        .iter()
+        .map(|node| node.address())
+        .filter(|address| *address != old.address())
+        .collect();
+    let others = others
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
     let proxy = proxy(old);
     let holder = connect(format!("etcd://{}/lock", proxy.address()));
     let [waiter, outside] = [(); 2].map(|()| connect(format!("etcd://{others}/lock")));
@@ -133,13 +160,20 @@ async fn a_keep_alive_of_a_deposed_leader_is_not_counted() {
     old.pause();
     assert!(three.leader_after(old).is_running());
     let sent = lease * 2 / 3 - Duration::from_millis(500);
-    eventually("the keep-alive is in the leader's socket", async || pair.held.remaining() < sent).await;
+    eventually("the keep-alive is in the leader's socket", async || {
+        pair.held.remaining() < sent
+    })
+    .await;
     let renewed = Confirmed::of(&pair.held);
     old.resume();
     // By the old leader's word at once, or soon after by that of the new one, which then knows of it.
     let renewed = tokio::time::timeout(Duration::from_secs(3), renewed.again(&pair.held)).await;
     proxy.stall(Way::Both);
-    println!("renewed before the cut: {}; {:?} left", renewed.is_ok(), pair.held.remaining());
+    println!(
+        "renewed before the cut: {}; {:?} left",
+        renewed.is_ok(),
+        pair.held.remaining()
+    );
     let (reason, _next) = pair.loses_it_to_the_next().await;
     assert_eq!(reason, LossReason::Expired);
 }
@@ -151,20 +185,33 @@ async fn a_dead_holder_keeps_the_name_for_a_whole_lease_after_a_new_leader() {
     let three = Cluster::start();
     let [_, waiter, outside] = clients(&three);
     let leader = three.leader();
-    let follower = three.nodes().iter().find(|node| node.address() != leader.address()).expect("a follower");
+    let follower = three
+        .nodes()
+        .iter()
+        .find(|node| node.address() != leader.address())
+        .expect("a follower");
     let proxy = proxy(follower);
     let holder = connect(format!("etcd://{}/lock", proxy.address()));
     let pair = Pair::begin([&holder, &waiter, &outside], "dies", lease).await;
     let begun = Instant::now();
     proxy.stall(Way::Both);
-    eventually("half of the lease is over", async || begun.elapsed() > lease / 2).await;
+    eventually("half of the lease is over", async || {
+        begun.elapsed() > lease / 2
+    })
+    .await;
     leader.kill();
     let killed = Instant::now();
     let (reason, _next) = pair.loses_it_to_the_next().await;
     let took = killed.elapsed();
-    println!("{took:?} after the leader was killed, {:?} after the holder died", begun.elapsed());
+    println!(
+        "{took:?} after the leader was killed, {:?} after the holder died",
+        begun.elapsed()
+    );
     assert_eq!(reason, LossReason::Expired);
-    assert!(took >= lease, "the page says a whole lease, and it was {took:?}");
+    assert!(
+        took >= lease,
+        "the page says a whole lease, and it was {took:?}"
+    );
     // An election, the lease, and the server's own second; the rest is for busy machines.
     assert!(took < lease * 2 + Duration::from_secs(10), "{took:?}");
 }
@@ -185,8 +232,18 @@ async fn a_member_that_is_cut_off_is_left() {
         let pair = begin(&clients, &format!("cut-{round}"), LEASE).await;
         let confirmed = Confirmed::of(&pair.held);
         let leader = three.leader();
-        let at = three.nodes().iter().position(|node| node.address() == leader.address()).expect("one of them");
-        let others = || hosts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, host)| host);
+        let at = three
+            .nodes()
+            .iter()
+            .position(|node| node.address() == leader.address())
+            .expect("one of them");
+        let others = || {
+            hosts
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != at)
+                .map(|(_, host)| host)
+        };
         match from_us_too {
             true => hosts[at].cut(),
             false => others().for_each(|other| hosts[at].cut_from(other)),
@@ -204,7 +261,10 @@ async fn a_member_that_is_cut_off_is_left() {
         assert!(next.is_held());
         drop(next);
         eventually("all three are one again", async || {
-            three.nodes().iter().all(|node| node.try_etcdctl(&["endpoint", "health"]).is_ok())
+            three
+                .nodes()
+                .iter()
+                .all(|node| node.try_etcdctl(&["endpoint", "health"]).is_ok())
         })
         .await;
     }

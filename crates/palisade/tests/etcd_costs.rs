@@ -22,7 +22,9 @@ const HEARTBEAT: Duration = Duration::from_millis(5000 / 3);
 
 /// `PALISADE_SOAK=10` makes the long tests ten times as long.
 fn soak() -> usize {
-    std::env::var("PALISADE_SOAK").ok().map_or(1, |soak| soak.parse().expect("a number"))
+    std::env::var("PALISADE_SOAK")
+        .ok()
+        .map_or(1, |soak| soak.parse().expect("a number"))
 }
 
 /// What the server was asked since.
@@ -57,17 +59,34 @@ impl Since {
 
     /// The requests of each method that is not to be asked at all.
     fn none_but(&self, server: &Etcd, allowed: &[&str]) {
-        for method in
-            ["Range", "Txn", "Put", "DeleteRange", "LeaseGrant", "LeaseRevoke", "LeaseTimeToLive", "LeaseKeepAlive", "Watch"]
-        {
+        for method in [
+            "Range",
+            "Txn",
+            "Put",
+            "DeleteRange",
+            "LeaseGrant",
+            "LeaseRevoke",
+            "LeaseTimeToLive",
+            "LeaseKeepAlive",
+            "Watch",
+        ] {
             let requests = self.requests(server, method);
-            assert!(requests == 0 || allowed.contains(&method), "{requests} requests of {method}");
+            assert!(
+                requests == 0 || allowed.contains(&method),
+                "{requests} requests of {method}"
+            );
         }
     }
 }
 
 async fn acquire(client: &Client, name: &str) -> Guard {
-    client.mutex(name).lease(LONG).store_wait(LONG).acquire().await.expect("a grant")
+    client
+        .mutex(name)
+        .lease(LONG)
+        .store_wait(LONG)
+        .acquire()
+        .await
+        .expect("a grant")
 }
 
 async fn release(guard: Guard) {
@@ -82,38 +101,81 @@ async fn every_verb_costs_what_the_page_says() {
     let (ours, theirs) = (client(&server), client(&server));
     let first = Since::now(&server);
     release(acquire(&ours, "warm").await).await;
-    assert_eq!((first.requests(&server, "LeaseGrant"), first.requests(&server, "Txn")), (1, 2));
+    assert_eq!(
+        (
+            first.requests(&server, "LeaseGrant"),
+            first.requests(&server, "Txn")
+        ),
+        (1, 2)
+    );
     // A free name.
     let since = Since::now(&server);
     for _ in 0..ROUNDS {
         release(acquire(&ours, "free").await).await;
     }
-    assert_eq!(since.requests(&server, "Txn"), 2 * ROUNDS, "one to acquire, and one to release");
+    assert_eq!(
+        since.requests(&server, "Txn"),
+        2 * ROUNDS,
+        "one to acquire, and one to release"
+    );
     since.none_but(&server, &["Txn"]);
     // A taken one, which is not waited for.
     let held = acquire(&ours, "taken").await;
-    release(theirs.mutex("other").lease(LONG).acquire().await.expect("its session")).await;
+    release(
+        theirs
+            .mutex("other")
+            .lease(LONG)
+            .acquire()
+            .await
+            .expect("its session"),
+    )
+    .await;
     let since = Since::now(&server);
-    assert!(theirs.mutex("taken").lease(LONG).try_acquire().await.expect("an answer").is_none());
+    assert!(
+        theirs
+            .mutex("taken")
+            .lease(LONG)
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
     assert_eq!(since.requests(&server, "Txn"), 1);
     // Standing in line: the first wait opens its session, and the line is read once more if something was written meanwhile.
     let since = Since::now(&server);
     let lock = theirs.mutex("taken").lease(LONG).store_wait(LONG);
     let waiting = tokio::spawn(async move { lock.acquire().await });
     eventually("both watches", async || Metrics::of(&server).watches() >= 3).await;
-    assert!((1..=4 + since.ticks(HEARTBEAT)).contains(&since.requests(&server, "Txn")), "{}", since.requests(&server, "Txn"));
+    assert!(
+        (1..=4 + since.ticks(HEARTBEAT)).contains(&since.requests(&server, "Txn")),
+        "{}",
+        since.requests(&server, "Txn")
+    );
     assert_eq!(since.requests(&server, "LeaseGrant"), 1);
     // The hand-off: the release, the waiter's look, and heartbeats.
     let since = Since::now(&server);
     release(held).await;
-    let next = tokio::time::timeout(LIMIT, waiting).await.expect("its turn").expect("no panic").expect("a grant");
+    let next = tokio::time::timeout(LIMIT, waiting)
+        .await
+        .expect("its turn")
+        .expect("no panic")
+        .expect("a grant");
     let handed = since.requests(&server, "Txn");
-    assert!((2..=2 + since.ticks(HEARTBEAT)).contains(&handed), "{handed} transactions");
+    assert!(
+        (2..=2 + since.ticks(HEARTBEAT)).contains(&handed),
+        "{handed} transactions"
+    );
     release(next).await;
     // Lists.
     let since = Since::now(&server);
     ours.list("").await.expect("a page");
-    assert_eq!((since.requests(&server, "Range"), since.requests(&server, "Txn")), (1, 0));
+    assert_eq!(
+        (
+            since.requests(&server, "Range"),
+            since.requests(&server, "Txn")
+        ),
+        (1, 0)
+    );
 }
 
 /// However many locks are held, each renewal is one keep-alive and one read. No key is looked at once its watch is open.
@@ -131,7 +193,10 @@ async fn ten_thousand_locks_cost_one_keep_alive() {
             tokio::spawn(async move {
                 let mut guards = Vec::new();
                 for number in 0..LOCKS / TASKS {
-                    let lock = client.mutex(format!("many-{task}-{number}")).lease(lease).store_wait(LONG);
+                    let lock = client
+                        .mutex(format!("many-{task}-{number}"))
+                        .lease(lease)
+                        .store_wait(LONG);
                     guards.push(lock.acquire().await.expect("a grant"));
                 }
                 guards
@@ -145,7 +210,10 @@ async fn ten_thousand_locks_cost_one_keep_alive() {
     println!("{LOCKS} locks in {:?}", begun.elapsed());
     assert_eq!(keys(&server).len(), LOCKS);
     assert_eq!(leases(&server).len(), 1, "one session for all");
-    eventually("all are watched", async || Metrics::of(&server).watches() >= LOCKS as u64).await;
+    eventually("all are watched", async || {
+        Metrics::of(&server).watches() >= LOCKS as u64
+    })
+    .await;
     // Each is looked at once after that, with its next renewal.
     is_renewed(&guards[0]).await;
     is_renewed(&guards[0]).await;
@@ -154,15 +222,32 @@ async fn ten_thousand_locks_cost_one_keep_alive() {
     for _ in 0..3 {
         is_renewed(&guards[0]).await;
     }
-    let (beats, looks) = (since.received(&server, "LeaseKeepAlive"), since.requests(&server, "Txn"));
+    let (beats, looks) = (
+        since.received(&server, "LeaseKeepAlive"),
+        since.requests(&server, "Txn"),
+    );
     let reads = since.requests(&server, "Range");
     let most = since.ticks(lease / 3) + 1;
-    println!("{beats} keep-alives and {looks} transactions in {:?}", since.1.elapsed());
-    assert!((2..=most).contains(&beats), "{beats} keep-alives in {:?}", since.1.elapsed());
+    println!(
+        "{beats} keep-alives and {looks} transactions in {:?}",
+        since.1.elapsed()
+    );
+    assert!(
+        (2..=most).contains(&beats),
+        "{beats} keep-alives in {:?}",
+        since.1.elapsed()
+    );
     assert_eq!(looks, 0);
     assert!(reads <= most, "{reads} reads for {beats} keep-alives");
-    assert_eq!(since.requests(&server, "LeaseKeepAlive"), 0, "the stream stays");
-    assert!(since.received(&server, "Watch") <= most, "a sign of life each time, and no more");
+    assert_eq!(
+        since.requests(&server, "LeaseKeepAlive"),
+        0,
+        "the stream stays"
+    );
+    assert!(
+        since.received(&server, "Watch") <= most,
+        "a sign of life each time, and no more"
+    );
     assert!(guards.iter().all(Guard::is_held));
     let begun = Instant::now();
     drop(guards);
@@ -177,27 +262,49 @@ async fn ten_thousand_locks_cost_one_keep_alive() {
 async fn a_hand_off_costs_the_same_with_many_waiters() {
     let server = Etcd::start();
     let (holder, waiter) = (client(&server), client(&server));
-    for (line, waiters) in LINES.iter().filter(|line| line.queues).flat_map(|line| [(*line, 16_u64), (*line, 300)]) {
+    for (line, waiters) in LINES
+        .iter()
+        .filter(|line| line.queues)
+        .flat_map(|line| [(*line, 16_u64), (*line, 300)])
+    {
         let name = format!("crowd-{}-{waiters}", line.what);
-        let held = line.holder.take(&holder, &name, LONG).await.expect("a grant");
+        let held = line
+            .holder
+            .take(&holder, &name, LONG)
+            .await
+            .expect("a grant");
         let turns: Vec<_> = (0..waiters)
             .map(|_| {
                 let (waiter, name) = (waiter.clone(), name.clone());
                 tokio::spawn(async move {
-                    let guard = line.waiter.take(&waiter, &name, LONG).await.expect("a grant");
+                    let guard = line
+                        .waiter
+                        .take(&waiter, &name, LONG)
+                        .await
+                        .expect("a grant");
                     assert_eq!(guard.release().await.expect("an answer"), Released::Done);
                 })
             })
             .collect();
         line_is(&holder, &name, (1, waiters as usize)).await;
-        eventually("all watch", async || Metrics::of(&server).watches() >= 2 * waiters).await;
+        eventually("all watch", async || {
+            Metrics::of(&server).watches() >= 2 * waiters
+        })
+        .await;
         let since = Since::now(&server);
         assert_eq!(held.release().await.expect("an answer"), Released::Done);
         for turn in turns {
             // Hundreds stand before the last.
-            tokio::time::timeout(LIMIT * 3, turn).await.expect("its turn").expect("no panic");
+            tokio::time::timeout(LIMIT * 3, turn)
+                .await
+                .expect("its turn")
+                .expect("no panic");
         }
-        let (requests, events, bytes) = (since.requests(&server, "Txn"), since.sent(&server, "Watch"), since.bytes(&server));
+        let (requests, events, bytes) = (
+            since.requests(&server, "Txn"),
+            since.sent(&server, "Watch"),
+            since.bytes(&server),
+        );
         // On a busy machine some are not answered in time, and are sent again.
         let heartbeats = 3 * waiters * since.ticks(HEARTBEAT);
         println!(
@@ -209,14 +316,36 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
         // The release, the look of the next, and a renewal where little is left of its lease as a waiter. Permits are written when
         // they are granted, and then the next looks.
         let most = if line.waiter == Takes::Permits { 5 } else { 3 };
-        assert!((turns..=most * turns + heartbeats).contains(&requests), "{}: {requests} requests", line.what);
+        assert!(
+            (turns..=most * turns + heartbeats).contains(&requests),
+            "{}: {requests} requests",
+            line.what
+        );
         // The deletion to the next in line and to its own watch, and the end of three watches: a herd would be hundreds each.
-        assert!(events <= 3 * most * turns + since.ticks(HEARTBEAT), "{}: {events} messages", line.what);
+        assert!(
+            events <= 3 * most * turns + since.ticks(HEARTBEAT),
+            "{}: {events} messages",
+            line.what
+        );
         // A few keys, and never the line.
-        assert!(bytes <= 1500 * (requests + events), "{}: {bytes} bytes for {requests} requests", line.what);
+        assert!(
+            bytes <= 1500 * (requests + events),
+            "{}: {bytes} bytes for {requests} requests",
+            line.what
+        );
         // A heartbeat that is answered after its own release asks what became of the session.
         // And a server that is too busy to give a sign of life is asked for the watches again.
-        since.none_but(&server, &["Txn", "LeaseKeepAlive", "Range", "LeaseGrant", "LeaseTimeToLive", "Watch"]);
+        since.none_but(
+            &server,
+            &[
+                "Txn",
+                "LeaseKeepAlive",
+                "Range",
+                "LeaseGrant",
+                "LeaseTimeToLive",
+                "Watch",
+            ],
+        );
     }
 }
 
@@ -247,27 +376,52 @@ async fn who_takes_turns_opens_no_watch_for_each() {
     let since = Since::now(&server);
     take_turns(TURNS).await;
     let turns = TURNS * clients.len() as u64;
-    let (requests, messages) = (since.requests(&server, "Txn"), since.received(&server, "Watch"));
-    println!("{turns} turns: {requests} transactions, {messages} messages on watches, {:?}", since.1.elapsed());
+    let (requests, messages) = (
+        since.requests(&server, "Txn"),
+        since.received(&server, "Watch"),
+    );
+    println!(
+        "{turns} turns: {requests} transactions, {messages} messages on watches, {:?}",
+        since.1.elapsed()
+    );
     let heartbeats = clients.len() as u64 * since.ticks(HEARTBEAT);
     // A look more where somebody has changed places with another just then.
-    assert!(requests <= 3 * turns + turns / 20 + heartbeats, "{requests} transactions for {turns} turns");
+    assert!(
+        requests <= 3 * turns + turns / 20 + heartbeats,
+        "{requests} transactions for {turns} turns"
+    );
     // Two of each turn would be one opened and one closed.
-    assert!(messages <= turns / 2 + heartbeats, "{messages} messages for {turns} turns");
-    eventually("nothing is watched that nobody needs", async || Metrics::of(&server).watches() == 0).await;
+    assert!(
+        messages <= turns / 2 + heartbeats,
+        "{messages} messages for {turns} turns"
+    );
+    eventually("nothing is watched that nobody needs", async || {
+        Metrics::of(&server).watches() == 0
+    })
+    .await;
 }
 
 /// One process of [`after_many_cycles_and_kills_nothing_is_left`].
 #[test]
 #[ignore = "started by another test"]
 fn a_worker() {
-    let Ok(task) = std::env::var("PALISADE_WORKER") else { return };
-    let [url, number, cycles]: [&str; 3] = task.split(' ').collect::<Vec<_>>().try_into().expect("three words");
+    let Ok(task) = std::env::var("PALISADE_WORKER") else {
+        return;
+    };
+    let [url, number, cycles]: [&str; 3] = task
+        .split(' ')
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("three words");
     let cycles: usize = cycles.parse().expect("a number");
     let client = connect(url);
     for cycle in 0..cycles {
         // One in ten is contended: those wait, and are woken.
-        let name = if cycle % 10 == 0 { "all".to_owned() } else { format!("own-{number}-{}", cycle % 7) };
+        let name = if cycle % 10 == 0 {
+            "all".to_owned()
+        } else {
+            format!("own-{number}-{}", cycle % 7)
+        };
         let lock = client.mutex(&name).lease(Duration::from_secs(3));
         let guard = lock.acquire_timeout(LIMIT).wait().expect("a grant");
         // Not at the contended one: who is killed there holds up all others for a lease.
@@ -293,10 +447,18 @@ fn after_many_cycles_and_kills_nothing_is_left() {
     let work = |number: usize| {
         let mut worker = Command::new(std::env::current_exe().expect("this test"));
         worker.args(["--exact", "a_worker", "--ignored", "--nocapture"]);
-        worker.env("PALISADE_WORKER", format!("etcd://{}/lock {number} {cycles}", server.address()));
+        worker.env(
+            "PALISADE_WORKER",
+            format!("etcd://{}/lock {number} {cycles}", server.address()),
+        );
         let mut worker = worker.stdout(Stdio::piped()).spawn().expect("a process");
-        let mut lines = BufReader::new(worker.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
-        assert!(lines.any(|line| line == "half"), "worker {number} has not come so far");
+        let mut lines = BufReader::new(worker.stdout.take().expect("a pipe"))
+            .lines()
+            .map_while(Result::ok);
+        assert!(
+            lines.any(|line| line == "half"),
+            "worker {number} has not come so far"
+        );
         if number % 10 == 9 {
             worker.kill().expect("killed");
             killed.fetch_add(1, Ordering::Relaxed);
@@ -319,11 +481,16 @@ fn after_many_cycles_and_kills_nothing_is_left() {
             });
         }
     });
-    println!("{PROCESSES} processes of {cycles} cycles, {killed:?} killed, in {:?}", begun.elapsed());
+    println!(
+        "{PROCESSES} processes of {cycles} cycles, {killed:?} killed, in {:?}",
+        begun.elapsed()
+    );
     let ended = Instant::now();
-    palisade_testkit::eventually("nothing is left", LIMIT, || match (keys(&server).len(), leases(&server).len()) {
-        (0, 0) => Ok(()),
-        (keys, leases) => Err(format!("{keys} keys and {leases} leases")),
+    palisade_testkit::eventually("nothing is left", LIMIT, || {
+        match (keys(&server).len(), leases(&server).len()) {
+            (0, 0) => Ok(()),
+            (keys, leases) => Err(format!("{keys} keys and {leases} leases")),
+        }
     });
     println!("nothing is left after {:?}", ended.elapsed());
 }

@@ -19,7 +19,11 @@ use palisade_testkit::etcd::Etcd;
 async fn a_client_is_known_by_its_certificate() {
     let server = Etcd::with().mutual_tls().start();
     let certs = certs();
-    let (ca, cert, key) = (certs.ca.display(), certs.client.display(), certs.client_key.display());
+    let (ca, cert, key) = (
+        certs.ca.display(),
+        certs.client.display(),
+        certs.client_key.display(),
+    );
     let address = server.address();
     let url = format!("etcds://{address}/lock?ca={ca}&cert={cert}&key={key}");
     let clients = [connect(&url), connect(&url), connect(&url)];
@@ -29,11 +33,22 @@ async fn a_client_is_known_by_its_certificate() {
     // Without one, or without TLS, or by an authority that we do not trust: nobody gets in, and it is said why.
     for (url, words) in [
         // In TLS 1.3 a client may hear only that the connection was closed.
-        (format!("etcds://{address}/lock?ca={ca}"), "cannot be reached"),
+        (
+            format!("etcds://{address}/lock?ca={ca}"),
+            "cannot be reached",
+        ),
         (format!("etcd://{address}/lock"), "cannot be reached"),
-        (format!("etcds://{address}/lock?cert={cert}&key={key}"), "ertificate"),
+        (
+            format!("etcds://{address}/lock?cert={cert}&key={key}"),
+            "ertificate",
+        ),
     ] {
-        let refused = connect(&url).mutex("x").try_acquire().await.map(|_| ()).expect_err("not let in");
+        let refused = connect(&url)
+            .mutex("x")
+            .try_acquire()
+            .await
+            .map(|_| ())
+            .expect_err("not let in");
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{url}: {refused}");
         assert!(refused.to_string().contains(words), "{url}: {refused:?}");
     }
@@ -43,8 +58,22 @@ async fn a_client_is_known_by_its_certificate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_process_wide_tls_provider_is_installed() {
     let server = Etcd::with().tls().start();
-    let client = connect(format!("etcds://{}/lock?ca={}", server.address(), certs().ca.display()));
-    assert_eq!(client.mutex("x").acquire().await.expect("a grant").release().await.expect("an answer"), Released::Done);
+    let client = connect(format!(
+        "etcds://{}/lock?ca={}",
+        server.address(),
+        certs().ca.display()
+    ));
+    assert_eq!(
+        client
+            .mutex("x")
+            .acquire()
+            .await
+            .expect("a grant")
+            .release()
+            .await
+            .expect("an answer"),
+        Released::Done
+    );
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 }
 
@@ -61,7 +90,10 @@ fn bad_settings_blame_the_url() {
         ("etcd://h/lock?other=1", "other"),
     ] {
         let error = Client::connect(url).map(|_| ()).expect_err(url);
-        assert!(error.blames_url() && error.kind() == ErrorKind::Config, "{url}: {error:?}");
+        assert!(
+            error.blames_url() && error.kind() == ErrorKind::Config,
+            "{url}: {error:?}"
+        );
         assert!(error.to_string().contains(words), "{url}: {error}");
     }
 }
@@ -71,16 +103,35 @@ fn bad_settings_blame_the_url() {
 async fn a_certificate_is_a_login() {
     let server = Etcd::with().mutual_tls().auth().start();
     let certs = certs();
-    let (ca, cert, key) = (certs.ca.display(), certs.client.display(), certs.client_key.display());
-    let url = |path: &str| format!("etcds://{}/{path}?ca={ca}&cert={cert}&key={key}", server.address());
-    let stranger = connect(url("lock")).mutex("x").try_acquire().await.map(|_| ()).expect_err("nobody knows this name");
+    let (ca, cert, key) = (
+        certs.ca.display(),
+        certs.client.display(),
+        certs.client_key.display(),
+    );
+    let url = |path: &str| {
+        format!(
+            "etcds://{}/{path}?ca={ca}&cert={cert}&key={key}",
+            server.address()
+        )
+    };
+    let stranger = connect(url("lock"))
+        .mutex("x")
+        .try_acquire()
+        .await
+        .map(|_| ())
+        .expect_err("nobody knows this name");
     assert_eq!(stranger.kind(), ErrorKind::Denied, "{stranger}");
     server.etcdctl(&["user", "add", "client:not-used"]);
     server.etcdctl(&["user", "grant-role", "client", "locks"]);
     let clients = [(); 3].map(|()| connect(url("lock")));
     let pair = Pair::begin(clients.each_ref(), "named", LONG).await;
     drop(pair.hands_over().await);
-    let denied = connect(url("elsewhere")).mutex("x").try_acquire().await.map(|_| ()).expect_err("no right");
+    let denied = connect(url("elsewhere"))
+        .mutex("x")
+        .try_acquire()
+        .await
+        .map(|_| ())
+        .expect_err("no right");
     assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
 }
 
@@ -92,10 +143,16 @@ fn clients(server: &Etcd) -> [Client; 3] {
 /// A password that is set again, though it is the same, ends all logins of its user.
 fn end_logins(server: &Etcd) {
     let mut etcdctl = std::process::Command::new("etcdctl");
-    etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &server.url(), "--user", "root:rootpw"]);
+    etcdctl
+        .env("ETCDCTL_API", "3")
+        .args(["--endpoints", &server.url(), "--user", "root:rootpw"]);
     etcdctl.args(["user", "passwd", "locker", "--interactive=false"]);
-    let mut etcdctl = etcdctl.stdin(std::process::Stdio::piped()).spawn().expect("etcdctl");
-    std::io::Write::write_all(&mut etcdctl.stdin.take().expect("a pipe"), b"lockpw\n").expect("told");
+    let mut etcdctl = etcdctl
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("etcdctl");
+    std::io::Write::write_all(&mut etcdctl.stdin.take().expect("a pipe"), b"lockpw\n")
+        .expect("told");
     assert!(etcdctl.wait().expect("ended").success());
 }
 
@@ -115,8 +172,21 @@ async fn a_login_that_ends_is_made_again() {
     let faults: [(&str, Fault); 3] = [
         ("the password is set again", end_logins),
         ("a role is changed", |server| {
-            server.etcdctl(&["role", "grant-permission", "locks", "--prefix=true", "readwrite", "elsewhere/"]);
-            server.etcdctl(&["role", "revoke-permission", "locks", "--prefix=true", "elsewhere/"]);
+            server.etcdctl(&[
+                "role",
+                "grant-permission",
+                "locks",
+                "--prefix=true",
+                "readwrite",
+                "elsewhere/",
+            ]);
+            server.etcdctl(&[
+                "role",
+                "revoke-permission",
+                "locks",
+                "--prefix=true",
+                "elsewhere/",
+            ]);
         }),
         ("the server is restarted", |server| server.restart()),
     ];
@@ -135,7 +205,11 @@ async fn a_login_that_ends_is_made_again() {
         let next = pair.hands_over().await;
         let fence = next.fence();
         assert_eq!(next.release().await.expect("an answer"), Released::Done);
-        let third = tokio::time::timeout(LIMIT, third).await.expect("gets in").expect("no panic").expect("a grant");
+        let third = tokio::time::timeout(LIMIT, third)
+            .await
+            .expect("gets in")
+            .expect("no panic")
+            .expect("a grant");
         assert!(third.fence() > fence);
         assert_eq!(third.release().await.expect("an answer"), Released::Done);
         println!("{} refusals so far", refusals(&server));
@@ -168,9 +242,22 @@ async fn a_login_that_ends_by_idleness_costs_nobody_a_lock() {
     let [client, waiter, outside] = clients(&server);
     let count = |method: &str| Metrics::of(&server).begun(method);
     // Renewed every third of it, on a stream; the other one by nothing.
-    let held = client.mutex("idle").lease(lease).acquire().await.expect("a grant");
-    let told = client.mutex("told").lease(LONG).acquire().await.expect("a grant");
-    eventually("both are watched", async || Metrics::of(&server).watches() == 2).await;
+    let held = client
+        .mutex("idle")
+        .lease(lease)
+        .acquire()
+        .await
+        .expect("a grant");
+    let told = client
+        .mutex("told")
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("a grant");
+    eventually("both are watched", async || {
+        Metrics::of(&server).watches() == 2
+    })
+    .await;
     // Each is looked at once more after that. Then nothing is asked.
     is_renewed(&held).await;
     let (logins, asked) = (count("Authenticate"), count("Txn"));
@@ -178,17 +265,36 @@ async fn a_login_that_ends_by_idleness_costs_nobody_a_lock() {
     is_renewed(&held).await;
     is_renewed(&held).await;
     assert_eq!(count("Txn"), asked, "it was not idle");
-    let next = client.mutex("next").lease(LONG).acquire().await.expect("it logs in again");
+    let next = client
+        .mutex("next")
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("it logs in again");
     // By now, or by a keep-alive.
     assert!(count("Authenticate") > logins, "its login has not ended");
     // Watches that were opened with the old login still tell.
-    assert_eq!(outside.revoke("told", told.fence()).await.expect("an answer"), Revoked::Done);
-    assert_eq!(tokio::time::timeout(LIMIT, told.lost()).await.expect("by its watch"), LossReason::Revoked);
+    assert_eq!(
+        outside
+            .revoke("told", told.fence())
+            .await
+            .expect("an answer"),
+        Revoked::Done
+    );
+    assert_eq!(
+        tokio::time::timeout(LIMIT, told.lost())
+            .await
+            .expect("by its watch"),
+        LossReason::Revoked
+    );
     assert!(held.is_held() && next.is_held());
     // Who waits asks by its heartbeats, of which each finds its login ended.
     let pair = Pair::begin([&client, &waiter, &outside], "waited", LONG).await;
     let logins = count("Authenticate");
-    eventually("it has logged in twice", async || count("Authenticate") >= logins + 2).await;
+    eventually("it has logged in twice", async || {
+        count("Authenticate") >= logins + 2
+    })
+    .await;
     pair.stands();
     drop(pair.hands_over().await);
 }

@@ -10,14 +10,22 @@ use std::time::Duration;
 
 use common::actors::connect;
 use common::etcd::{LIMIT, LONG, Metrics, client, keys, keys_ever, leases, line_is, proxy};
-use palisade::store::{Answer, Change, Claim, ClaimId, Ending, Kind, Mode, Revoked, Standing, Store};
+use palisade::store::{
+    Answer, Change, Claim, ClaimId, Ending, Kind, Mode, Revoked, Standing, Store,
+};
 use palisade::{Client, Guard, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::etcd::Etcd;
 use palisade_testkit::proxy::Way;
 
 async fn acquire(client: &Client, name: &str) -> Guard {
-    client.mutex(name).lease(LONG).store_wait(LONG).acquire().await.expect("a grant")
+    client
+        .mutex(name)
+        .lease(LONG)
+        .store_wait(LONG)
+        .acquire()
+        .await
+        .expect("a grant")
 }
 
 async fn release(guard: Guard) {
@@ -26,7 +34,10 @@ async fn release(guard: Guard) {
 
 /// The one key of a name.
 fn key_of(server: &Etcd, name: &str) -> String {
-    let found: Vec<String> = keys(server).into_iter().filter(|key| key.starts_with(&format!("lock/{name}/"))).collect();
+    let found: Vec<String> = keys(server)
+        .into_iter()
+        .filter(|key| key.starts_with(&format!("lock/{name}/")))
+        .collect();
     assert_eq!(found.len(), 1, "{found:?}");
     found.into_iter().next().expect("a key")
 }
@@ -44,7 +55,13 @@ async fn one_key_serves_all_cycles_of_a_name() {
             assert!(guard.fence() > last, "each has a fence of its own");
             last = guard.fence();
             // Nothing is made for whoever is turned away, and nothing used up.
-            assert!(ours.mutex(format).try_acquire().await.expect("an answer").is_none());
+            assert!(
+                ours.mutex(format)
+                    .try_acquire()
+                    .await
+                    .expect("an answer")
+                    .is_none()
+            );
             release(guard).await;
         }
     }
@@ -68,7 +85,10 @@ async fn one_key_serves_all_cycles_of_a_name() {
     for task in tasks {
         task.await.expect("no panic");
     }
-    let readers: Vec<String> = keys_ever(&server).into_iter().filter(|key| key.starts_with("lock/readers/")).collect();
+    let readers: Vec<String> = keys_ever(&server)
+        .into_iter()
+        .filter(|key| key.starts_with("lock/readers/"))
+        .collect();
     assert!(readers.len() >= 4 * turns);
     let different: HashSet<&String> = readers.iter().collect();
     assert!(different.len() <= 4, "{different:?}");
@@ -88,7 +108,14 @@ async fn waiters_leave_their_keys_to_the_next() {
             waiting.abort();
         } else {
             release(held).await;
-            release(tokio::time::timeout(LIMIT, waiting).await.expect("its turn").expect("no panic").expect("a grant")).await;
+            release(
+                tokio::time::timeout(LIMIT, waiting)
+                    .await
+                    .expect("its turn")
+                    .expect("no panic")
+                    .expect("a grant"),
+            )
+            .await;
             continue;
         }
         line_is(&holder, "line", (1, 0)).await;
@@ -104,7 +131,10 @@ async fn waiters_leave_their_keys_to_the_next() {
 async fn the_key_of_a_claim_that_was_sent_twice_is_not_used_again() {
     let server = Etcd::start();
     let proxy = proxy(&server);
-    let ours = connect(format!("etcd://{}/lock?request_timeout=2s", proxy.address()));
+    let ours = connect(format!(
+        "etcd://{}/lock?request_timeout=2s",
+        proxy.address()
+    ));
     release(acquire(&ours, "twice").await).await;
     proxy.stall(Way::ToClient);
     let lock = ours.mutex("twice").lease(LONG).store_wait(LONG);
@@ -113,14 +143,22 @@ async fn the_key_of_a_claim_that_was_sent_twice_is_not_used_again() {
     let key = key_of(&server, "twice");
     proxy.reset();
     proxy.heal();
-    let guard = tokio::time::timeout(LIMIT, claiming).await.expect("in time").expect("no panic").expect("a grant");
+    let guard = tokio::time::timeout(LIMIT, claiming)
+        .await
+        .expect("in time")
+        .expect("no panic")
+        .expect("a grant");
     assert_eq!(key_of(&server, "twice"), key, "it has found itself");
     release(guard).await;
     let next = acquire(&ours, "twice").await;
     assert_ne!(key_of(&server, "twice"), key);
     release(next).await;
     let different: HashSet<String> = keys_ever(&server).into_iter().collect();
-    assert_eq!(different.len(), 2, "the first was used again, as long as it was sure: {different:?}");
+    assert_eq!(
+        different.len(),
+        2,
+        "the first was used again, as long as it was sure: {different:?}"
+    );
 }
 
 /// A release that was not answered may arrive when the next one holds.
@@ -128,7 +166,10 @@ async fn the_key_of_a_claim_that_was_sent_twice_is_not_used_again() {
 async fn the_key_of_a_release_that_was_not_answered_is_not_used_again() {
     let server = Etcd::start();
     let proxy = proxy(&server);
-    let ours = connect(format!("etcd://{}/lock?request_timeout=1s", proxy.address()));
+    let ours = connect(format!(
+        "etcd://{}/lock?request_timeout=1s",
+        proxy.address()
+    ));
     let guard = acquire(&ours, "lost").await;
     let key = key_of(&server, "lost");
     proxy.stall(Way::ToClient);
@@ -136,7 +177,10 @@ async fn the_key_of_a_release_that_was_not_answered_is_not_used_again() {
     line_is(&client(&server), "lost", (0, 0)).await;
     proxy.reset();
     proxy.heal();
-    let released = tokio::time::timeout(LIMIT, releasing).await.expect("in time").expect("no panic");
+    let released = tokio::time::timeout(LIMIT, releasing)
+        .await
+        .expect("in time")
+        .expect("no panic");
     println!("the release: {released:?}");
     let next = acquire(&ours, "lost").await;
     assert_ne!(key_of(&server, "lost"), key);
@@ -157,9 +201,15 @@ async fn a_release_deletes_only_the_key_that_its_claim_created() {
     server.etcdctl(&["put", &key, "another"]);
     let asked = Metrics::of(&server).begun("Txn");
     let releasing = tokio::spawn(async move { guard.release().await });
-    eventually("the release has arrived", async || Metrics::of(&server).begun("Txn") > asked).await;
+    eventually("the release has arrived", async || {
+        Metrics::of(&server).begun("Txn") > asked
+    })
+    .await;
     proxy.heal();
-    let released = tokio::time::timeout(LIMIT, releasing).await.expect("in time").expect("no panic");
+    let released = tokio::time::timeout(LIMIT, releasing)
+        .await
+        .expect("in time")
+        .expect("no panic");
     assert_eq!(released.expect("an answer"), Released::AlreadyLost);
     ours.shutdown().await;
     assert_eq!(keys(&server), [key]);
@@ -172,22 +222,42 @@ async fn the_key_of_a_claim_that_others_ended_is_not_used_again() {
     let (ours, outside) = (client(&server), client(&server));
     let guard = acquire(&ours, "ended").await;
     let revoked = key_of(&server, "ended");
-    assert_eq!(outside.revoke("ended", guard.fence()).await.expect("an answer"), Revoked::Done);
-    tokio::time::timeout(LIMIT, guard.lost()).await.expect("told");
+    assert_eq!(
+        outside
+            .revoke("ended", guard.fence())
+            .await
+            .expect("an answer"),
+        Revoked::Done
+    );
+    tokio::time::timeout(LIMIT, guard.lost())
+        .await
+        .expect("told");
     drop(guard);
     let guard = acquire(&ours, "ended").await;
     let second = key_of(&server, "ended");
     assert_ne!(second, revoked);
     // Before it hears of it: its release finds nothing.
-    assert_eq!(outside.revoke("ended", guard.fence()).await.expect("an answer"), Revoked::Done);
-    assert_ne!(guard.release().await.ok(), Some(Released::Done), "it was lost");
+    assert_eq!(
+        outside
+            .revoke("ended", guard.fence())
+            .await
+            .expect("an answer"),
+        Revoked::Done
+    );
+    assert_ne!(
+        guard.release().await.ok(),
+        Some(Released::Done),
+        "it was lost"
+    );
     let guard = acquire(&ours, "ended").await;
     let third = key_of(&server, "ended");
     assert!(third != revoked && third != second);
     for lease in leases(&server) {
         server.etcdctl(&["lease", "revoke", &lease]);
     }
-    tokio::time::timeout(LIMIT, guard.lost()).await.expect("told");
+    tokio::time::timeout(LIMIT, guard.lost())
+        .await
+        .expect("told");
     let guard = acquire(&ours, "ended").await;
     assert!(![revoked, second, third].contains(&key_of(&server, "ended")));
     release(guard).await;
@@ -201,7 +271,11 @@ async fn keys_that_others_may_know_are_not_used_again() {
     let span = Duration::from_millis(10);
     for round in 0..3 {
         let lock = ours.mutex("known").lease(LONG);
-        let lock = if round % 2 == 0 { lock.detachable() } else { lock.min_hold(span) };
+        let lock = if round % 2 == 0 {
+            lock.detachable()
+        } else {
+            lock.min_hold(span)
+        };
         let guard = lock.acquire_timeout(LIMIT).await.expect("a grant");
         tokio::time::sleep(span).await;
         release(guard).await;
@@ -234,7 +308,9 @@ fn claim(name: &str) -> Arc<Claim> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_claim_is_not_taken_for_the_one_that_has_its_key() {
     let server = Etcd::start();
-    let url = format!("etcd://{}/lock", server.address()).parse().expect("a URL");
+    let url = format!("etcd://{}/lock", server.address())
+        .parse()
+        .expect("a URL");
     let store: Arc<dyn Store> = palisade::stores::open(url).expect("a store");
     let granted = async |claim: &Arc<Claim>| match store.claim(claim).await.expect("an answer") {
         Answer::Granted(grant) => grant,
@@ -243,7 +319,13 @@ async fn an_ended_claim_is_not_taken_for_the_one_that_has_its_key() {
     let (first, second) = (claim("turns"), claim("turns"));
     let early = granted(&first).await;
     let key = key_of(&server, "turns");
-    assert_eq!(store.release(&first.to_ref(Some(early.fence)), Ending::Release).await.expect("an answer"), Released::Done);
+    assert_eq!(
+        store
+            .release(&first.to_ref(Some(early.fence)), Ending::Release)
+            .await
+            .expect("an answer"),
+        Released::Done
+    );
     let now = granted(&second).await;
     assert_eq!(key_of(&server, "turns"), key, "the same key");
     for fence in [Some(early.fence), None] {
@@ -252,15 +334,51 @@ async fn an_ended_claim_is_not_taken_for_the_one_that_has_its_key() {
             let released = store.release(&late, ending).await.expect("an answer");
             assert_eq!(released, Released::AlreadyLost, "{fence:?} {ending:?}");
         }
-        let standing = store.renew(std::slice::from_ref(&late)).await.pop().expect("one").expect("an answer");
-        assert!(matches!(standing, Standing::Gone(_)), "{fence:?}: {standing:?}");
-        drop(store.change(&late, Change::Proclaim("usurper".into())).await);
+        let standing = store
+            .renew(std::slice::from_ref(&late))
+            .await
+            .pop()
+            .expect("one")
+            .expect("an answer");
+        assert!(
+            matches!(standing, Standing::Gone(_)),
+            "{fence:?}: {standing:?}"
+        );
+        drop(
+            store
+                .change(&late, Change::Proclaim("usurper".into()))
+                .await,
+        );
         drop(store.change(&late, Change::Downgrade).await);
     }
     let held = second.to_ref(Some(now.fence));
-    let standing = store.renew(std::slice::from_ref(&held)).await.pop().expect("one").expect("an answer");
-    assert!(matches!(standing, Standing::Held(grant) if grant.fence == now.fence), "{standing:?}");
-    assert!(!server.etcdctl(&["get", "--prefix", "lock/turns/"]).contains("usurper"));
-    assert_eq!(store.release(&held, Ending::Release).await.expect("an answer"), Released::Done);
-    assert_eq!(store.release(&held, Ending::Release).await.expect("an answer"), Released::AlreadyLost);
+    let standing = store
+        .renew(std::slice::from_ref(&held))
+        .await
+        .pop()
+        .expect("one")
+        .expect("an answer");
+    assert!(
+        matches!(standing, Standing::Held(grant) if grant.fence == now.fence),
+        "{standing:?}"
+    );
+    assert!(
+        !server
+            .etcdctl(&["get", "--prefix", "lock/turns/"])
+            .contains("usurper")
+    );
+    assert_eq!(
+        store
+            .release(&held, Ending::Release)
+            .await
+            .expect("an answer"),
+        Released::Done
+    );
+    assert_eq!(
+        store
+            .release(&held, Ending::Release)
+            .await
+            .expect("an answer"),
+        Released::AlreadyLost
+    );
 }

@@ -13,7 +13,9 @@ use palisade::{Fence, Released};
 use palisade_testkit::etcd::Etcd;
 
 /// Runs so many at the same time.
-async fn at_once<F: Future<Output = T> + Send + 'static, T: Send + 'static>(tasks: impl IntoIterator<Item = F>) -> Vec<T> {
+async fn at_once<F: Future<Output = T> + Send + 'static, T: Send + 'static>(
+    tasks: impl IntoIterator<Item = F>,
+) -> Vec<T> {
     let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
     let mut results = Vec::new();
     for task in tasks {
@@ -30,7 +32,14 @@ async fn many_names_cost_fewer_requests_than_verbs() {
     let server = Etcd::start();
     for format in ["mutex", "plain"] {
         let client = connect(format!("etcd://{}/lock?format={format}", server.address()));
-        drop(client.mutex("warm").lease(LONG).acquire().await.expect("a grant"));
+        drop(
+            client
+                .mutex("warm")
+                .lease(LONG)
+                .acquire()
+                .await
+                .expect("a grant"),
+        );
         let before = Metrics::of(&server);
         at_once((0..TASKS).map(|task| {
             let lock = client.mutex(format!("{format}-{task}")).lease(LONG);
@@ -46,10 +55,16 @@ async fn many_names_cost_fewer_requests_than_verbs() {
         }))
         .await;
         let after = Metrics::of(&server);
-        let requests: u64 = ["Txn", "DeleteRange"].iter().map(|method| after.begun(method) - before.begun(method)).sum();
+        let requests: u64 = ["Txn", "DeleteRange"]
+            .iter()
+            .map(|method| after.begun(method) - before.begun(method))
+            .sum();
         let verbs = 2 * TASKS * CYCLES;
         println!("{format}: {requests} requests for {verbs} verbs");
-        assert!(requests < verbs / 2, "{requests} requests for {verbs} verbs");
+        assert!(
+            requests < verbs / 2,
+            "{requests} requests for {verbs} verbs"
+        );
     }
     assert_eq!(keys(&server), [""; 0]);
 }
@@ -61,7 +76,10 @@ async fn two_claims_of_one_name_never_go_together() {
     let client = client(&server);
     for _ in 0..3 {
         let all = at_once((0..120).map(|task| {
-            let (permits, readers) = (client.semaphore("permits", 1000).lease(LONG), client.rwlock("readers").lease(LONG));
+            let (permits, readers) = (
+                client.semaphore("permits", 1000).lease(LONG),
+                client.rwlock("readers").lease(LONG),
+            );
             async move {
                 if task % 2 == 0 {
                     let guard = permits.acquire().await.expect("a grant");
@@ -73,10 +91,23 @@ async fn two_claims_of_one_name_never_go_together() {
             }
         }))
         .await;
-        let permits: HashSet<_> = all.iter().filter(|(.., permit)| permit.is_some()).map(|(fence, ..)| *fence).collect();
-        let readers: HashSet<_> = all.iter().filter(|(_, reader, _)| reader.is_some()).map(|(fence, ..)| *fence).collect();
-        assert_eq!((permits.len(), readers.len()), (60, 60), "no two have the same");
+        let permits: HashSet<_> = all
+            .iter()
+            .filter(|(.., permit)| permit.is_some())
+            .map(|(fence, ..)| *fence)
+            .collect();
+        let readers: HashSet<_> = all
+            .iter()
+            .filter(|(_, reader, _)| reader.is_some())
+            .map(|(fence, ..)| *fence)
+            .collect();
+        assert_eq!(
+            (permits.len(), readers.len()),
+            (60, 60),
+            "no two have the same"
+        );
         drop(all);
-        palisade_conformance::eventually("all are given back", async || keys(&server).is_empty()).await;
+        palisade_conformance::eventually("all are given back", async || keys(&server).is_empty())
+            .await;
     }
 }

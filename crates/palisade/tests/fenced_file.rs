@@ -32,13 +32,19 @@ fn beside(file: &FencedFile, suffix: &str) -> PathBuf {
 }
 
 fn names(dir: &Path) -> BTreeSet<String> {
-    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[track_caller]
 fn assert_stale(result: Result<(), WriteError>, offered: u64, highest: u64) {
     match result {
-        Err(WriteError::Stale { highest: h, offered: o }) => assert_eq!((o.get(), h.get()), (offered, highest)),
+        Err(WriteError::Stale {
+            highest: h,
+            offered: o,
+        }) => assert_eq!((o.get(), h.get()), (offered, highest)),
         other => panic!("expected a stale write, got {other:?}"),
     }
 }
@@ -46,7 +52,10 @@ fn assert_stale(result: Result<(), WriteError>, offered: u64, highest: u64) {
 #[track_caller]
 fn assert_corrupt(result: Result<(), WriteError>, mark: &Path) -> String {
     let error = result.unwrap_err();
-    assert!(matches!(&error, WriteError::Corrupt { path, .. } if path == mark), "{error:?}");
+    assert!(
+        matches!(&error, WriteError::Corrupt { path, .. } if path == mark),
+        "{error:?}"
+    );
     error.to_string()
 }
 
@@ -59,13 +68,22 @@ fn a_lower_fence_is_refused_and_changes_nothing() {
     let before = fs::metadata(file.path()).unwrap();
 
     let refused = file.write(fence(4), b"four");
-    assert!(refused.as_ref().unwrap_err().to_string().contains("acquire the lock again"));
+    assert!(
+        refused
+            .as_ref()
+            .unwrap_err()
+            .to_string()
+            .contains("acquire the lock again")
+    );
     assert_stale(refused, 4, 5);
     assert_stale(file.install(fence(1)), 1, 5);
 
     let after = fs::metadata(file.path()).unwrap();
     assert_eq!(file.read().unwrap().unwrap(), b"five");
-    assert_eq!((before.ino(), before.mtime_nsec()), (after.ino(), after.mtime_nsec()));
+    assert_eq!(
+        (before.ino(), before.mtime_nsec()),
+        (after.ino(), after.mtime_nsec())
+    );
     assert_eq!(file.highest().unwrap(), Some(fence(5)));
 }
 
@@ -95,7 +113,8 @@ fn a_higher_fence_takes_over_and_is_remembered_by_others() {
 fn the_file_is_not_pinned_to_its_first_holder() {
     let (_dir, file) = fenced();
     for holder in 1..=5 {
-        file.write(fence(holder * 10), holder.to_string().as_bytes()).unwrap();
+        file.write(fence(holder * 10), holder.to_string().as_bytes())
+            .unwrap();
         assert_eq!(file.read().unwrap().unwrap(), holder.to_string().as_bytes());
     }
 }
@@ -115,9 +134,15 @@ fn install_stops_the_old_holder_before_the_new_one_has_written() {
 #[test]
 fn install_works_on_a_file_that_is_not_there() {
     let (_dir, file) = fenced();
-    assert_eq!((file.read().unwrap(), file.highest().unwrap()), (None, None));
+    assert_eq!(
+        (file.read().unwrap(), file.highest().unwrap()),
+        (None, None)
+    );
     file.install(fence(7)).unwrap();
-    assert_eq!((file.read().unwrap(), file.highest().unwrap()), (None, Some(fence(7))));
+    assert_eq!(
+        (file.read().unwrap(), file.highest().unwrap()),
+        (None, Some(fence(7)))
+    );
     assert_stale(file.write(fence(6), b""), 6, 7);
 }
 
@@ -127,7 +152,12 @@ fn a_grant_without_a_fence_is_refused() {
     for refused in [file.write(Fence::NONE, b"x"), file.install(Fence::NONE)] {
         let error = refused.unwrap_err();
         assert!(matches!(error, WriteError::NoFence));
-        assert!(error.to_string().contains("the store or the shared format gives none"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("the store or the shared format gives none"),
+            "{error}"
+        );
     }
     assert_eq!(names(dir.path()), BTreeSet::new());
 }
@@ -146,25 +176,38 @@ fn an_existing_file_is_adopted_and_keeps_mode_and_owner() {
     let before = fs::metadata(file.path()).unwrap();
     file.write(fence(1), b"after").unwrap();
     let after = fs::metadata(file.path()).unwrap();
-    assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
+    assert_eq!(
+        (after.mode(), after.uid(), after.gid()),
+        (before.mode(), before.uid(), before.gid())
+    );
     assert_eq!(file.read().unwrap().unwrap(), b"after");
 }
 
 #[test]
 fn links_lead_to_one_file_and_one_mark() {
     let dir = tempfile::tempdir().unwrap();
-    let (real, link, dangling) = (dir.path().join("real"), dir.path().join("link"), dir.path().join("dangling"));
+    let (real, link, dangling) = (
+        dir.path().join("real"),
+        dir.path().join("link"),
+        dir.path().join("dangling"),
+    );
     fs::create_dir(dir.path().join("sub")).unwrap();
     fs::write(&real, "").unwrap();
     symlink("sub/../real", &link).unwrap();
     symlink(dir.path().join("sub/later"), &dangling).unwrap();
 
-    FencedFile::new(&link).unwrap().write(fence(2), b"through the link").unwrap();
+    FencedFile::new(&link)
+        .unwrap()
+        .write(fence(2), b"through the link")
+        .unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read(&real).unwrap(), b"through the link");
     assert_stale(FencedFile::new(&real).unwrap().write(fence(1), b""), 1, 2);
 
-    FencedFile::new(&dangling).unwrap().write(fence(2), b"made").unwrap();
+    FencedFile::new(&dangling)
+        .unwrap()
+        .write(fence(2), b"made")
+        .unwrap();
     assert!(fs::symlink_metadata(&dangling).unwrap().is_symlink());
     assert_eq!(fs::read(dir.path().join("sub/later")).unwrap(), b"made");
 }
@@ -174,9 +217,16 @@ fn what_is_not_a_regular_file_is_refused() {
     let (dir, file) = fenced();
     let (looped, missing) = (dir.path().join("loop"), dir.path().join("no/such"));
     symlink(&looped, &looped).unwrap();
-    for (path, text) in [(dir.path(), "not a regular file"), (&looped, "too many"), (&missing, "the directory must exist")] {
+    for (path, text) in [
+        (dir.path(), "not a regular file"),
+        (&looped, "too many"),
+        (&missing, "the directory must exist"),
+    ] {
         let error = FencedFile::new(path).unwrap_err().to_string();
-        assert!(error.contains(text) && error.contains(path.to_str().unwrap()), "{error}");
+        assert!(
+            error.contains(text) && error.contains(path.to_str().unwrap()),
+            "{error}"
+        );
     }
     // Became one after we looked.
     symlink("/dev/null", file.path()).unwrap();
@@ -192,7 +242,10 @@ fn a_link_in_the_place_of_the_lock_or_the_mark_is_not_followed() {
     let elsewhere = dir.path().join("elsewhere");
     symlink(&elsewhere, beside(&file, ".fence")).unwrap();
     let error = file.write(fence(1), b"one").unwrap_err().to_string();
-    assert!(error.contains("data.fence") && error.contains("symbolic link"), "{error}");
+    assert!(
+        error.contains("data.fence") && error.contains("symbolic link"),
+        "{error}"
+    );
     assert!(!elsewhere.exists(), "made through the link");
     fs::remove_file(beside(&file, ".fence")).unwrap();
 
@@ -202,7 +255,10 @@ fn a_link_in_the_place_of_the_lock_or_the_mark_is_not_followed() {
     symlink(beside(&other, ".fence.mark"), beside(&file, ".fence.mark")).unwrap();
     assert!(file.write(fence(1), b"one").is_err());
     let error = file.highest().unwrap_err().to_string();
-    assert!(error.contains("data.fence.mark") && error.contains("symbolic link"), "{error}");
+    assert!(
+        error.contains("data.fence.mark") && error.contains("symbolic link"),
+        "{error}"
+    );
 }
 
 // Crashes.
@@ -212,7 +268,12 @@ fn nothing_is_left_over_after_writes() {
     let (dir, file) = fenced();
     file.write(fence(1), b"one").unwrap();
     file.write(fence(2), b"two").unwrap();
-    assert_eq!(names(dir.path()), ["data", "data.fence", "data.fence.mark"].map(String::from).into());
+    assert_eq!(
+        names(dir.path()),
+        ["data", "data.fence", "data.fence.mark"]
+            .map(String::from)
+            .into()
+    );
 }
 
 #[test]
@@ -228,7 +289,12 @@ fn half_made_files_of_a_crash_are_removed_and_never_believed() {
     assert_eq!(file.highest().unwrap(), Some(fence(3)));
     assert_eq!(file.read().unwrap().unwrap(), b"three");
     file.write(fence(4), b"four").unwrap();
-    assert_eq!(names(dir.path()), ["data", "data.fence", "data.fence.mark", "other"].map(String::from).into());
+    assert_eq!(
+        names(dir.path()),
+        ["data", "data.fence", "data.fence.mark", "other"]
+            .map(String::from)
+            .into()
+    );
 
     symlink(&other, beside(&file, ".fence.new")).unwrap();
     file.write(fence(5), b"five").unwrap();
@@ -244,8 +310,13 @@ fn the_mark_is_raised_before_the_contents_change() {
     // A directory in the place of the half-made file stops the write after its first half.
     let obstacle = beside(&file, ".fence.new");
     fs::create_dir(&obstacle).unwrap();
-    assert!(matches!(file.write(fence(2), b"two"), Err(WriteError::Io { path, .. }) if path == obstacle));
-    assert_eq!((file.highest().unwrap(), file.read().unwrap().unwrap()), (Some(fence(2)), b"one".to_vec()));
+    assert!(
+        matches!(file.write(fence(2), b"two"), Err(WriteError::Io { path, .. }) if path == obstacle)
+    );
+    assert_eq!(
+        (file.highest().unwrap(), file.read().unwrap().unwrap()),
+        (Some(fence(2)), b"one".to_vec())
+    );
 
     fs::remove_dir(&obstacle).unwrap();
     assert_stale(file.write(fence(1), b"late"), 1, 2);
@@ -258,8 +329,14 @@ fn without_a_raised_mark_the_contents_do_not_change() {
     let (_dir, file) = fenced();
     file.write(fence(1), b"one").unwrap();
     fs::create_dir(beside(&file, ".fence.mark.new")).unwrap();
-    assert!(matches!(file.write(fence(2), b"two"), Err(WriteError::Io { .. })));
-    assert_eq!((file.highest().unwrap(), file.read().unwrap().unwrap()), (Some(fence(1)), b"one".to_vec()));
+    assert!(matches!(
+        file.write(fence(2), b"two"),
+        Err(WriteError::Io { .. })
+    ));
+    assert_eq!(
+        (file.highest().unwrap(), file.read().unwrap().unwrap()),
+        (Some(fence(1)), b"one".to_vec())
+    );
 }
 
 #[test]
@@ -269,13 +346,28 @@ fn a_corrupt_mark_stops_everything_and_says_what_to_do() {
     let mark = beside(&file, ".fence.mark");
     let good = fs::read_to_string(&mark).unwrap();
     let wrong_digit = good.replacen(" 5 ", " 4 ", 1);
-    for bad in ["", "\0\0\0\0", "0", "palisade:1:fence", "palisade:2:fence 5 00000000\n", good.trim_end(), &wrong_digit] {
+    for bad in [
+        "",
+        "\0\0\0\0",
+        "0",
+        "palisade:1:fence",
+        "palisade:2:fence 5 00000000\n",
+        good.trim_end(),
+        &wrong_digit,
+    ] {
         fs::write(&mark, bad).unwrap();
         let text = assert_corrupt(file.write(Fence::MAX, b"x"), &mark);
-        assert!(text.contains(mark.to_str().unwrap()) && text.contains("restore it from a backup"), "{text}");
+        assert!(
+            text.contains(mark.to_str().unwrap()) && text.contains("restore it from a backup"),
+            "{text}"
+        );
         assert_corrupt(file.install(fence(6)), &mark);
         assert_corrupt(file.highest().map(drop), &mark);
-        assert_eq!(fs::read_to_string(&mark).unwrap(), bad, "a corrupt mark is left for people to look at");
+        assert_eq!(
+            fs::read_to_string(&mark).unwrap(),
+            bad,
+            "a corrupt mark is left for people to look at"
+        );
     }
     assert_eq!(file.read().unwrap().unwrap(), b"five");
     fs::write(&mark, good).unwrap();
@@ -289,7 +381,10 @@ fn a_removed_mark_is_not_a_new_file() {
     let mark = beside(&file, ".fence.mark");
     fs::remove_file(&mark).unwrap();
     let text = assert_corrupt(file.write(fence(4), b"late"), &mark);
-    assert!(text.contains("is missing") && text.contains("data.fence to start anew"), "{text}");
+    assert!(
+        text.contains("is missing") && text.contains("data.fence to start anew"),
+        "{text}"
+    );
     assert_eq!(file.read().unwrap(), None);
 
     // What the message says to do works.
@@ -330,7 +425,12 @@ fn next_random(state: &mut u64) -> u64 {
 }
 
 /// Writes with fences that come out of order; answers with the highest that was taken.
-fn write_out_of_order(file: &FencedFile, clock: &AtomicU64, seed: u64, writes: usize) -> (u64, usize) {
+fn write_out_of_order(
+    file: &FencedFile,
+    clock: &AtomicU64,
+    seed: u64,
+    writes: usize,
+) -> (u64, usize) {
     let (mut state, mut highest, mut refused) = (seed, 0, 0);
     for _ in 0..writes {
         let number = clock.fetch_add(1, Ordering::Relaxed) + next_random(&mut state) % 12;
@@ -352,10 +452,15 @@ fn among_many_writers_the_visible_fence_never_falls() {
             scope.spawn(|| {
                 let mut last = 0;
                 while !done.load(Ordering::Acquire) {
-                    let Some(contents) = file.read().unwrap() else { continue };
+                    let Some(contents) = file.read().unwrap() else {
+                        continue;
+                    };
                     let now = stamp_of(&contents);
                     assert!(now >= last, "{now} became visible after {last}");
-                    assert!(file.highest().unwrap().unwrap().get() >= now, "contents before mark");
+                    assert!(
+                        file.highest().unwrap().unwrap().get() >= now,
+                        "contents before mark"
+                    );
                     last = now;
                 }
             });
@@ -370,11 +475,17 @@ fn among_many_writers_the_visible_fence_never_falls() {
         done.store(true, Ordering::Release);
         results
     });
-    let results: Vec<_> = results.into_iter().map(|result| result.expect("a writer failed")).collect();
+    let results: Vec<_> = results
+        .into_iter()
+        .map(|result| result.expect("a writer failed"))
+        .collect();
     let highest = results.iter().map(|(highest, _)| *highest).max().unwrap();
     assert_eq!(stamp_of(&file.read().unwrap().unwrap()), highest);
     assert_eq!(file.highest().unwrap(), Some(fence(highest)));
-    assert!(results.iter().any(|(_, refused)| *refused > 0), "nothing was refused: the test shows nothing");
+    assert!(
+        results.iter().any(|(_, refused)| *refused > 0),
+        "nothing was refused: the test shows nothing"
+    );
 }
 
 #[test]
@@ -390,7 +501,11 @@ fn writers_wait_for_whoever_has_the_lock_file() {
         let unlocked = Instant::now();
         // Before anything can fail: the scope waits for the writer.
         lock.unlock().unwrap();
-        assert_eq!((seen.0.unwrap(), seen.1.unwrap()), (None, Some(fence(1))), "readers do not wait");
+        assert_eq!(
+            (seen.0.unwrap(), seen.1.unwrap()),
+            (None, Some(fence(1))),
+            "readers do not wait"
+        );
         assert!(writer.join().unwrap().unwrap() >= unlocked);
     });
 }
@@ -402,7 +517,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn child_of(exe: &Path, path: &Path, work: &str) -> Command {
     let mut command = Command::new(exe);
-    command.args(["--exact", "child", "--nocapture"]).env(CHILD, format!("{work} {}", path.display()));
+    command
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, format!("{work} {}", path.display()));
     command.stdout(Stdio::null());
     command
 }
@@ -418,7 +535,10 @@ fn child() {
         "write-on" => {
             let end = Instant::now() + PATIENCE * 2;
             while Instant::now() < end {
-                let number = file.highest().unwrap().map_or(1, |highest| highest.get() + 1);
+                let number = file
+                    .highest()
+                    .unwrap()
+                    .map_or(1, |highest| highest.get() + 1);
                 match file.write(fence(number), &stamped(number)) {
                     Ok(()) | Err(WriteError::Stale { .. }) => {}
                     Err(other) => panic!("{other}"),
@@ -444,7 +564,11 @@ impl Drop for Killed {
 }
 
 fn kill(mut child: Killed) {
-    assert_eq!(child.0.try_wait().unwrap(), None, "the child ended by itself");
+    assert_eq!(
+        child.0.try_wait().unwrap(),
+        None,
+        "the child ended by itself"
+    );
 }
 
 #[test]
@@ -453,19 +577,39 @@ fn killed_writers_leave_whole_contents_under_a_mark_that_covers_them() {
     let exe = env::current_exe().unwrap();
     let (mut state, mut last, mut shown) = (0x9e37_79b9_7f4a_7c15, 0, 0);
     for round in 0..25 {
-        let children: Vec<_> = (0..3).map(|_| child_of(&exe, file.path(), "write-on").spawn().map(Killed).unwrap()).collect();
+        let children: Vec<_> = (0..3)
+            .map(|_| {
+                child_of(&exe, file.path(), "write-on")
+                    .spawn()
+                    .map(Killed)
+                    .unwrap()
+            })
+            .collect();
         let patience = Instant::now() + PATIENCE;
-        let moved = || file.highest().unwrap().is_some_and(|highest| highest.get() > last);
+        let moved = || {
+            file.highest()
+                .unwrap()
+                .is_some_and(|highest| highest.get() > last)
+        };
         while !moved() {
-            assert!(Instant::now() < patience, "round {round}: nobody gets on after {last}");
+            assert!(
+                Instant::now() < patience,
+                "round {round}: nobody gets on after {last}"
+            );
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_micros(next_random(&mut state) % 15_000));
         children.into_iter().for_each(kill);
 
         let highest = file.highest().unwrap().unwrap().get();
-        let visible = file.read().unwrap().map_or(0, |contents| stamp_of(&contents));
-        assert!(highest >= visible && visible >= shown, "mark {highest}, contents {visible}, before {last} and {shown}");
+        let visible = file
+            .read()
+            .unwrap()
+            .map_or(0, |contents| stamp_of(&contents));
+        assert!(
+            highest >= visible && visible >= shown,
+            "mark {highest}, contents {visible}, before {last} and {shown}"
+        );
         (last, shown) = (highest, visible);
     }
     file.write(fence(last), b"still usable").unwrap();
@@ -484,7 +628,11 @@ fn a_read_only_directory_is_named_and_explained() {
     }
     // Root may write anywhere, so the child is somebody else, with a copy of this binary that it can reach.
     let root = fs::metadata(dir.path()).unwrap().uid() == 0;
-    let exe = if root { home.path().join("child") } else { env::current_exe().unwrap() };
+    let exe = if root {
+        home.path().join("child")
+    } else {
+        env::current_exe().unwrap()
+    };
     let mut child = if root {
         fs::copy(env::current_exe().unwrap(), &exe).unwrap();
         let mut child = child_of(&exe, file.path(), "write-once");
@@ -497,7 +645,10 @@ fn a_read_only_directory_is_named_and_explained() {
     let patience = Instant::now() + Duration::from_secs(60);
     let output = loop {
         match child.output() {
-            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy && Instant::now() < patience => {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ExecutableFileBusy
+                    && Instant::now() < patience =>
+            {
                 thread::sleep(Duration::from_millis(1));
             }
             output => break output.unwrap(),
@@ -506,7 +657,19 @@ fn a_read_only_directory_is_named_and_explained() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     assert!(output.status.success(), "{text}");
-    assert!(text.contains(&format!("cannot create {}", beside(&file, ".fence.mark.new").display())), "{text}");
-    assert!(text.contains("Permission denied") && text.contains("its directory"), "{text}");
-    assert_eq!((file.highest().unwrap(), file.read().unwrap().unwrap()), (Some(fence(1)), b"one".to_vec()));
+    assert!(
+        text.contains(&format!(
+            "cannot create {}",
+            beside(&file, ".fence.mark.new").display()
+        )),
+        "{text}"
+    );
+    assert!(
+        text.contains("Permission denied") && text.contains("its directory"),
+        "{text}"
+    );
+    assert_eq!(
+        (file.highest().unwrap(), file.read().unwrap().unwrap()),
+        (Some(fence(1)), b"one".to_vec())
+    );
 }

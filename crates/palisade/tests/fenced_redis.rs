@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::keys::{connect, fresh};
 use palisade::fence::Fence;
-use palisade::fence::redis::redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
+use palisade::fence::redis::redis::aio::{
+    ConnectionLike, ConnectionManager, MultiplexedConnection,
+};
 use palisade::fence::redis::redis::{self, cmd};
 use palisade::fence::redis::{FencedKeys, Held, KeyError};
 use palisade::{DetachedGrant, ErrorKind};
@@ -26,7 +28,10 @@ fn fence(number: u64) -> Fence {
 #[track_caller]
 fn assert_stale<T: std::fmt::Debug>(result: Result<T, KeyError>, offered: u64, highest: u64) {
     match result {
-        Err(KeyError::Stale { highest: seen, offered: by }) => assert_eq!((seen, by), (fence(highest), fence(offered))),
+        Err(KeyError::Stale {
+            highest: seen,
+            offered: by,
+        }) => assert_eq!((seen, by), (fence(highest), fence(offered))),
         other => panic!("not refused as stale: {other:?}"),
     }
 }
@@ -45,27 +50,49 @@ async fn lower_is_refused_equal_and_higher_pass() {
     let (mut redis, key) = fresh("rules").await;
     assert_eq!(KEYS.get(&mut redis, &key).await.unwrap(), None);
     KEYS.set(&mut redis, &key, fence(9), "a").await.unwrap();
-    KEYS.set(&mut redis, &key, fence(9), "b").await.expect("one holder writes twice");
-    KEYS.set(&mut redis, &key, fence(10), "c\0\r\n\u{e9}").await.expect("the next holder; 10 is higher than 9, not as text");
+    KEYS.set(&mut redis, &key, fence(9), "b")
+        .await
+        .expect("one holder writes twice");
+    KEYS.set(&mut redis, &key, fence(10), "c\0\r\n\u{e9}")
+        .await
+        .expect("the next holder; 10 is higher than 9, not as text");
     assert_stale(KEYS.set(&mut redis, &key, fence(9), "late").await, 9, 10);
-    assert_stale(KEYS.set_for(&mut redis, &key, fence(9), "late", Duration::from_secs(9)).await, 9, 10);
+    assert_stale(
+        KEYS.set_for(&mut redis, &key, fence(9), "late", Duration::from_secs(9))
+            .await,
+        9,
+        10,
+    );
     assert_stale(KEYS.delete(&mut redis, &key, fence(9)).await, 9, 10);
     assert_stale(KEYS.install(&mut redis, &key, fence(9)).await, 9, 10);
     assert_stale(KEYS.check(&mut redis, &key, fence(9)).await, 9, 10);
     let entry = KEYS.get(&mut redis, &key).await.unwrap().unwrap();
-    assert_eq!((entry.value.as_deref(), entry.fence), (Some("c\0\r\n\u{e9}".as_bytes()), fence(10)), "a refusal changes nothing");
+    assert_eq!(
+        (entry.value.as_deref(), entry.fence),
+        (Some("c\0\r\n\u{e9}".as_bytes()), fence(10)),
+        "a refusal changes nothing"
+    );
     assert_eq!(pttl(&mut redis, &key).await, -1, "nor gives the key an end");
-    assert!(matches!(KEYS.set(&mut redis, &key, Fence::NONE, "x").await, Err(KeyError::NoFence)));
+    assert!(matches!(
+        KEYS.set(&mut redis, &key, Fence::NONE, "x").await,
+        Err(KeyError::NoFence)
+    ));
 }
 
 #[tokio::test]
 async fn a_check_changes_nothing_and_an_install_stops_the_old_holder() {
     let (mut redis, key) = fresh("install").await;
     KEYS.check(&mut redis, &key, fence(5)).await.unwrap();
-    assert_eq!(KEYS.get(&mut redis, &key).await.unwrap(), None, "a check leaves nothing behind");
+    assert_eq!(
+        KEYS.get(&mut redis, &key).await.unwrap(),
+        None,
+        "a check leaves nothing behind"
+    );
     KEYS.set(&mut redis, &key, fence(5), "7").await.unwrap();
     KEYS.check(&mut redis, &key, fence(6)).await.unwrap();
-    KEYS.set(&mut redis, &key, fence(5), "7").await.expect("a check by 6 has stopped nobody");
+    KEYS.set(&mut redis, &key, fence(5), "7")
+        .await
+        .expect("a check by 6 has stopped nobody");
     KEYS.install(&mut redis, &key, fence(6)).await.unwrap();
     assert_stale(KEYS.set(&mut redis, &key, fence(5), "6").await, 5, 6);
     assert_eq!(value(&mut redis, &key).await.as_deref(), Some("7"));
@@ -74,28 +101,60 @@ async fn a_check_changes_nothing_and_an_install_stops_the_old_holder() {
 #[tokio::test]
 async fn a_deleted_value_is_not_brought_back_by_a_stale_holder() {
     let (mut redis, key) = fresh("delete").await;
-    assert!(!KEYS.delete(&mut redis, &key, fence(4)).await.unwrap(), "there was none");
+    assert!(
+        !KEYS.delete(&mut redis, &key, fence(4)).await.unwrap(),
+        "there was none"
+    );
     KEYS.set(&mut redis, &key, fence(5), "7").await.unwrap();
     assert!(KEYS.delete(&mut redis, &key, fence(6)).await.unwrap());
-    assert!(!KEYS.delete(&mut redis, &key, fence(6)).await.unwrap(), "again is harmless");
+    assert!(
+        !KEYS.delete(&mut redis, &key, fence(6)).await.unwrap(),
+        "again is harmless"
+    );
     assert_stale(KEYS.set(&mut redis, &key, fence(5), "7").await, 5, 6);
     let entry = KEYS.get(&mut redis, &key).await.unwrap().unwrap();
     assert_eq!((entry.value, entry.fence), (None, fence(6)));
     let left = pttl(&mut redis, &key).await;
-    assert!((86_300_000..=86_400_000).contains(&left), "the fence stays for a day: {left}");
+    assert!(
+        (86_300_000..=86_400_000).contains(&left),
+        "the fence stays for a day: {left}"
+    );
     KEYS.set(&mut redis, &key, fence(6), "8").await.unwrap();
-    assert_eq!(pttl(&mut redis, &key).await, -1, "and for as long as there is a value again");
+    assert_eq!(
+        pttl(&mut redis, &key).await,
+        -1,
+        "and for as long as there is a value again"
+    );
 }
 
 #[tokio::test]
 async fn fences_do_not_lose_digits() {
     let (mut redis, key) = fresh("digits").await;
-    let rising =
-        [1, 9, 10, 99, 100, BEYOND_DOUBLES - 1, BEYOND_DOUBLES, BEYOND_DOUBLES + 1, i64::MAX as u64 - 1, i64::MAX as u64];
+    let rising = [
+        1,
+        9,
+        10,
+        99,
+        100,
+        BEYOND_DOUBLES - 1,
+        BEYOND_DOUBLES,
+        BEYOND_DOUBLES + 1,
+        i64::MAX as u64 - 1,
+        i64::MAX as u64,
+    ];
     for pair in rising.windows(2) {
-        KEYS.set(&mut redis, &key, fence(pair[1]), "x").await.unwrap();
-        assert_stale(KEYS.set(&mut redis, &key, fence(pair[0]), "late").await, pair[0], pair[1]);
-        assert_eq!(KEYS.get(&mut redis, &key).await.unwrap().unwrap().fence, fence(pair[1]));
+        KEYS.set(&mut redis, &key, fence(pair[1]), "x")
+            .await
+            .unwrap();
+        assert_stale(
+            KEYS.set(&mut redis, &key, fence(pair[0]), "late").await,
+            pair[0],
+            pair[1],
+        );
+        assert_eq!(
+            KEYS.get(&mut redis, &key).await.unwrap().unwrap().fence,
+            fence(pair[1])
+        );
     }
 }
 
@@ -107,8 +166,20 @@ async fn the_sabotaged_twin_compares_doubles_and_lets_a_stale_write_pass() {
         redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'value', ARGV[2])
         return 1";
     let (mut redis, key) = fresh("twin").await;
-    for (number, passes) in [(100, 1), (99, 0), (BEYOND_DOUBLES + 1, 1), (BEYOND_DOUBLES, 1)] {
-        let answer = cmd("EVAL").arg(TWIN).arg(1).arg(&key).arg(number).arg("x").query_async(&mut redis).await;
+    for (number, passes) in [
+        (100, 1),
+        (99, 0),
+        (BEYOND_DOUBLES + 1, 1),
+        (BEYOND_DOUBLES, 1),
+    ] {
+        let answer = cmd("EVAL")
+            .arg(TWIN)
+            .arg(1)
+            .arg(&key)
+            .arg(number)
+            .arg("x")
+            .query_async(&mut redis)
+            .await;
         assert_eq!(answer, Ok(passes), "{number}");
     }
 }
@@ -126,7 +197,13 @@ async fn after_the_pause(key: &str, fenced: bool) -> String {
     if fenced {
         assert_stale(KEYS.set(&mut ours, key, fence(33), late).await, 33, 34);
     } else {
-        cmd("HSET").arg(key).arg("value").arg(late).exec_async(&mut ours).await.unwrap();
+        cmd("HSET")
+            .arg(key)
+            .arg("value")
+            .arg(late)
+            .exec_async(&mut ours)
+            .await
+            .unwrap();
     }
     value(&mut ours, key).await.unwrap()
 }
@@ -134,7 +211,11 @@ async fn after_the_pause(key: &str, fenced: bool) -> String {
 #[tokio::test]
 async fn the_late_write_of_a_paused_holder_is_refused_and_passes_without_the_check() {
     assert_eq!(after_the_pause(&shared::name("paused"), true).await, "2");
-    assert_eq!(after_the_pause(&shared::name("paused-twin"), false).await, "6", "five pieces are sold twice");
+    assert_eq!(
+        after_the_pause(&shared::name("paused-twin"), false).await,
+        "6",
+        "five pieces are sold twice"
+    );
 }
 
 #[tokio::test]
@@ -146,7 +227,11 @@ async fn many_writers_leave_the_highest_fence_and_its_value() {
         .into_iter()
         .map(|number| {
             let (mut redis, key) = (redis.clone(), key.clone());
-            tokio::spawn(async move { KEYS.set(&mut redis, key, fence(number), number.to_string()).await.is_ok() })
+            tokio::spawn(async move {
+                KEYS.set(&mut redis, key, fence(number), number.to_string())
+                    .await
+                    .is_ok()
+            })
         })
         .collect();
     let mut passed = 0;
@@ -154,26 +239,44 @@ async fn many_writers_leave_the_highest_fence_and_its_value() {
         passed += u32::from(writer.await.unwrap());
     }
     let entry = KEYS.get(&mut redis, &key).await.unwrap().unwrap();
-    assert_eq!((entry.value.as_deref(), entry.fence), (Some(&b"200"[..]), fence(200)), "{passed} passed");
+    assert_eq!(
+        (entry.value.as_deref(), entry.fence),
+        (Some(&b"200"[..]), fence(200)),
+        "{passed} passed"
+    );
 }
 
 #[tokio::test]
 async fn the_fence_outlives_the_end_of_the_value() {
     let (mut redis, key) = fresh("ends").await;
     let keys = KEYS.keep(Duration::from_millis(1500)).unwrap();
-    keys.set_for(&mut redis, &key, fence(6), "7", Duration::from_millis(600)).await.unwrap();
+    keys.set_for(&mut redis, &key, fence(6), "7", Duration::from_millis(600))
+        .await
+        .unwrap();
     assert_eq!(value(&mut redis, &key).await.as_deref(), Some("7"));
     let left = pttl(&mut redis, &key).await;
     assert!((1501..=2100).contains(&left), "value and fence: {left}");
     tokio::time::sleep(Duration::from_millis(1000)).await;
     assert_eq!(value(&mut redis, &key).await, None, "the value has ended");
     assert_stale(keys.set(&mut redis, &key, fence(5), "late").await, 5, 6);
-    assert!(!keys.delete(&mut redis, &key, fence(6)).await.unwrap(), "there is no value to delete");
+    assert!(
+        !keys.delete(&mut redis, &key, fence(6)).await.unwrap(),
+        "there is no value to delete"
+    );
     let left = pttl(&mut redis, &key).await;
-    assert!((1101..=1500).contains(&left), "counted anew from this write: {left}");
+    assert!(
+        (1101..=1500).contains(&left),
+        "counted anew from this write: {left}"
+    );
     tokio::time::sleep(Duration::from_millis(1600)).await;
-    assert_eq!(keys.get(&mut redis, &key).await.unwrap(), None, "as documented, all is forgotten then");
-    keys.set(&mut redis, &key, fence(5), "late").await.expect("also that there was a holder");
+    assert_eq!(
+        keys.get(&mut redis, &key).await.unwrap(),
+        None,
+        "as documented, all is forgotten then"
+    );
+    keys.set(&mut redis, &key, fence(5), "late")
+        .await
+        .expect("also that there was a holder");
 }
 
 #[tokio::test]
@@ -181,19 +284,34 @@ async fn an_install_moves_neither_the_end_of_the_value_nor_that_of_the_fence_for
     let (mut redis, key) = fresh("install-ends").await;
     let keys = KEYS.keep(Duration::from_secs(50)).unwrap();
     keys.install(&mut redis, &key, fence(1)).await.unwrap();
-    assert!((49_000..=50_000).contains(&pttl(&mut redis, &key).await), "no value: kept from now");
-    keys.set_for(&mut redis, &key, fence(1), "7", Duration::from_secs(100)).await.unwrap();
+    assert!(
+        (49_000..=50_000).contains(&pttl(&mut redis, &key).await),
+        "no value: kept from now"
+    );
+    keys.set_for(&mut redis, &key, fence(1), "7", Duration::from_secs(100))
+        .await
+        .unwrap();
     keys.install(&mut redis, &key, fence(2)).await.unwrap();
-    assert!((149_000..=150_000).contains(&pttl(&mut redis, &key).await), "kept from the end of the value");
+    assert!(
+        (149_000..=150_000).contains(&pttl(&mut redis, &key).await),
+        "kept from the end of the value"
+    );
     keys.set(&mut redis, &key, fence(2), "8").await.unwrap();
     keys.install(&mut redis, &key, fence(3)).await.unwrap();
     assert_eq!(pttl(&mut redis, &key).await, -1, "kept with the value");
-    assert!(keys.keep_forever().delete(&mut redis, &key, fence(3)).await.unwrap());
+    assert!(
+        keys.keep_forever()
+            .delete(&mut redis, &key, fence(3))
+            .await
+            .unwrap()
+    );
     assert_eq!(pttl(&mut redis, &key).await, -1, "kept for ever");
     for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
         assert!(KEYS.keep(bad).is_err());
         let refused = keys.set_for(&mut redis, &key, fence(3), "x", bad).await;
-        assert!(matches!(refused, Err(KeyError::Config(error)) if error.kind() == ErrorKind::Config));
+        assert!(
+            matches!(refused, Err(KeyError::Config(error)) if error.kind() == ErrorKind::Config)
+        );
     }
 }
 
@@ -204,7 +322,10 @@ async fn what_is_not_ours_is_not_touched() {
         (&["SET", &key, "7"], "string"),
         (&["RPUSH", &key, "7"], "list"),
         (&["HSET", &key, "value", "7", "fence", "1"], "hash"),
-        (&["HSET", &key, "palisade", "fenced:2", "fence", "1"], "fenced:2"),
+        (
+            &["HSET", &key, "palisade", "fenced:2", "fence", "1"],
+            "fenced:2",
+        ),
     ];
     for (words, what) in others {
         shared::redis().call(&["DEL", &key]);
@@ -218,7 +339,10 @@ async fn what_is_not_ours_is_not_touched() {
             KEYS.get(&mut redis, &key).await.map(drop),
         ] {
             let error = refused.unwrap_err();
-            assert!(matches!(&error, KeyError::Foreign { found } if found == what), "{error:?}");
+            assert!(
+                matches!(&error, KeyError::Foreign { found } if found == what),
+                "{error:?}"
+            );
             assert!(error.to_string().contains("use another key"), "{error}");
         }
         assert_eq!(shared::redis().call(&["DUMP", &key]), before, "{what}");
@@ -228,14 +352,35 @@ async fn what_is_not_ours_is_not_touched() {
 #[tokio::test]
 async fn a_damaged_fence_is_never_taken_for_zero() {
     let (mut redis, key) = fresh("corrupt").await;
-    for bad in ["", "0", "007", "-1", "1e3", " 1", "1\n", "9223372036854775808", "18446744073709551616"] {
-        shared::redis().call(&["HSET", &key, "palisade", "fenced:1", "fence", bad, "value", "7"]);
-        for refused in [KEYS.set(&mut redis, &key, Fence::MAX, "x").await, KEYS.get(&mut redis, &key).await.map(drop)] {
-            assert!(matches!(refused, Err(KeyError::Corrupt { found }) if found == bad), "{bad:?}");
+    for bad in [
+        "",
+        "0",
+        "007",
+        "-1",
+        "1e3",
+        " 1",
+        "1\n",
+        "9223372036854775808",
+        "18446744073709551616",
+    ] {
+        shared::redis().call(&[
+            "HSET", &key, "palisade", "fenced:1", "fence", bad, "value", "7",
+        ]);
+        for refused in [
+            KEYS.set(&mut redis, &key, Fence::MAX, "x").await,
+            KEYS.get(&mut redis, &key).await.map(drop),
+        ] {
+            assert!(
+                matches!(refused, Err(KeyError::Corrupt { found }) if found == bad),
+                "{bad:?}"
+            );
         }
     }
     shared::redis().call(&["HDEL", &key, "fence"]);
-    assert!(matches!(KEYS.set(&mut redis, &key, Fence::MAX, "x").await, Err(KeyError::Corrupt { .. })));
+    assert!(matches!(
+        KEYS.set(&mut redis, &key, Fence::MAX, "x").await,
+        Err(KeyError::Corrupt { .. })
+    ));
     assert_eq!(shared::redis().call(&["HGET", &key, "value"]).text(), "7");
 }
 
@@ -243,20 +388,34 @@ async fn a_damaged_fence_is_never_taken_for_zero() {
 async fn flushed_scripts_are_sent_again() {
     let server = Redis::start();
     let mut redis = connect(server.url()).await;
-    KEYS.set(&mut redis, "a", fence(1), "x").await.expect("a server that has never seen the script");
+    KEYS.set(&mut redis, "a", fence(1), "x")
+        .await
+        .expect("a server that has never seen the script");
     server.call(&["SCRIPT", "FLUSH"]);
-    KEYS.set(&mut redis, "a", fence(2), "y").await.expect("one that has forgotten it");
+    KEYS.set(&mut redis, "a", fence(2), "y")
+        .await
+        .expect("one that has forgotten it");
     server.call(&["SCRIPT", "FLUSH"]);
-    assert_eq!(KEYS.get(&mut redis, "a").await.unwrap().unwrap().fence, fence(2));
+    assert_eq!(
+        KEYS.get(&mut redis, "a").await.unwrap().unwrap().fence,
+        fence(2)
+    );
     KEYS.set(&mut redis, "a", fence(3), "z").await.unwrap();
     let before = (calls(&server, "evalsha"), calls(&server, "eval"));
     KEYS.set(&mut redis, "a", fence(3), "z").await.unwrap();
-    assert_eq!((calls(&server, "evalsha"), calls(&server, "eval")), (before.0 + 1, before.1), "one round trip when it is known");
+    assert_eq!(
+        (calls(&server, "evalsha"), calls(&server, "eval")),
+        (before.0 + 1, before.1),
+        "one round trip when it is known"
+    );
 }
 
 fn calls(server: &Redis, command: &str) -> u64 {
     let stats = server.call(&["INFO", "commandstats"]).text();
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls="))).unwrap();
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))
+        .unwrap();
     line.split(',').next().unwrap().parse().unwrap()
 }
 
@@ -266,14 +425,20 @@ async fn after_a_lost_answer_the_same_is_written_again() {
     let server = Redis::start();
     let address = server.address();
     // It runs a runtime of its own while it starts.
-    let proxy = tokio::task::spawn_blocking(move || Proxy::speaking(Protocol::Redis, address)).await.unwrap();
+    let proxy = tokio::task::spawn_blocking(move || Proxy::speaking(Protocol::Redis, address))
+        .await
+        .unwrap();
     let client = redis::Client::open(format!("redis://{}", proxy.address())).unwrap();
     let mut redis = ConnectionManager::new(client).await.unwrap();
     KEYS.set(&mut redis, "a", fence(1), "x").await.unwrap();
     proxy.lose_reply_to(|request| request.windows(7).any(|word| word == b"EVALSHA"));
     let lost = KEYS.set(&mut redis, "a", fence(2), "y").await;
     assert!(matches!(&lost, Err(KeyError::Redis(_))), "{lost:?}");
-    assert_eq!(server.call(&["HGET", "a", "value"]).text(), "y", "it was done");
+    assert_eq!(
+        server.call(&["HGET", "a", "value"]).text(),
+        "y",
+        "it was done"
+    );
     let again = async || KEYS.set(&mut redis.clone(), "a", fence(2), "y").await;
     // The manager needs a moment to connect anew.
     let mut answer = again().await;
@@ -286,7 +451,10 @@ async fn after_a_lost_answer_the_same_is_written_again() {
     }
     answer.unwrap();
     let entry = KEYS.get(&mut redis, "a").await.unwrap().unwrap();
-    assert_eq!((entry.value.as_deref(), entry.fence), (Some(&b"y"[..]), fence(2)));
+    assert_eq!(
+        (entry.value.as_deref(), entry.fence),
+        (Some(&b"y"[..]), fence(2))
+    );
 }
 
 /// A lock in Redis, worked by the scripts of the store: what `set_if_held` must understand.
@@ -310,19 +478,55 @@ macro_rules! line_script {
 impl Lock {
     fn new(about: &str) -> Lock {
         let name = shared::name(about);
-        Lock { key: format!("palisade:1:{{{name}}}"), name }
+        Lock {
+            key: format!("palisade:1:{{{name}}}"),
+            name,
+        }
     }
 
-    async fn run<C: ConnectionLike>(&self, redis: &mut C, script: &str, args: &[&[u8]]) -> redis::Value {
-        cmd("EVAL").arg(script).arg(1).arg(&self.key).arg(args).query_async(redis).await.unwrap()
+    async fn run<C: ConnectionLike>(
+        &self,
+        redis: &mut C,
+        script: &str,
+        args: &[&[u8]],
+    ) -> redis::Value {
+        cmd("EVAL")
+            .arg(script)
+            .arg(1)
+            .arg(&self.key)
+            .arg(args)
+            .query_async(redis)
+            .await
+            .unwrap()
     }
 
     /// Claims the name for one holder, and answers the grant. `how` is a word of the store's.
-    async fn claim<C: ConnectionLike>(&self, redis: &mut C, number: u64, lease: Duration, how: &str) -> DetachedGrant {
-        let script = line_script!("how, wanted, min_hold, once_per", "time.lua", "claim_fast.lua", "line.lua", "claim.lua");
+    async fn claim<C: ConnectionLike>(
+        &self,
+        redis: &mut C,
+        number: u64,
+        lease: Duration,
+        how: &str,
+    ) -> DetachedGrant {
+        let script = line_script!(
+            "how, wanted, min_hold, once_per",
+            "time.lua",
+            "claim_fast.lua",
+            "line.lua",
+            "claim.lua"
+        );
         let (claim, micros) = (format!("{number:032x}"), lease.as_micros() as f64);
-        let wanted = [&micros.to_le_bytes(), claim.as_bytes(), &how.as_bytes()[1..2], b"1:i2:me"].concat();
-        let redis::Value::Int(fence) = self.run(redis, script, &[how.as_bytes(), &wanted]).await else { panic!("not granted") };
+        let wanted = [
+            &micros.to_le_bytes(),
+            claim.as_bytes(),
+            &how.as_bytes()[1..2],
+            b"1:i2:me",
+        ]
+        .concat();
+        let redis::Value::Int(fence) = self.run(redis, script, &[how.as_bytes(), &wanted]).await
+        else {
+            panic!("not granted")
+        };
         let grant = serde_json::json!({
             "name": self.name, "store": "redis", "claim": claim, "kind": "mutex", "mode": "exclusive",
             "fence": fence.to_string(), "lease_ms": 1000, "owner": "me",
@@ -331,8 +535,16 @@ impl Lock {
     }
 
     async fn revoke<C: ConnectionLike>(&self, redis: &mut C, grant: &DetachedGrant) {
-        let script = line_script!("fence", "time.lua", "no_claim.lua", "line.lua", "revoke.lua");
-        let said = self.run(redis, script, &[grant.fence().to_string().as_bytes()]).await;
+        let script = line_script!(
+            "fence",
+            "time.lua",
+            "no_claim.lua",
+            "line.lua",
+            "revoke.lua"
+        );
+        let said = self
+            .run(redis, script, &[grant.fence().to_string().as_bytes()])
+            .await;
         assert_eq!(said, redis::Value::BulkString(b"D".to_vec()));
     }
 }
@@ -351,17 +563,28 @@ async fn assert_not_held(redis: &mut MultiplexedConnection, held: &Held, key: &s
 #[tokio::test]
 async fn who_holds_writes_and_who_has_expired_does_not_though_nobody_came_since() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("expired"));
-    let grant = lock.claim(&mut redis, 1, Duration::from_millis(1000), "nmx").await;
+    let grant = lock
+        .claim(&mut redis, 1, Duration::from_millis(1000), "nmx")
+        .await;
     let held = Held::by_grant(&grant).unwrap();
     let key = held.key("stock");
-    KEYS.set_if_held(&mut redis, &key, &held, "7").await.unwrap();
-    KEYS.set_if_held(&mut redis, &key, &held, "6").await.unwrap();
+    KEYS.set_if_held(&mut redis, &key, &held, "7")
+        .await
+        .unwrap();
+    KEYS.set_if_held(&mut redis, &key, &held, "6")
+        .await
+        .unwrap();
     let entry = KEYS.get(&mut redis, &key).await.unwrap().unwrap();
-    assert_eq!((entry.value.as_deref(), entry.fence), (Some(&b"6"[..]), grant.fence()));
+    assert_eq!(
+        (entry.value.as_deref(), entry.fence),
+        (Some(&b"6"[..]), grant.fence())
+    );
     tokio::time::sleep(Duration::from_millis(1100)).await;
     assert_not_held(&mut redis, &held, &key).await;
     // The twin: the fence alone knows of nobody else, and lets the write pass.
-    KEYS.set(&mut redis, &key, grant.fence(), "5").await.unwrap();
+    KEYS.set(&mut redis, &key, grant.fence(), "5")
+        .await
+        .unwrap();
 }
 
 /// The guard of a real client, with and without a prefix, with names as they are, alone and with somebody in line behind it.
@@ -369,23 +592,36 @@ async fn who_holds_writes_and_who_has_expired_does_not_though_nobody_came_since(
 async fn the_guard_of_a_client_writes_until_it_is_given_back() {
     let mut redis = connect(shared::redis().url()).await;
     let as_it_is: fn(Held) -> Held = |held| held;
-    for (words, told) in [("", as_it_is), ("?prefix=app", |held| held.prefix("app")), ("?names=exact", |held| held.exact_name())]
-    {
-        let locks = palisade::connect(shared::redis().url() + words).await.unwrap();
+    for (words, told) in [
+        ("", as_it_is),
+        ("?prefix=app", |held| held.prefix("app")),
+        ("?names=exact", |held| held.exact_name()),
+    ] {
+        let locks = palisade::connect(shared::redis().url() + words)
+            .await
+            .unwrap();
         let name = shared::name("orders/42");
         let guard = locks.mutex(&name).acquire().await.unwrap();
         let held = told(Held::by(&guard).unwrap());
         let key = held.key("stock");
-        KEYS.set_if_held(&mut redis, &key, &held, "7").await.unwrap();
+        KEYS.set_if_held(&mut redis, &key, &held, "7")
+            .await
+            .unwrap();
         let waiter = tokio::spawn({
             let lock = locks.mutex(&name);
             async move { lock.acquire().await }
         });
         palisade_conformance::eventually("somebody in line", async || {
-            locks.show(&name).await.unwrap().is_some_and(|line| line.waiters.len() == 1)
+            locks
+                .show(&name)
+                .await
+                .unwrap()
+                .is_some_and(|line| line.waiters.len() == 1)
         })
         .await;
-        KEYS.set_if_held(&mut redis, &key, &held, "6").await.unwrap();
+        KEYS.set_if_held(&mut redis, &key, &held, "6")
+            .await
+            .unwrap();
         assert_eq!(guard.release().await.unwrap(), palisade::Released::Done);
         assert_not_held(&mut redis, &held, &key).await;
         drop(waiter.await.unwrap().unwrap());
@@ -400,7 +636,9 @@ async fn who_was_revoked_does_not_write() {
         let grant = lock.claim(&mut redis, number, LONG, how).await;
         let held = Held::by_grant(&grant).unwrap();
         let key = held.key(how);
-        KEYS.set_if_held(&mut redis, &key, &held, "7").await.unwrap();
+        KEYS.set_if_held(&mut redis, &key, &held, "7")
+            .await
+            .unwrap();
         lock.revoke(&mut redis, &grant).await;
         assert_not_held(&mut redis, &held, &key).await;
     }
@@ -409,16 +647,26 @@ async fn who_was_revoked_does_not_write() {
 #[tokio::test]
 async fn who_was_replaced_does_not_write_though_the_next_holder_never_wrote() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("taken"));
-    let old = lock.claim(&mut redis, 1, Duration::from_millis(200), "nmx").await;
+    let old = lock
+        .claim(&mut redis, 1, Duration::from_millis(200), "nmx")
+        .await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let new = lock.claim(&mut redis, 2, LONG, "nmx").await;
     let (old, new) = (Held::by_grant(&old).unwrap(), Held::by_grant(&new).unwrap());
     let key = old.key("stock");
     assert_not_held(&mut redis, &old, &key).await;
-    assert_eq!(KEYS.get(&mut redis, &key).await.unwrap(), None, "the next holder has written nothing here");
+    assert_eq!(
+        KEYS.get(&mut redis, &key).await.unwrap(),
+        None,
+        "the next holder has written nothing here"
+    );
     KEYS.set_if_held(&mut redis, &key, &new, "7").await.unwrap();
     assert!(KEYS.delete_if_held(&mut redis, &key, &new).await.unwrap());
-    assert_stale(KEYS.set(&mut redis, &key, old.fence(), "late").await, old.fence().get(), new.fence().get());
+    assert_stale(
+        KEYS.set(&mut redis, &key, old.fence(), "late").await,
+        old.fence().get(),
+        new.fence().get(),
+    );
     shared::redis().call(&["DEL", &lock.key]);
     assert_not_held(&mut redis, &new, &key).await; // the lock's key is lost
     shared::redis().call(&["SET", &lock.key, "x"]);
@@ -434,7 +682,11 @@ async fn who_holds_by_an_older_fence_than_was_seen_is_stale() {
     let key = held.key("stock");
     let later = fence(grant.fence().get() + 1);
     KEYS.install(&mut redis, &key, later).await.unwrap();
-    assert_stale(KEYS.set_if_held(&mut redis, &key, &held, "late").await, grant.fence().get(), later.get());
+    assert_stale(
+        KEYS.set_if_held(&mut redis, &key, &held, "late").await,
+        grant.fence().get(),
+        later.get(),
+    );
 }
 
 #[tokio::test]
@@ -443,19 +695,36 @@ async fn only_exclusive_grants_in_redis_and_keys_beside_them_are_taken() {
     let grant = lock.claim(&mut redis, 1, LONG, "nmx").await;
     let held = Held::by_grant(&grant).unwrap();
     for key in ["stock", "{stock}", "stock{}"] {
-        let refused = KEYS.set_if_held(&mut redis, key, &held, "7").await.unwrap_err();
-        assert!(matches!(&refused, KeyError::Config(error) if error.kind() == ErrorKind::Config), "{refused:?}");
+        let refused = KEYS
+            .set_if_held(&mut redis, key, &held, "7")
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&refused, KeyError::Config(error) if error.kind() == ErrorKind::Config),
+            "{refused:?}"
+        );
         assert!(refused.to_string().contains(&held.key(key)), "{refused}");
     }
-    assert!(!format!("{held:?}").contains(&format!("{:032x}", 1)), "the claim is a secret");
+    assert!(
+        !format!("{held:?}").contains(&format!("{:032x}", 1)),
+        "the claim is a secret"
+    );
     let changed = |field: &str, value: serde_json::Value| {
         let mut grant = serde_json::to_value(&grant).unwrap();
         grant[field] = value;
-        Held::by_grant(&serde_json::from_value(grant).unwrap()).unwrap_err().to_string()
+        Held::by_grant(&serde_json::from_value(grant).unwrap())
+            .unwrap_err()
+            .to_string()
     };
     assert!(changed("store", "sqlite".into()).contains("sqlite"));
     assert!(changed("mode", "shared".into()).contains("exclusive"));
-    let guard = palisade::connect("memory:").await.unwrap().mutex("a").acquire().await.unwrap();
+    let guard = palisade::connect("memory:")
+        .await
+        .unwrap()
+        .mutex("a")
+        .acquire()
+        .await
+        .unwrap();
     assert!(Held::by(&guard).unwrap_err().to_string().contains("memory"));
 }
 
@@ -463,16 +732,37 @@ async fn only_exclusive_grants_in_redis_and_keys_beside_them_are_taken() {
 async fn a_cluster_serves_both_forms() {
     let cluster: &Cluster = shared::redis_cluster();
     let nodes: Vec<_> = cluster.nodes().iter().map(|node| node.url()).collect();
-    let mut redis = redis::cluster::ClusterClient::new(nodes).unwrap().get_async_connection().await.unwrap();
+    let mut redis = redis::cluster::ClusterClient::new(nodes)
+        .unwrap()
+        .get_async_connection()
+        .await
+        .unwrap();
     for number in 1..=20 {
         let lock = Lock::new("cluster");
         let grant = lock.claim(&mut redis, number, LONG, "nmx").await;
         let held = Held::by_grant(&grant).unwrap();
         let key = held.key("stock");
-        KEYS.set_if_held(&mut redis, &key, &held, "7").await.unwrap();
-        assert_stale(KEYS.set(&mut redis, &key, fence(1), "late").await, 1, grant.fence().get());
+        KEYS.set_if_held(&mut redis, &key, &held, "7")
+            .await
+            .unwrap();
+        assert_stale(
+            KEYS.set(&mut redis, &key, fence(1), "late").await,
+            1,
+            grant.fence().get(),
+        );
         lock.revoke(&mut redis, &grant).await;
-        assert!(matches!(KEYS.set_if_held(&mut redis, &key, &held, "late").await, Err(KeyError::NotHeld)));
-        assert_eq!(KEYS.get(&mut redis, &key).await.unwrap().unwrap().value.as_deref(), Some(&b"7"[..]));
+        assert!(matches!(
+            KEYS.set_if_held(&mut redis, &key, &held, "late").await,
+            Err(KeyError::NotHeld)
+        ));
+        assert_eq!(
+            KEYS.get(&mut redis, &key)
+                .await
+                .unwrap()
+                .unwrap()
+                .value
+                .as_deref(),
+            Some(&b"7"[..])
+        );
     }
 }

@@ -12,7 +12,10 @@ use palisade::blocking::Wait;
 use palisade::lease::{BootClock, Clock, ManualClock};
 use palisade::store::{Capability, Standing};
 use palisade::stores::memory::MemoryStore;
-use palisade::{AnyMode, Client, Error, ErrorKind, Exclusive, Fence, Guard, LossReason, MultiGuard, Released, Status};
+use palisade::{
+    AnyMode, Client, Error, ErrorKind, Exclusive, Fence, Guard, LossReason, MultiGuard, Released,
+    Status,
+};
 use palisade_conformance::{PATIENCE, eventually};
 
 const LEASE: Duration = ms(1000);
@@ -22,10 +25,21 @@ const LEASE: Duration = ms(1000);
 #[test]
 fn a_holder_on_a_blocked_runtime_is_told_in_time() {
     let Bench { client, faults, .. } = bench();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let sent = BootClock.now();
-        let guard = Arc::new(client.mutex("blocked").lease(LEASE).stop_margin(LEASE / 4).acquire().await.expect("acquired"));
+        let guard = Arc::new(
+            client
+                .mutex("blocked")
+                .lease(LEASE)
+                .stop_margin(LEASE / 4)
+                .acquire()
+                .await
+                .expect("acquired"),
+        );
         let valid_until = BootClock.now() + guard.remaining();
         faults.cut(true);
         let stop = guard.on_lost();
@@ -40,20 +54,40 @@ fn a_holder_on_a_blocked_runtime_is_told_in_time() {
         std::thread::sleep(LEASE * 2);
         assert!(!guard.is_held());
         let (stopped, lost, reason) = told.join().expect("no panic");
-        assert!(stopped < valid_until, "told to stop {:?} late", stopped.since(valid_until));
-        assert!(stopped >= sent + LEASE / 2, "told to stop after {:?} only", stopped.since(sent));
+        assert!(
+            stopped < valid_until,
+            "told to stop {:?} late",
+            stopped.since(valid_until)
+        );
+        assert!(
+            stopped >= sent + LEASE / 2,
+            "told to stop after {:?} only",
+            stopped.since(sent)
+        );
         assert_eq!(reason, LossReason::Expired);
         assert!(lost >= valid_until.before(ms(2)), "lost is exact");
-        assert!(lost.since(valid_until) < LEASE / 4, "lost came {:?} late", lost.since(valid_until));
+        assert!(
+            lost.since(valid_until) < LEASE / 4,
+            "lost came {:?} late",
+            lost.since(valid_until)
+        );
     });
 }
 
 #[test]
 fn renewals_go_on_while_the_users_runtime_is_blocked() {
     let Bench { client, faults, .. } = bench();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
-        let guard = client.mutex("blocked").lease(LEASE).acquire().await.expect("acquired");
+        let guard = client
+            .mutex("blocked")
+            .lease(LEASE)
+            .acquire()
+            .await
+            .expect("acquired");
         // Blocked for two leases at least, and on a busy machine for as long as five renewals take.
         let begun = Instant::now();
         while begun.elapsed() < LEASE * 2 || faults.renewals() < 5 {
@@ -69,14 +103,29 @@ fn renewals_go_on_while_the_users_runtime_is_blocked() {
 #[tokio::test]
 async fn an_unknown_answer_changes_nothing() {
     let Bench { client, faults, .. } = bench();
-    let guard = client.mutex("unknown").lease(ms(1500)).acquire().await.expect("acquired");
+    let guard = client
+        .mutex("unknown")
+        .lease(ms(1500))
+        .acquire()
+        .await
+        .expect("acquired");
     type Fault = fn(&palisade_conformance::faults::Faults, bool);
-    let every: [Fault; 3] = [|faults, on| faults.cut(on), |faults, on| faults.lose_replies(on), |faults, on| faults.hang(on)];
+    let every: [Fault; 3] = [
+        |faults, on| faults.cut(on),
+        |faults, on| faults.lose_replies(on),
+        |faults, on| faults.hang(on),
+    ];
     for fault in every {
         fault(&faults, true);
-        eventually("the trouble is seen", async || guard.status() == Status::AtRisk).await;
+        eventually("the trouble is seen", async || {
+            guard.status() == Status::AtRisk
+        })
+        .await;
         fault(&faults, false);
-        eventually("the renewal goes on", async || guard.status() == Status::Held).await;
+        eventually("the renewal goes on", async || {
+            guard.status() == Status::Held
+        })
+        .await;
     }
     assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
@@ -85,8 +134,17 @@ async fn an_unknown_answer_changes_nothing() {
 #[tokio::test]
 async fn nothing_is_revived() {
     let (ours, theirs) = (ManualClock::new(), ManualClock::new());
-    let Bench { client, outside, faults } = bench_on(Arc::new(ours.clone()), Arc::new(theirs));
-    let guard = client.mutex("revived").lease(ms(1000)).acquire().await.expect("acquired");
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench_on(Arc::new(ours.clone()), Arc::new(theirs));
+    let guard = client
+        .mutex("revived")
+        .lease(ms(1000))
+        .acquire()
+        .await
+        .expect("acquired");
     faults.hang(true);
     ours.advance(ms(400));
     eventually("a renewal is on its way", async || faults.renewals() > 0).await;
@@ -100,9 +158,18 @@ async fn nothing_is_revived() {
     tokio::time::sleep(ms(50)).await;
     assert_eq!(guard.status(), Status::Lost(LossReason::Expired));
     assert_eq!(guard.remaining(), Duration::ZERO);
-    assert!(faults.renewals() <= before + 2, "a lost claim is still renewed");
-    assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
-    assert!(outside.show("revived").await.expect("an answer").is_none(), "it is given back all the same");
+    assert!(
+        faults.renewals() <= before + 2,
+        "a lost claim is still renewed"
+    );
+    assert_eq!(
+        guard.release().await.expect("an answer"),
+        Released::AlreadyLost
+    );
+    assert!(
+        outside.show("revived").await.expect("an answer").is_none(),
+        "it is given back all the same"
+    );
 }
 
 /// A machine that slept for an hour: lost at the first look, before user code goes on (user-asks R11).
@@ -114,7 +181,12 @@ async fn suspend_is_counted() {
     let stop = guard.on_lost();
     clock.advance(Duration::from_secs(3600));
     assert!(!guard.is_held());
-    assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::Expired);
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, guard.lost())
+            .await
+            .expect("told"),
+        LossReason::Expired
+    );
     assert!(stop.is_cancelled());
 }
 
@@ -124,7 +196,13 @@ async fn states_are_computed_from_the_clock() {
     let ours = ManualClock::new();
     let Bench { client, faults, .. } = bench_on(Arc::new(ours.clone()), Arc::new(BootClock));
     faults.hang(false);
-    let guard = client.mutex("states").lease(ms(10_000)).stop_margin(ms(500)).acquire().await.expect("acquired");
+    let guard = client
+        .mutex("states")
+        .lease(ms(10_000))
+        .stop_margin(ms(500))
+        .acquire()
+        .await
+        .expect("acquired");
     faults.hang(true);
     let stop = guard.on_lost();
     let valid = guard.remaining();
@@ -147,14 +225,32 @@ async fn states_are_computed_from_the_clock() {
 /// A store that comes back, or is another one, is asked about everything at once, not at the next cadence.
 #[tokio::test]
 async fn everything_is_renewed_when_the_store_comes_back() {
-    let Bench { client, outside, faults } = bench();
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
     let lease = Duration::from_secs(3600);
     let mut guards = Vec::new();
     for number in 0..50 {
-        guards.push(client.mutex(format!("many/{number}")).lease(lease).acquire().await.expect("acquired"));
+        guards.push(
+            client
+                .mutex(format!("many/{number}"))
+                .lease(lease)
+                .acquire()
+                .await
+                .expect("acquired"),
+        );
     }
-    outside.revoke("many/7", guards[7].fence()).await.expect("an answer");
-    assert_eq!(faults.renewals(), 0, "the next cadence is twenty minutes away");
+    outside
+        .revoke("many/7", guards[7].fence())
+        .await
+        .expect("an answer");
+    assert_eq!(
+        faults.renewals(),
+        0,
+        "the next cadence is twenty minutes away"
+    );
     faults.restore();
     eventually("all are renewed", async || faults.renewals() >= 49).await;
     eventually("the lost one is told", async || !guards[7].is_held()).await;
@@ -165,10 +261,23 @@ async fn everything_is_renewed_when_the_store_comes_back() {
 #[tokio::test]
 async fn the_first_answer_after_an_outage_renews_everything() {
     let Bench { client, faults, .. } = bench();
-    let long = client.mutex("long").lease(Duration::from_secs(3600)).acquire().await.expect("acquired");
-    let short = client.mutex("short").lease(ms(600)).acquire().await.expect("acquired");
+    let long = client
+        .mutex("long")
+        .lease(Duration::from_secs(3600))
+        .acquire()
+        .await
+        .expect("acquired");
+    let short = client
+        .mutex("short")
+        .lease(ms(600))
+        .acquire()
+        .await
+        .expect("acquired");
     faults.cut(true);
-    eventually("the outage is seen", async || short.status() == Status::AtRisk).await;
+    eventually("the outage is seen", async || {
+        short.status() == Status::AtRisk
+    })
+    .await;
     // `long` is due in twenty minutes by itself.
     let before = long.remaining();
     faults.cut(false);
@@ -182,7 +291,14 @@ async fn renewals_share_requests() {
     let Bench { client, faults, .. } = bench();
     let mut guards = Vec::new();
     for number in 0..3000 {
-        guards.push(client.mutex(format!("batch/{number}")).lease(Duration::from_secs(3)).acquire().await.expect("acquired"));
+        guards.push(
+            client
+                .mutex(format!("batch/{number}"))
+                .lease(Duration::from_secs(3))
+                .acquire()
+                .await
+                .expect("acquired"),
+        );
     }
     eventually("all are renewed", async || faults.renewals() >= 6000).await;
     let per_request = faults.renewals() / faults.renewal_requests();
@@ -193,26 +309,68 @@ async fn renewals_share_requests() {
 /// Without renewal the guard is lost with its first lease, also when it was handed over (user-asks R15).
 #[tokio::test]
 async fn without_renewal_the_first_lease_is_the_last() {
-    let Bench { client, outside, faults } = bench();
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
     let before = Instant::now();
-    let guard = client.mutex("once").lease(ms(400)).auto_renew(false).acquire().await.expect("acquired");
-    assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::Expired);
+    let guard = client
+        .mutex("once")
+        .lease(ms(400))
+        .auto_renew(false)
+        .acquire()
+        .await
+        .expect("acquired");
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, guard.lost())
+            .await
+            .expect("told"),
+        LossReason::Expired
+    );
     assert!(before.elapsed() >= ms(390) && faults.renewals() == 0);
     drop(guard);
     let holder = outside.mutex("handed").acquire().await.expect("acquired");
-    let lock = client.mutex("handed").lease(Duration::from_secs(20)).auto_renew(false);
+    let lock = client
+        .mutex("handed")
+        .lease(Duration::from_secs(20))
+        .auto_renew(false);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("in line", async || !outside.show("handed").await.expect("an answer").expect("held").waiters.is_empty()).await;
+    eventually("in line", async || {
+        !outside
+            .show("handed")
+            .await
+            .expect("an answer")
+            .expect("held")
+            .waiters
+            .is_empty()
+    })
+    .await;
     drop(holder);
     let guard = waiting.await.expect("no panic").expect("acquired");
-    assert!(guard.remaining() > Duration::from_secs(15), "only {:?} of the lease", guard.remaining());
+    assert!(
+        guard.remaining() > Duration::from_secs(15),
+        "only {:?} of the lease",
+        guard.remaining()
+    );
 }
 
 /// `run` stops its body before the loss, and says so; a body that ends is not touched; whatever happens, the lock is given back.
 #[tokio::test]
 async fn run_cancels_its_body_on_loss() {
-    let Bench { client, outside, faults } = bench();
-    assert_eq!(client.mutex("run").run(async |guard| guard.fence().get()).await.expect("ran"), 1);
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
+    assert_eq!(
+        client
+            .mutex("run")
+            .run(async |guard| guard.fence().get())
+            .await
+            .expect("ran"),
+        1
+    );
     let ended = Arc::new(AtomicBool::new(false));
     let saw = Arc::clone(&ended);
     let lock = client.mutex("run").lease(ms(300));
@@ -221,32 +379,69 @@ async fn run_cancels_its_body_on_loss() {
         std::future::pending::<()>().await;
         saw.store(true, Ordering::SeqCst);
     });
-    let error = tokio::time::timeout(PATIENCE, lost).await.expect("stopped").expect_err("lost");
+    let error = tokio::time::timeout(PATIENCE, lost)
+        .await
+        .expect("stopped")
+        .expect_err("lost");
     assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error:?}");
     assert!(!ended.load(Ordering::SeqCst));
-    let Bench { client, outside: other, .. } = bench();
-    let kept = client.mutex("stash").run(async |guard| guard).await.expect("ran");
-    assert!(!kept.is_held(), "a guard that was kept beyond its run holds nothing");
+    let Bench {
+        client,
+        outside: other,
+        ..
+    } = bench();
+    let kept = client
+        .mutex("stash")
+        .run(async |guard| guard)
+        .await
+        .expect("ran");
+    assert!(
+        !kept.is_held(),
+        "a guard that was kept beyond its run holds nothing"
+    );
     assert!(other.show("stash").await.expect("an answer").is_none());
     let panics = tokio::spawn({
         let client = client.clone();
-        async move { client.mutex("panic").run(async |_| panic!("in the body")).await }
+        async move {
+            client
+                .mutex("panic")
+                .run(async |_| panic!("in the body"))
+                .await
+        }
     });
     assert!(panics.await.is_err());
     client.shutdown().await;
-    assert!(other.show("panic").await.expect("an answer").is_none(), "a panic kept the lock");
+    assert!(
+        other.show("panic").await.expect("an answer").is_none(),
+        "a panic kept the lock"
+    );
     drop(outside);
 }
 
 /// The holder's grant was replaced under the same claim: the store forgot it. That is a loss, not a renewal.
 #[tokio::test]
 async fn another_fence_under_our_claim_is_a_loss() {
-    let Bench { client, outside, .. } = bench();
-    let guard = client.mutex("wiped").lease(ms(600)).acquire().await.expect("acquired");
-    outside.revoke("wiped", guard.fence()).await.expect("an answer");
+    let Bench {
+        client, outside, ..
+    } = bench();
+    let guard = client
+        .mutex("wiped")
+        .lease(ms(600))
+        .acquire()
+        .await
+        .expect("acquired");
+    outside
+        .revoke("wiped", guard.fence())
+        .await
+        .expect("an answer");
     let next = outside.mutex("wiped").acquire().await.expect("acquired");
-    let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told");
-    assert!(matches!(reason, LossReason::Revoked | LossReason::Taken), "{reason:?}");
+    let reason = tokio::time::timeout(PATIENCE, guard.lost())
+        .await
+        .expect("told");
+    assert!(
+        matches!(reason, LossReason::Revoked | LossReason::Taken),
+        "{reason:?}"
+    );
     assert!(next.is_held());
 }
 
@@ -263,7 +458,12 @@ fn bent(capability: fn(Capability) -> Capability) -> (Client, Arc<Bends>, Manual
 async fn a_failed_renewal_is_soon_tried_again() {
     let ours = ManualClock::new();
     let Bench { client, faults, .. } = bench_on(Arc::new(ours.clone()), Arc::new(BootClock));
-    let guard = client.mutex("again").lease(ms(3000)).acquire().await.expect("acquired");
+    let guard = client
+        .mutex("again")
+        .lease(ms(3000))
+        .acquire()
+        .await
+        .expect("acquired");
     faults.cut(true);
     ours.advance(ms(1000));
     eventually("it failed", async || guard.status() == Status::AtRisk).await;
@@ -274,16 +474,32 @@ async fn a_failed_renewal_is_soon_tried_again() {
     })
     .await;
     // A hanging one is followed after (2968 - 1000) / 2 ms.
-    assert!(ours.now().since(failed) < ms(900), "tried again after {:?}", ours.now().since(failed));
+    assert!(
+        ours.now().since(failed) < ms(900),
+        "tried again after {:?}",
+        ours.now().since(failed)
+    );
 }
 
 /// A revocation is told by push: no renewal is due, for the clock stands still.
 #[tokio::test]
 async fn a_push_tells_of_the_loss() {
-    let Bench { client, outside, faults } = bench_on(Arc::new(ManualClock::new()), Arc::new(BootClock));
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench_on(Arc::new(ManualClock::new()), Arc::new(BootClock));
     let guard = client.mutex("pushed").acquire().await.expect("acquired");
-    outside.revoke("pushed", guard.fence()).await.expect("an answer");
-    assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::Revoked);
+    outside
+        .revoke("pushed", guard.fence())
+        .await
+        .expect("an answer");
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, guard.lost())
+            .await
+            .expect("told"),
+        LossReason::Revoked
+    );
     assert_eq!(faults.renewals(), 0);
     eventually("not kept any more", async || client.stats().kept == 0).await;
 }
@@ -292,7 +508,12 @@ async fn a_push_tells_of_the_loss() {
 #[tokio::test]
 async fn a_store_that_is_cut_off_says_so() {
     let (client, bends, clock) = bent(|can| can);
-    let guard = client.mutex("cut-off").lease(ms(3000)).acquire().await.expect("acquired");
+    let guard = client
+        .mutex("cut-off")
+        .lease(ms(3000))
+        .acquire()
+        .await
+        .expect("acquired");
     assert_eq!(guard.status(), Status::Held);
     bends.say_cut_off();
     eventually("at risk", async || guard.status() == Status::AtRisk).await;
@@ -308,13 +529,25 @@ async fn an_answer_of_the_wrong_length_is_no_answer() {
         standings.pop();
         standings
     });
-    let guards = [client.mutex("one").lease(ms(3000)), client.mutex("two").lease(ms(3000))];
+    let guards = [
+        client.mutex("one").lease(ms(3000)),
+        client.mutex("two").lease(ms(3000)),
+    ];
     let [one, two] = guards;
-    let (one, two) = (one.acquire().await.expect("acquired"), two.acquire().await.expect("acquired"));
+    let (one, two) = (
+        one.acquire().await.expect("acquired"),
+        two.acquire().await.expect("acquired"),
+    );
     let valid = one.remaining();
     clock.advance(ms(1000));
-    eventually("both at risk", async || one.status() == Status::AtRisk && two.status() == Status::AtRisk).await;
-    assert_eq!((one.remaining(), two.remaining()), (valid - ms(1000), valid - ms(1000)));
+    eventually("both at risk", async || {
+        one.status() == Status::AtRisk && two.status() == Status::AtRisk
+    })
+    .await;
+    assert_eq!(
+        (one.remaining(), two.remaining()),
+        (valid - ms(1000), valid - ms(1000))
+    );
 }
 
 /// However many claims are due, one call renews a bounded number of them.
@@ -323,10 +556,20 @@ async fn a_renewal_carries_a_bounded_number_of_claims() {
     let (client, bends, clock) = bent(|can| can);
     let mut guards = Vec::new();
     for number in 0..1100 {
-        guards.push(client.mutex(format!("large/{number}")).lease(ms(3000)).acquire().await.expect("acquired"));
+        guards.push(
+            client
+                .mutex(format!("large/{number}"))
+                .lease(ms(3000))
+                .acquire()
+                .await
+                .expect("acquired"),
+        );
     }
     clock.advance(ms(1000));
-    eventually("all are renewed", async || guards.iter().all(|guard| guard.remaining() > ms(2900))).await;
+    eventually("all are renewed", async || {
+        guards.iter().all(|guard| guard.remaining() > ms(2900))
+    })
+    .await;
     assert_eq!(bends.largest_renewal.load(Ordering::SeqCst), 1024);
 }
 
@@ -335,7 +578,12 @@ async fn a_renewal_carries_a_bounded_number_of_claims() {
 async fn a_late_answer_counts_from_its_question() {
     let ours = ManualClock::new();
     let Bench { client, faults, .. } = bench_on(Arc::new(ours.clone()), Arc::new(BootClock));
-    let guard = client.mutex("late").lease(ms(10_000)).acquire().await.expect("acquired");
+    let guard = client
+        .mutex("late")
+        .lease(ms(10_000))
+        .acquire()
+        .await
+        .expect("acquired");
     faults.hang(true);
     ours.advance(ms(4_000));
     eventually("on its way", async || faults.renewals() == 1).await;
@@ -378,9 +626,14 @@ async fn another_fence_is_not_adopted() {
 /// However `run` ends, the lock is given back, also when the body has put its guard where it outlives the body.
 #[tokio::test]
 async fn run_gives_back_what_its_body_has_kept() {
-    let Bench { client, outside, .. } = bench();
+    let Bench {
+        client, outside, ..
+    } = bench();
     let free = async |name: &str| {
-        eventually("given back", async || outside.show(name).await.expect("an answer").is_none()).await;
+        eventually("given back", async || {
+            outside.show(name).await.expect("an answer").is_none()
+        })
+        .await;
     };
     let stash: Arc<std::sync::Mutex<Vec<Arc<Guard>>>> = Arc::default();
     let panics = tokio::spawn({
@@ -405,28 +658,55 @@ async fn run_gives_back_what_its_body_has_kept() {
             client.mutex("left").run(body).await
         }
     });
-    eventually("in the body", async || stash.lock().expect("no panic").len() == 2).await;
+    eventually("in the body", async || {
+        stash.lock().expect("no panic").len() == 2
+    })
+    .await;
     left.abort();
     assert!(left.await.is_err());
     free("left").await;
-    assert!(stash.lock().expect("no panic").iter().all(|guard| !guard.is_held()));
+    assert!(
+        stash
+            .lock()
+            .expect("no panic")
+            .iter()
+            .all(|guard| !guard.is_held())
+    );
 }
 
 /// The same for several locks; and a body is stopped when one of them is lost.
 #[tokio::test]
 async fn several_locks_run_like_one() {
-    let Bench { client, outside, .. } = bench();
-    let kept: Arc<MultiGuard> = client.multi(["a", "b"]).run(async |guard| guard).await.expect("ran");
+    let Bench {
+        client, outside, ..
+    } = bench();
+    let kept: Arc<MultiGuard> = client
+        .multi(["a", "b"])
+        .run(async |guard| guard)
+        .await
+        .expect("ran");
     for name in ["a", "b"] {
-        eventually("given back", async || outside.show(name).await.expect("an answer").is_none()).await;
+        eventually("given back", async || {
+            outside.show(name).await.expect("an answer").is_none()
+        })
+        .await;
     }
-    assert!(!kept.is_held(), "a guard that was kept beyond its run holds nothing");
+    assert!(
+        !kept.is_held(),
+        "a guard that was kept beyond its run holds nothing"
+    );
     let multi = client.multi(["a", "b"]);
     let running = multi.run(async |guard| {
-        outside.revoke("b", guard.fence("b").expect("exclusive")).await.expect("an answer");
+        outside
+            .revoke("b", guard.fence("b").expect("exclusive"))
+            .await
+            .expect("an answer");
         std::future::pending::<()>().await;
     });
-    let error = tokio::time::timeout(PATIENCE, running).await.expect("stopped").expect_err("lost");
+    let error = tokio::time::timeout(PATIENCE, running)
+        .await
+        .expect("stopped")
+        .expect_err("lost");
     assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Revoked));
     let stash: Arc<std::sync::Mutex<Vec<Arc<MultiGuard>>>> = Arc::default();
     let left = tokio::spawn({
@@ -439,10 +719,16 @@ async fn several_locks_run_like_one() {
             multi.run(body).await
         }
     });
-    eventually("in the body", async || !stash.lock().expect("no panic").is_empty()).await;
+    eventually("in the body", async || {
+        !stash.lock().expect("no panic").is_empty()
+    })
+    .await;
     left.abort();
     assert!(left.await.is_err());
-    assert!(!stash.lock().expect("no panic")[0].is_held(), "a run that was left holds on");
+    assert!(
+        !stash.lock().expect("no panic")[0].is_held(),
+        "a run that was left holds on"
+    );
     client.shutdown().await;
     assert_eq!(outside.list("").await.expect("an answer"), []);
 }

@@ -15,26 +15,57 @@ fn impossible_options_are_refused() {
     type Wrong = fn(Mutex) -> Mutex;
     let wrong: [(&str, Wrong); 11] = [
         ("lease of 0ns", |lock| lock.lease(Duration::ZERO)),
-        ("100ms to 86400s", |lock| lock.lease(Duration::from_millis(99))),
+        ("100ms to 86400s", |lock| {
+            lock.lease(Duration::from_millis(99))
+        }),
         ("100ms to 86400s", |lock| lock.lease(Duration::MAX)),
         ("max_hold", |lock| lock.max_hold(Duration::ZERO)),
-        ("min_hold is longer than a year", |lock| lock.min_hold(Duration::MAX)),
-        ("swap them", |lock| lock.max_hold(Duration::from_secs(1)).min_hold(Duration::from_secs(2))),
-        ("at most two fifths", |lock| lock.lease(Duration::from_secs(10)).stop_margin(Duration::from_secs(5))),
-        ("stopped before it begins", |lock| lock.max_hold(Duration::from_secs(1)).stop_margin(Duration::from_secs(1))),
-        ("at least 1ms", |lock| lock.spin(Duration::ZERO..Duration::from_secs(1))),
-        ("the shorter first", |lock| lock.spin(Duration::from_secs(2)..Duration::from_secs(1))),
-        ("a stop margin of", |lock| lock.lease(Duration::from_secs(1)).stop_margin(Duration::MAX)),
+        ("min_hold is longer than a year", |lock| {
+            lock.min_hold(Duration::MAX)
+        }),
+        ("swap them", |lock| {
+            lock.max_hold(Duration::from_secs(1))
+                .min_hold(Duration::from_secs(2))
+        }),
+        ("at most two fifths", |lock| {
+            lock.lease(Duration::from_secs(10))
+                .stop_margin(Duration::from_secs(5))
+        }),
+        ("stopped before it begins", |lock| {
+            lock.max_hold(Duration::from_secs(1))
+                .stop_margin(Duration::from_secs(1))
+        }),
+        ("at least 1ms", |lock| {
+            lock.spin(Duration::ZERO..Duration::from_secs(1))
+        }),
+        ("the shorter first", |lock| {
+            lock.spin(Duration::from_secs(2)..Duration::from_secs(1))
+        }),
+        ("a stop margin of", |lock| {
+            lock.lease(Duration::from_secs(1))
+                .stop_margin(Duration::MAX)
+        }),
     ];
     for (says, wrong) in wrong {
         let lock = wrong(locks().mutex("a"));
         let error = lock.acquire().wait().expect_err(says);
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-        assert!(error.to_string().contains(says), "{says:?} is not in {error}");
+        assert!(
+            error.to_string().contains(says),
+            "{says:?} is not in {error}"
+        );
         assert_eq!(lock.check().expect_err(says).to_string(), error.to_string());
     }
     assert!(locks().mutex("a").once_per(Duration::ZERO).check().is_err());
-    assert!(locks().mutex("a").lease(s(1)).max_hold(s(1)).min_hold(s(1)).check().is_ok());
+    assert!(
+        locks()
+            .mutex("a")
+            .lease(s(1))
+            .max_hold(s(1))
+            .min_hold(s(1))
+            .check()
+            .is_ok()
+    );
 }
 
 /// Two clients of one store are two owners: the second member would wait for the first.
@@ -51,7 +82,10 @@ fn a_multi_lock_of_one_name_by_two_clients_of_one_store_is_refused() {
     };
     let same = [
         ("memory:shared", "memory:shared"),
-        ("redis+cluster://h:1,g:2", "redis+cluster://user:password@g:2,h:1?request_timeout=9s"),
+        (
+            "redis+cluster://h:1,g:2",
+            "redis+cluster://user:password@g:2,h:1?request_timeout=9s",
+        ),
         ("etcd://h/lock", "etcd://h/lock"),
         ("zk://h/lock", "zk://h/lock"),
         (&sqlite(&file), &sqlite(&link)),
@@ -72,7 +106,9 @@ fn a_multi_lock_of_one_name_by_two_clients_of_one_store_is_refused() {
         (&sqlite(&file), &sqlite(&dir.path().join("other.db"))),
     ];
     for (one, other) in different {
-        multi(one, other).check().unwrap_or_else(|error| panic!("{one} {other}: {error}"));
+        multi(one, other)
+            .check()
+            .unwrap_or_else(|error| panic!("{one} {other}: {error}"));
     }
 }
 
@@ -84,7 +120,14 @@ fn bad_names_are_refused_when_used() {
         assert!(locks().show(bad).wait().is_err());
         assert!(locks().multi(["good", bad]).acquire().wait().is_err());
     }
-    assert!(locks().mutex("x".repeat(512)).try_acquire().wait().expect("a good name").is_some());
+    assert!(
+        locks()
+            .mutex("x".repeat(512))
+            .try_acquire()
+            .wait()
+            .expect("a good name")
+            .is_some()
+    );
 }
 
 #[test]
@@ -93,7 +136,14 @@ fn long_waits_are_not_capped_and_do_not_overflow() {
     let guard = locks.mutex("a").acquire().wait().expect("acquired");
     let lock = locks.mutex("a");
     let waiting = std::thread::spawn(move || lock.acquire_timeout(Duration::MAX).wait());
-    while locks.show("a").wait().expect("an answer").expect("held").waiters.is_empty() {
+    while locks
+        .show("a")
+        .wait()
+        .expect("an answer")
+        .expect("held")
+        .waiters
+        .is_empty()
+    {
         std::thread::yield_now();
     }
     drop(guard);
@@ -102,10 +152,30 @@ fn long_waits_are_not_capped_and_do_not_overflow() {
 
 #[test]
 fn urls_choose_the_store() {
-    let shared = || palisade::connect("memory:options-test").wait().expect("a client");
+    let shared = || {
+        palisade::connect("memory:options-test")
+            .wait()
+            .expect("a client")
+    };
     let guard = shared().mutex("a").acquire().wait().expect("acquired");
-    assert!(shared().mutex("a").try_acquire().wait().expect("an answer").is_none(), "one name, one store");
-    assert!(locks().mutex("a").try_acquire().wait().expect("an answer").is_some(), "memory: is private");
+    assert!(
+        shared()
+            .mutex("a")
+            .try_acquire()
+            .wait()
+            .expect("an answer")
+            .is_none(),
+        "one name, one store"
+    );
+    assert!(
+        locks()
+            .mutex("a")
+            .try_acquire()
+            .wait()
+            .expect("an answer")
+            .is_some(),
+        "memory: is private"
+    );
     drop(guard);
     for (url, says) in [
         ("", "store URL"),
@@ -116,7 +186,10 @@ fn urls_choose_the_store() {
     ] {
         let error = palisade::connect(url).wait().expect_err(url);
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-        assert!(error.to_string().contains(says), "{says:?} is not in {error}");
+        assert!(
+            error.to_string().contains(says),
+            "{says:?} is not in {error}"
+        );
     }
 }
 
@@ -125,17 +198,39 @@ fn a_secret_is_not_shown() {
     let locks = locks();
     let guard = locks.mutex("a").acquire().wait().expect("acquired");
     let value = guard.value();
-    let shown = format!("{guard:?} {:?} {:?} {:?}", locks, locks.show("a").wait(), locks.list("").wait());
+    let shown = format!(
+        "{guard:?} {:?} {:?} {:?}",
+        locks,
+        locks.show("a").wait(),
+        locks.list("").wait()
+    );
     assert!(value.len() == 32 && !shown.contains(&value), "{shown}");
-    let detached = guard.detach().wait().map_err(palisade::Error::from).expect("detached");
+    let detached = guard
+        .detach()
+        .wait()
+        .map_err(palisade::Error::from)
+        .expect("detached");
     assert!(!format!("{detached:?}").contains(&value));
     let json = serde_json::to_string(&detached).expect("json");
     assert!(json.contains(&value), "it is what the next process needs");
     let read: palisade::DetachedGrant = serde_json::from_str(&json).expect("json");
-    let adopted = locks.adopt::<palisade::Exclusive>(&read).wait().expect("adopted");
-    assert!(locks.adopt::<palisade::Shared>(&read).wait().is_err(), "another mode");
+    let adopted = locks
+        .adopt::<palisade::Exclusive>(&read)
+        .wait()
+        .expect("adopted");
+    assert!(
+        locks.adopt::<palisade::Shared>(&read).wait().is_err(),
+        "another mode"
+    );
     drop(adopted);
     let broken = json.replace(&value, "short");
     let read: palisade::DetachedGrant = serde_json::from_str(&broken).expect("json");
-    assert!(locks.adopt::<palisade::Exclusive>(&read).wait().expect_err("a broken grant").to_string().contains("32 hex"));
+    assert!(
+        locks
+            .adopt::<palisade::Exclusive>(&read)
+            .wait()
+            .expect_err("a broken grant")
+            .to_string()
+            .contains("32 hex")
+    );
 }

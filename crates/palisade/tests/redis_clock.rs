@@ -7,7 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::ms;
-use common::redis::{LONG, connect, gets_in, give_back, in_line, is_renewed, is_told, rise, soon, wait_for};
+use common::redis::{
+    LONG, connect, gets_in, give_back, in_line, is_renewed, is_told, rise, soon, wait_for,
+};
 use palisade::{Client, ErrorKind, Fence, Mutex};
 use palisade_testkit::redis::Redis;
 
@@ -19,7 +21,16 @@ fn long(client: &Client, name: &str) -> Mutex {
 
 /// One cycle, and its fence.
 async fn cycle(client: &Client, name: &str) -> Fence {
-    let guard = soon("a grant", client.mutex(name).lease(LONG).store_wait(ms(2000)).acquire()).await.expect("a grant");
+    let guard = soon(
+        "a grant",
+        client
+            .mutex(name)
+            .lease(LONG)
+            .store_wait(ms(2000))
+            .acquire(),
+    )
+    .await
+    .expect("a grant");
     let fence = guard.fence();
     give_back(guard).await;
     fence
@@ -40,8 +51,15 @@ async fn fences_rise_whatever_the_clock_does() {
     rise(&fences);
     // An hour later by its clock it has forgotten a fence that lies ahead of the right time: again memory and time are lost.
     redis.clock().set_right();
-    let refused = client.mutex("jumps").try_acquire().await.expect_err("rather than a lower fence");
-    assert!(refused.to_string().contains("gave a fence lower"), "{refused}");
+    let refused = client
+        .mutex("jumps")
+        .try_acquire()
+        .await
+        .expect_err("rather than a lower fence");
+    assert!(
+        refused.to_string().contains("gave a fence lower"),
+        "{refused}"
+    );
 }
 
 /// A step forward ends every lease: those who held and waited are told, and get in again. No promise is broken that the store
@@ -49,8 +67,17 @@ async fn fences_rise_whatever_the_clock_does() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_steps_ahead_keeps_nobody_out() {
     let redis = Redis::with().clock().start();
-    let (holder, waiter, outside) = (connect(redis.url()), connect(redis.url()), connect(redis.url()));
-    let held = holder.mutex("ahead").lease(ms(3000)).acquire().await.expect("a grant");
+    let (holder, waiter, outside) = (
+        connect(redis.url()),
+        connect(redis.url()),
+        connect(redis.url()),
+    );
+    let held = holder
+        .mutex("ahead")
+        .lease(ms(3000))
+        .acquire()
+        .await
+        .expect("a grant");
     let waiting = wait_for(&long(&waiter, "ahead"));
     in_line(&outside, "ahead", 1).await;
     redis.clock().set_ahead(HOUR);
@@ -63,13 +90,28 @@ async fn a_clock_that_steps_ahead_keeps_nobody_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_steps_back_keeps_nobody_out_for_an_hour() {
     let redis = Redis::with().clock().start();
-    let (holder, waiter, outside) = (connect(redis.url()), connect(redis.url()), connect(redis.url()));
+    let (holder, waiter, outside) = (
+        connect(redis.url()),
+        connect(redis.url()),
+        connect(redis.url()),
+    );
     // Renewed through the step.
-    let held = holder.mutex("back").lease(ms(3000)).acquire().await.expect("a grant");
+    let held = holder
+        .mutex("back")
+        .lease(ms(3000))
+        .acquire()
+        .await
+        .expect("a grant");
     let waiting = wait_for(&long(&waiter, "back"));
     in_line(&outside, "back", 1).await;
     // Nobody renews this one: its process has crashed.
-    let crashed = holder.mutex("crashed").lease(ms(2000)).auto_renew(false).acquire().await.expect("a grant");
+    let crashed = holder
+        .mutex("crashed")
+        .lease(ms(2000))
+        .auto_renew(false)
+        .acquire()
+        .await
+        .expect("a grant");
     let fence = crashed.fence();
     let after_crash = wait_for(&long(&waiter, "crashed"));
     in_line(&outside, "crashed", 1).await;
@@ -93,14 +135,33 @@ async fn a_server_without_memory_and_time_is_refused() {
     cycle(&waiter, "amnesia").await;
     redis.clock().set_back(HOUR);
     redis.call(&["FLUSHALL"]);
-    let refused = client.mutex("amnesia").store_wait(ms(300)).acquire().await.expect_err("refused");
+    let refused = client
+        .mutex("amnesia")
+        .store_wait(ms(300))
+        .acquire()
+        .await
+        .expect_err("refused");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-    assert!(refused.to_string().contains("gave a fence lower"), "{refused}");
+    assert!(
+        refused.to_string().contains("gave a fence lower"),
+        "{refused}"
+    );
     client.shutdown().await;
-    assert!(client.show("amnesia").await.expect("an answer").is_none_or(|line| line.holders.is_empty()), "given back");
+    assert!(
+        client
+            .show("amnesia")
+            .await
+            .expect("an answer")
+            .is_none_or(|line| line.holders.is_empty()),
+        "given back"
+    );
     // By hand-off: whoever does not remember holds, and gives it to one who does.
     let forgetful = connect(redis.url());
-    let low = forgetful.mutex("amnesia").acquire().await.expect("nothing to compare with");
+    let low = forgetful
+        .mutex("amnesia")
+        .acquire()
+        .await
+        .expect("nothing to compare with");
     assert!(low.fence() < first);
     let waiting = {
         let mutex = waiter.mutex("amnesia").lease(LONG).store_wait(ms(300));
@@ -108,9 +169,15 @@ async fn a_server_without_memory_and_time_is_refused() {
     };
     in_line(&forgetful, "amnesia", 1).await;
     give_back(low).await;
-    let refused = soon("refused", waiting).await.expect("no panic").expect_err("refused");
+    let refused = soon("refused", waiting)
+        .await
+        .expect("no panic")
+        .expect_err("refused");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-    assert!(refused.to_string().contains("gave a fence lower"), "{refused}");
+    assert!(
+        refused.to_string().contains("gave a fence lower"),
+        "{refused}"
+    );
     // The clock is set, and everything is well.
     redis.clock().set_right();
     rise(&[first, cycle(&client, "amnesia").await]);

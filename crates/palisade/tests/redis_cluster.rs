@@ -7,7 +7,10 @@ mod common;
 use std::time::Instant;
 
 use common::ms;
-use common::redis::{Confirmed, LONG, connect, gets_in, give_back, in_line, is_renewed, key, rise, some_gets_in, soon, wait_for};
+use common::redis::{
+    Confirmed, LONG, connect, gets_in, give_back, in_line, is_renewed, key, rise, some_gets_in,
+    soon, wait_for,
+};
 use palisade::{Client, Mutex};
 use palisade_conformance::eventually;
 use palisade_testkit::redis::{Cluster, Redis};
@@ -29,17 +32,34 @@ fn ok(node: &Redis, words: &[&str]) {
 }
 
 /// Names whose keys are on these servers, so many on each.
-fn names_on<'a>(cluster: &'a Cluster, about: &str, wanted: impl Fn(&Redis) -> bool + 'a, count: usize) -> Vec<String> {
+fn names_on<'a>(
+    cluster: &'a Cluster,
+    about: &str,
+    wanted: impl Fn(&Redis) -> bool + 'a,
+    count: usize,
+) -> Vec<String> {
     let names = (0..).map(|number| format!("{about}-{number}"));
-    names.filter(|name| wanted(cluster.primary_of(&key(name)))).take(count).collect()
+    names
+        .filter(|name| wanted(cluster.primary_of(&key(name))))
+        .take(count)
+        .collect()
 }
 
 /// A held and waited-for key is at its old place, then asked for at the new one, then has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_takes_its_line_along() {
     let cluster = Cluster::start();
-    let (holder, waiter, outside) = (connect(cluster.url()), connect(cluster.url()), connect(cluster.url()));
-    let held = holder.mutex("moves").lease(ms(3000)).acquire().await.expect("a grant");
+    let (holder, waiter, outside) = (
+        connect(cluster.url()),
+        connect(cluster.url()),
+        connect(cluster.url()),
+    );
+    let held = holder
+        .mutex("moves")
+        .lease(ms(3000))
+        .acquire()
+        .await
+        .expect("a grant");
     let mut waiting: Vec<_> = (0..3).map(|_| wait_for(&long(&waiter, "moves"))).collect();
     in_line(&outside, "moves", 3).await;
     let from = cluster.primary_of(&key("moves"));
@@ -52,7 +72,17 @@ async fn a_slot_that_moves_takes_its_line_along() {
     ok(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
     ok(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
     is_renewed(&held).await;
-    ok(from, &["MIGRATE", &to.ip().to_string(), &port(to), &key("moves"), "0", "5000"]);
+    ok(
+        from,
+        &[
+            "MIGRATE",
+            &to.ip().to_string(),
+            &port(to),
+            &key("moves"),
+            "0",
+            "5000",
+        ],
+    );
     // Now the old place says ASK: for renewals, for releases, for the line's own heartbeat, and for new claims.
     is_renewed(&held).await;
     in_line(&outside, "moves", 3).await;
@@ -79,7 +109,11 @@ async fn a_slot_that_moves_takes_its_line_along() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
     let cluster = Cluster::start();
-    let (holder, waiter, outside) = (connect(cluster.url()), connect(cluster.url()), connect(cluster.url()));
+    let (holder, waiter, outside) = (
+        connect(cluster.url()),
+        connect(cluster.url()),
+        connect(cluster.url()),
+    );
     let held = long(&holder, "killed").acquire().await.expect("a grant");
     let waiting = wait_for(&long(&waiter, "killed"));
     in_line(&outside, "killed", 1).await;
@@ -87,12 +121,20 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
     let old = cluster.primary_of(&key("killed"));
     let old_port = old.address();
     old.kill();
-    eventually("another primary", async || cluster.primary_of(&key("killed")).address() != old_port).await;
+    eventually("another primary", async || {
+        cluster.primary_of(&key("killed")).address() != old_port
+    })
+    .await;
     cluster.wait_served();
     let promoted = Instant::now();
     confirmed.again(&held).await;
     println!("renewed {:?} after the promotion", promoted.elapsed());
-    let fresh = soon("a new claim", long(&connect(cluster.url()), "fresh").acquire()).await.expect("a grant");
+    let fresh = soon(
+        "a new claim",
+        long(&connect(cluster.url()), "fresh").acquire(),
+    )
+    .await
+    .expect("a grant");
     give_back(fresh).await;
     let fence = held.fence();
     give_back(held).await;
@@ -103,17 +145,28 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_stands_still_is_replaced_and_left() {
     let cluster = Cluster::start();
-    let (holder, waiter, outside) = (connect(cluster.url()), connect(cluster.url()), connect(cluster.url()));
+    let (holder, waiter, outside) = (
+        connect(cluster.url()),
+        connect(cluster.url()),
+        connect(cluster.url()),
+    );
     let held = long(&holder, "still").acquire().await.expect("a grant");
     let waiting = wait_for(&long(&waiter, "still"));
     in_line(&outside, "still", 1).await;
     let old = cluster.primary_of(&key("still"));
     old.pause();
-    let asks = cluster.nodes().iter().find(|node| node.address() != old.address()).expect("six");
+    let asks = cluster
+        .nodes()
+        .iter()
+        .find(|node| node.address() != old.address())
+        .expect("six");
     let slot = asks.call(&["CLUSTER", "KEYSLOT", &key("still")]).int();
     eventually("another primary", async || {
         let ranges = asks.call(&["CLUSTER", "SLOTS"]);
-        let range = ranges.list().iter().find(|range| range.list()[0].int() <= slot && slot <= range.list()[1].int());
+        let range = ranges
+            .list()
+            .iter()
+            .find(|range| range.list()[0].int() <= slot && slot <= range.list()[1].int());
         let primary = range.and_then(|range| range.list()[2].list()[1].int());
         primary.is_some_and(|primary| primary != i64::from(old.address().port()))
     })
@@ -133,7 +186,10 @@ async fn a_primary_that_stands_still_is_replaced_and_left() {
 async fn a_shard_that_hangs_holds_up_no_other() {
     let cluster = Cluster::start();
     for node in cluster.nodes() {
-        ok(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        ok(
+            node,
+            &["CONFIG", "SET", "cluster-require-full-coverage", "no"],
+        );
     }
     let client = connect(cluster.url());
     let hung = cluster.nodes()[0].address();
@@ -142,23 +198,46 @@ async fn a_shard_that_hangs_holds_up_no_other() {
     let elsewhere = names_on(&cluster, "works", |node| !hangs(node), 8);
     let mut guards = Vec::new();
     for name in &elsewhere {
-        guards.push(client.mutex(name).lease(ms(2000)).acquire().await.expect("a grant"));
+        guards.push(
+            client
+                .mutex(name)
+                .lease(ms(2000))
+                .acquire()
+                .await
+                .expect("a grant"),
+        );
     }
     let mut stuck = Vec::new();
     for name in &there {
-        stuck.push(client.mutex(name).lease(ms(2000)).acquire().await.expect("a grant"));
+        stuck.push(
+            client
+                .mutex(name)
+                .lease(ms(2000))
+                .acquire()
+                .await
+                .expect("a grant"),
+        );
     }
     let nodes = cluster.nodes()[0].call(&["CLUSTER", "NODES"]).text();
     let its_replica = |node: &&Redis| {
-        let line = nodes.lines().find(|line| line.contains(&format!(":{}@", node.address().port())));
+        let line = nodes
+            .lines()
+            .find(|line| line.contains(&format!(":{}@", node.address().port())));
         line.is_some_and(|line| line.contains(&id(&cluster.nodes()[0])) && line.contains("slave"))
     };
-    let replica = cluster.nodes().iter().find(its_replica).expect("one replica");
+    let replica = cluster
+        .nodes()
+        .iter()
+        .find(its_replica)
+        .expect("one replica");
     replica.pause();
     cluster.nodes()[0].pause();
     // Those there are lost by the clock, one lease later. Those elsewhere have been renewed until then, and go on to be.
     for guard in &stuck {
-        assert_eq!(common::redis::is_told(guard).await, palisade::LossReason::Expired);
+        assert_eq!(
+            common::redis::is_told(guard).await,
+            palisade::LossReason::Expired
+        );
     }
     for guard in &guards {
         is_renewed(guard).await;
@@ -167,7 +246,12 @@ async fn a_shard_that_hangs_holds_up_no_other() {
     // New claims too, also of one that has only just come.
     for client in [&client, &connect(cluster.url())] {
         let begun = Instant::now();
-        give_back(soon("a new claim", long(client, "works-too-0").acquire()).await.expect("a grant")).await;
+        give_back(
+            soon("a new claim", long(client, "works-too-0").acquire())
+                .await
+                .expect("a grant"),
+        )
+        .await;
         println!("a new claim took {:?}", begun.elapsed());
     }
     assert!(guards.iter().all(palisade::Guard::is_held));
@@ -177,14 +261,22 @@ async fn a_shard_that_hangs_holds_up_no_other() {
 
 /// Where each node's subscribers listen.
 fn inboxes(node: &Redis) -> Vec<String> {
-    node.call(&["PUBSUB", "CHANNELS"]).list().iter().map(palisade_testkit::resp::Reply::text).collect()
+    node.call(&["PUBSUB", "CHANNELS"])
+        .list()
+        .iter()
+        .map(palisade_testkit::resp::Reply::text)
+        .collect()
 }
 
 /// It answers as before, but does not hear of what is published elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_inbox_moves_away_from_a_server_that_left_the_cluster() {
     let cluster = Cluster::start();
-    let (holder, waiter, outside) = (connect(cluster.url()), connect(cluster.url()), connect(cluster.url()));
+    let (holder, waiter, outside) = (
+        connect(cluster.url()),
+        connect(cluster.url()),
+        connect(cluster.url()),
+    );
     let leaves = cluster.primary_of(&key("first"));
     let stays = cluster.nodes().iter().find(|node| {
         let role = node.call(&["ROLE"]).list()[0].text();
@@ -200,21 +292,55 @@ async fn an_inbox_moves_away_from_a_server_that_left_the_cluster() {
     give_back(held).await;
     give_back(gets_in(waiting).await).await;
     let mut reshard = std::process::Command::new("redis-cli");
-    reshard.args(["--cluster", "reshard", &stays.address().to_string(), "--cluster-from", &id(leaves)]);
-    reshard.args(["--cluster-to", &id(stays), "--cluster-slots", "16384", "--cluster-yes", "--cluster-pipeline", "100"]);
+    reshard.args([
+        "--cluster",
+        "reshard",
+        &stays.address().to_string(),
+        "--cluster-from",
+        &id(leaves),
+    ]);
+    reshard.args([
+        "--cluster-to",
+        &id(stays),
+        "--cluster-slots",
+        "16384",
+        "--cluster-yes",
+        "--cluster-pipeline",
+        "100",
+    ]);
     let moved = reshard.output().expect("redis-cli runs");
-    assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stdout));
+    assert!(
+        moved.status.success(),
+        "{}",
+        String::from_utf8_lossy(&moved.stdout)
+    );
     let gone = id(leaves);
     ok(leaves, &["CLUSTER", "RESET", "HARD"]);
-    for node in cluster.nodes().iter().filter(|node| node.address() != leaves.address()) {
+    for node in cluster
+        .nodes()
+        .iter()
+        .filter(|node| node.address() != leaves.address())
+    {
         let _ = node.call(&["CLUSTER", "FORGET", &gone]);
     }
     let moved = async || {
-        let others = || cluster.nodes().iter().filter(|node| node.address() != leaves.address());
-        listens.iter().all(|inbox| others().any(|node| inboxes(node).contains(inbox)))
+        let others = || {
+            cluster
+                .nodes()
+                .iter()
+                .filter(|node| node.address() != leaves.address())
+        };
+        listens
+            .iter()
+            .all(|inbox| others().any(|node| inboxes(node).contains(inbox)))
     };
     eventually("the inbox is elsewhere", moved).await;
-    let name = &names_on(&cluster, "later", |node| node.address() == stays.address(), 1)[0];
+    let name = &names_on(
+        &cluster,
+        "later",
+        |node| node.address() == stays.address(),
+        1,
+    )[0];
     let held = long(&holder, name).acquire().await.expect("a grant");
     let waiting = wait_for(&long(&waiter, name));
     in_line(&outside, name, 1).await;

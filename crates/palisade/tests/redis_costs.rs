@@ -32,8 +32,16 @@ impl Since {
 
     fn ran(&self, redis: &Redis) -> Ran {
         let all = commands(redis).into_iter();
-        let new = all.map(|(name, count)| (name.clone(), count - self.0.get(&name).copied().unwrap_or_default()));
-        Ran { counts: new.filter(|(_, count)| *count > 0).collect(), took: self.1.elapsed() }
+        let new = all.map(|(name, count)| {
+            (
+                name.clone(),
+                count - self.0.get(&name).copied().unwrap_or_default(),
+            )
+        });
+        Ran {
+            counts: new.filter(|(_, count)| *count > 0).collect(),
+            took: self.1.elapsed(),
+        }
     }
 }
 
@@ -59,8 +67,14 @@ impl Ran {
 
     /// What is sent besides scripts, without what scripts run themselves and what this test asks.
     fn besides(&self) -> Vec<&str> {
-        const INSIDE: [&str; 9] = ["eval", "evalsha", "time", "exists", "hget", "hset", "hdel", "expireat", "info"];
-        self.counts.keys().map(String::as_str).filter(|name| !INSIDE.contains(name)).collect()
+        const INSIDE: [&str; 9] = [
+            "eval", "evalsha", "time", "exists", "hget", "hset", "hdel", "expireat", "info",
+        ];
+        self.counts
+            .keys()
+            .map(String::as_str)
+            .filter(|name| !INSIDE.contains(name))
+            .collect()
     }
 }
 
@@ -92,10 +106,21 @@ async fn a_free_lock_costs_two_requests_and_nothing_else() {
         give_back(mutex.acquire().await.expect("a grant")).await;
     }
     let ran = since.ran(&redis);
-    assert_eq!((ran.of("eval"), ran.of("evalsha")), (0, 2 * CYCLES), "{ran:?}");
-    assert_eq!((ran.of("hget"), ran.of("hset"), ran.of("time")), (2 * CYCLES, 2 * CYCLES, 2 * CYCLES), "{ran:?}");
+    assert_eq!(
+        (ran.of("eval"), ran.of("evalsha")),
+        (0, 2 * CYCLES),
+        "{ran:?}"
+    );
+    assert_eq!(
+        (ran.of("hget"), ran.of("hset"), ran.of("time")),
+        (2 * CYCLES, 2 * CYCLES, 2 * CYCLES),
+        "{ran:?}"
+    );
     assert!(ran.besides().iter().all(|name| *name == "role"), "{ran:?}");
-    assert!(ran.of("role") <= ran.ticks(ROLE) && ran.of("expireat") <= 2, "{ran:?}");
+    assert!(
+        ran.of("role") <= ran.ticks(ROLE) && ran.of("expireat") <= 2,
+        "{ran:?}"
+    );
 }
 
 /// One release and one claim for each turn, one push for each hand-off, whether few wait or many.
@@ -118,11 +143,17 @@ async fn a_hand_off_costs_the_same_with_a_thousand_waiters() {
                 })
             })
             .collect();
-        eventually("all in line", async || fields(&redis, &name) == 2 * waiters as i64 + 1).await;
+        eventually("all in line", async || {
+            fields(&redis, &name) == 2 * waiters as i64 + 1
+        })
+        .await;
         let claims = since.ran(&redis);
         let heartbeats = |ran: &Ran| waiters * ran.ticks(HEARTBEAT);
         // Each writes once, and some go together.
-        assert!((waiters..=waiters + heartbeats(&claims)).contains(&claims.of("hset")), "{claims:?}");
+        assert!(
+            (waiters..=waiters + heartbeats(&claims)).contains(&claims.of("hset")),
+            "{claims:?}"
+        );
         assert!(claims.scripts() <= claims.of("hset"), "{claims:?}");
         let since = Since::now(&redis);
         give_back(held).await;
@@ -131,20 +162,35 @@ async fn a_hand_off_costs_the_same_with_a_thousand_waiters() {
         }
         let drained = since.ran(&redis);
         let releases = waiters + 1;
-        assert_eq!(drained.of("publish"), waiters, "one push each, and no herd: {drained:?}");
+        assert_eq!(
+            drained.of("publish"),
+            waiters,
+            "one push each, and no herd: {drained:?}"
+        );
         let verbs = releases + heartbeats(&drained);
-        assert!((releases..=verbs).contains(&drained.of("hset")) && drained.scripts() <= verbs, "{drained:?}");
+        assert!(
+            (releases..=verbs).contains(&drained.of("hset")) && drained.scripts() <= verbs,
+            "{drained:?}"
+        );
         // By its own count each verb is as cheap as with one waiter. A heartbeat looks four times.
         assert!(drained.of("hget") <= 4 * verbs, "{drained:?}");
-        println!("{waiters} waiters: {} scripts, {} pushes, {:?}", drained.scripts(), drained.of("publish"), drained.took);
+        println!(
+            "{waiters} waiters: {} scripts, {} pushes, {:?}",
+            drained.scripts(),
+            drained.of("publish"),
+            drained.took
+        );
     }
 }
 
 /// What the kernel handed to the server: reads of sockets, not commands.
 fn reads(redis: &Redis) -> u64 {
     let stats = redis.call(&["INFO", "stats"]).text();
-    let line = stats.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
-    line.and_then(|count| count.trim().parse().ok()).expect("Redis 6 or later counts reads")
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("total_reads_processed:"));
+    line.and_then(|count| count.trim().parse().ok())
+        .expect("Redis 6 or later counts reads")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,7 +200,14 @@ async fn many_renewals_are_one_pipeline() {
     let client = connect(redis.url());
     let mut guards: Vec<Guard> = Vec::new();
     for number in 0..HELD {
-        guards.push(client.mutex(format!("held-{number}")).lease(ms(9000)).acquire().await.expect("a grant"));
+        guards.push(
+            client
+                .mutex(format!("held-{number}"))
+                .lease(ms(9000))
+                .acquire()
+                .await
+                .expect("a grant"),
+        );
     }
     // From after one round of renewals to after the next.
     let round = async |since: &Since| {
@@ -176,8 +229,15 @@ async fn many_renewals_are_one_pipeline() {
     let read = reads(&redis) - before;
     // Some 200 bytes each, of which the server reads 16 kB at once; and what this test asked: two reads a question at most.
     let ours = 2 * (asked + 3);
-    println!("{} renewals in {} reads, {ours} of them ours at most", ran.scripts(), read);
-    assert!(ran.scripts() >= HELD as u64 && read <= ours + 60, "{read} reads for {ran:?}");
+    println!(
+        "{} renewals in {} reads, {ours} of them ours at most",
+        ran.scripts(),
+        read
+    );
+    assert!(
+        ran.scripts() >= HELD as u64 && read <= ours + 60,
+        "{read} reads for {ran:?}"
+    );
     assert!(guards.iter().all(Guard::is_held));
 }
 
@@ -185,7 +245,9 @@ async fn many_renewals_are_one_pipeline() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_many_cycles_nothing_is_left() {
     const TASKS: usize = 8;
-    let soak: usize = std::env::var("PALISADE_SOAK").ok().map_or(1, |soak| soak.parse().expect("a number"));
+    let soak: usize = std::env::var("PALISADE_SOAK")
+        .ok()
+        .map_or(1, |soak| soak.parse().expect("a number"));
     let cycles = 10_000 * soak / TASKS;
     let redis = Redis::start();
     let clients: Vec<Client> = (0..4).map(|_| connect(redis.url())).collect();
@@ -194,7 +256,11 @@ async fn after_many_cycles_nothing_is_left() {
         tokio::spawn(async move {
             for cycle in 0..cycles {
                 // Half of them contended: those wait, and are pushed to.
-                let name = if cycle % 2 == 0 { format!("own-{task}-{}", cycle % 100) } else { format!("all-{}", cycle % 4) };
+                let name = if cycle % 2 == 0 {
+                    format!("own-{task}-{}", cycle % 100)
+                } else {
+                    format!("all-{}", cycle % 4)
+                };
                 let guard = long(&client, &name).acquire().await.expect("a grant");
                 match cycle % 5 {
                     0 => drop(guard),
@@ -208,19 +274,39 @@ async fn after_many_cycles_nothing_is_left() {
     }
     for client in clients {
         client.shutdown().await;
-        let closed = tokio::task::spawn_blocking(move || client.close(Duration::from_secs(20))).await.expect("no panic");
+        let closed = tokio::task::spawn_blocking(move || client.close(Duration::from_secs(20)))
+            .await
+            .expect("no panic");
         assert!(closed, "a client does not end");
     }
-    eventually("no channel", async || redis.call(&["PUBSUB", "CHANNELS"]).list().is_empty()).await;
+    eventually("no channel", async || {
+        redis.call(&["PUBSUB", "CHANNELS"]).list().is_empty()
+    })
+    .await;
     assert_eq!(redis.call(&["PUBSUB", "NUMPAT"]).int(), Some(0));
-    let mine = || redis.call(&["CLIENT", "LIST"]).text().matches(" resp=3").count();
+    let mine = || {
+        redis
+            .call(&["CLIENT", "LIST"])
+            .text()
+            .matches(" resp=3")
+            .count()
+    };
     eventually("no connection", async || mine() == 0).await;
     let keys = redis.call(&["KEYS", "*"]);
     assert!(!keys.list().is_empty());
     for key in keys.list() {
         let ttl = redis.call(&["TTL", &key.text()]).int().expect("a number");
-        assert!((1..=2 * 3600).contains(&ttl), "{} stays for {ttl} s", key.text());
-        assert_eq!(redis.call(&["HLEN", &key.text()]).int(), Some(1), "nothing but the last fence: {}", key.text());
+        assert!(
+            (1..=2 * 3600).contains(&ttl),
+            "{} stays for {ttl} s",
+            key.text()
+        );
+        assert_eq!(
+            redis.call(&["HLEN", &key.text()]).int(),
+            Some(1),
+            "nothing but the last fence: {}",
+            key.text()
+        );
     }
 }
 
@@ -233,19 +319,30 @@ async fn waiters_that_must_ask_ask_within_their_bounds() {
     let (holder, waiter) = (connect(&url), connect(&url));
     let held = long(&holder, "spins").acquire().await.expect("a grant");
     let since = Since::now(&redis);
-    let waiting: Vec<_> = (0..WAITERS).map(|_| wait_for(&long(&waiter, "spins").spin(ms(100)..ms(400)))).collect();
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| wait_for(&long(&waiter, "spins").spin(ms(100)..ms(400))))
+        .collect();
     tokio::time::sleep(ms(2000)).await;
     let ran = since.ran(&redis);
     // Never more often than each 100 ms, and at least each 400 ms if the machine lets them.
     let most = WAITERS * ran.ticks(ms(100)) + WAITERS;
-    println!("{} asked {} times in {:?}, {most} at most", WAITERS, ran.scripts(), ran.took);
+    println!(
+        "{} asked {} times in {:?}, {most} at most",
+        WAITERS,
+        ran.scripts(),
+        ran.took
+    );
     assert!((WAITERS + 1..=most).contains(&ran.scripts()), "{ran:?}");
     give_back(held).await;
     for waiter in waiting {
         // In whatever order: this format has no line.
         tokio::spawn(async move { drop(gets_in(waiter).await) });
     }
-    drop(soon("free again", long(&holder, "spins").acquire()).await.expect("a grant"));
+    drop(
+        soon("free again", long(&holder, "spins").acquire())
+            .await
+            .expect("a grant"),
+    );
 }
 
 /// A server that was told to tell of its keys: waiters ask nothing while nothing happens.
@@ -256,8 +353,15 @@ async fn waiters_that_are_told_of_keys_ask_almost_nothing() {
     let url = format!("{}?format=simple", redis.url());
     let (holder, waiter) = (connect(&url), connect(&url));
     let held = long(&holder, "told").acquire().await.expect("a grant");
-    let waiting: Vec<_> = (0..WAITERS).map(|_| wait_for(&long(&waiter, "told").spin(ms(20)..ms(50)))).collect();
-    let channels = || redis.call(&["PUBSUB", "CHANNELS", "__keyspace*"]).list().len();
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| wait_for(&long(&waiter, "told").spin(ms(20)..ms(50))))
+        .collect();
+    let channels = || {
+        redis
+            .call(&["PUBSUB", "CHANNELS", "__keyspace*"])
+            .list()
+            .len()
+    };
     eventually("the key is watched", async || channels() == 1).await;
     // Each asks once more behind the subscription.
     tokio::time::sleep(ms(200)).await;

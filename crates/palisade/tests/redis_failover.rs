@@ -7,7 +7,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::redis::{Confirmed, LONG, connect, gets_in, give_back, in_line, key, rise, some_gets_in, soon, wait_for};
+use common::redis::{
+    Confirmed, LONG, connect, gets_in, give_back, in_line, key, rise, some_gets_in, soon, wait_for,
+};
 use palisade::{Client, Guard, Mutex};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::{Protocol, Proxy};
@@ -19,14 +21,26 @@ fn long(client: &Client, name: &str) -> Mutex {
 
 /// How many connections of this library a server has: nobody else here speaks the new protocol.
 fn connections(redis: &Redis) -> usize {
-    redis.call(&["CLIENT", "LIST"]).text().matches(" resp=3").count()
+    redis
+        .call(&["CLIENT", "LIST"])
+        .text()
+        .matches(" resp=3")
+        .count()
 }
 
 /// So many clients listen to all sentinels.
 async fn all_listen(pair: &Sentinel, clients: usize) {
     eventually("the sentinels are listened to", async || {
-        let listeners = |sentinel: &Redis| sentinel.call(&["CLIENT", "LIST"]).text().matches(" sub=1 ").count();
-        pair.sentinels().iter().all(|sentinel| listeners(sentinel) >= clients)
+        let listeners = |sentinel: &Redis| {
+            sentinel
+                .call(&["CLIENT", "LIST"])
+                .text()
+                .matches(" sub=1 ")
+                .count()
+        };
+        pair.sentinels()
+            .iter()
+            .all(|sentinel| listeners(sentinel) >= clients)
     })
     .await;
 }
@@ -34,7 +48,11 @@ async fn all_listen(pair: &Sentinel, clients: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
     let pair = Sentinel::start();
-    let (holder, waiter, outside) = (connect(pair.url()), connect(pair.url()), connect(pair.url()));
+    let (holder, waiter, outside) = (
+        connect(pair.url()),
+        connect(pair.url()),
+        connect(pair.url()),
+    );
     let held = long(&holder, "killed").acquire().await.expect("a grant");
     let waiting: Vec<_> = (0..3).map(|_| wait_for(&long(&waiter, "killed"))).collect();
     in_line(&outside, "killed", 3).await;
@@ -51,7 +69,9 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
     assert!(held.is_held());
     drop(gets_in(early).await);
     // New claims, of somebody who has never known another primary.
-    let fresh = soon("a new claim", long(&connect(pair.url()), "fresh").acquire()).await.expect("a grant");
+    let fresh = soon("a new claim", long(&connect(pair.url()), "fresh").acquire())
+        .await
+        .expect("a grant");
     assert!(fresh.is_held());
     println!("new claims {:?} after the switch", switched.elapsed());
     let mut fences = vec![held.fence()];
@@ -71,7 +91,11 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_comes_back_is_not_written_to() {
     let pair = Sentinel::start();
-    let (holder, waiter, idle) = (connect(pair.url()), connect(pair.url()), connect(pair.url()));
+    let (holder, waiter, idle) = (
+        connect(pair.url()),
+        connect(pair.url()),
+        connect(pair.url()),
+    );
     let held = long(&holder, "paused").acquire().await.expect("a grant");
     let waiting = wait_for(&long(&waiter, "paused"));
     in_line(&idle, "paused", 1).await;
@@ -88,12 +112,26 @@ async fn a_primary_that_comes_back_is_not_written_to() {
     eventually("all have gone over", async || connections(new) >= 3).await;
     println!("gone over {:?} after the switch", switched.elapsed());
     old.resume();
-    assert_eq!(old.call(&["ROLE"]).list()[0].text(), "master", "it does not know yet");
+    assert_eq!(
+        old.call(&["ROLE"]).list()[0].text(),
+        "master",
+        "it does not know yet"
+    );
     for (number, client) in [&idle, &holder, &waiter].into_iter().enumerate() {
         let name = format!("after-{number}");
-        let guard = soon("a new claim", long(client, &name).acquire()).await.expect("a grant");
-        assert_eq!(new.call(&["EXISTS", &key(&name)]).int(), Some(1), "granted by the new primary");
-        assert_eq!(old.call(&["EXISTS", &key(&name)]).int(), Some(0), "and not by the old one");
+        let guard = soon("a new claim", long(client, &name).acquire())
+            .await
+            .expect("a grant");
+        assert_eq!(
+            new.call(&["EXISTS", &key(&name)]).int(),
+            Some(1),
+            "granted by the new primary"
+        );
+        assert_eq!(
+            old.call(&["EXISTS", &key(&name)]).int(),
+            Some(0),
+            "and not by the old one"
+        );
         give_back(guard).await;
     }
     let fence = held.fence();
@@ -132,10 +170,19 @@ async fn a_failover_behind_one_address_costs_no_grant(words: &str) {
     let url = format!("redis://{}{words}", proxy.address());
     let (holder, waiter, outside) = (connect(&url), connect(&url), connect(new.url()));
     // The renewals have their own connection from the first renewal on.
-    let held = holder.mutex("vip").lease(Duration::from_secs(6)).store_wait(LONG).acquire().await.expect("a grant");
+    let held = holder
+        .mutex("vip")
+        .lease(Duration::from_secs(6))
+        .store_wait(LONG)
+        .acquire()
+        .await
+        .expect("a grant");
     let waiting = wait_for(&long(&waiter, "vip"));
     renewed(&held).await;
-    eventually("the replica has the line", async || new.call(&["HLEN", &key("vip")]).int() == Some(3)).await;
+    eventually("the replica has the line", async || {
+        new.call(&["HLEN", &key("vip")]).int() == Some(3)
+    })
+    .await;
     new.call(&["REPLICAOF", "NO", "ONE"]);
     proxy.point_at(new.address());
     follow(&old, &new).await;
@@ -146,9 +193,16 @@ async fn a_failover_behind_one_address_costs_no_grant(words: &str) {
         () = confirmed.again(&held) => println!("{words:?}: renewed {:?} after the switch", switched.elapsed()),
     }
     // A claim that finds itself on the old primary is sent again: no caller sees the failover.
-    let idle = soon("an answer", holder.mutex("idle").try_acquire()).await.expect("an answer").expect("free");
+    let idle = soon("an answer", holder.mutex("idle").try_acquire())
+        .await
+        .expect("an answer")
+        .expect("free");
     let line = outside.show("vip").await.expect("an answer").expect("held");
-    assert_eq!(line.holders[0].fence, held.fence(), "renewed on the new primary");
+    assert_eq!(
+        line.holders[0].fence,
+        held.fence(),
+        "renewed on the new primary"
+    );
     let fence = held.fence();
     give_back(held).await;
     rise(&[fence, gets_in(waiting).await.fence()]);
@@ -157,10 +211,18 @@ async fn a_failover_behind_one_address_costs_no_grant(words: &str) {
 
 /// Makes one server the replica of another, and waits until it is up to date.
 async fn follow(replica: &Redis, primary: &Redis) {
-    let (ip, port) = (primary.address().ip().to_string(), primary.address().port().to_string());
+    let (ip, port) = (
+        primary.address().ip().to_string(),
+        primary.address().port().to_string(),
+    );
     replica.call(&["REPLICAOF", &ip, &port]);
-    eventually("the replica is there", async || replica.call(&["INFO", "replication"]).text().contains("master_link_status:up"))
-        .await;
+    eventually("the replica is there", async || {
+        replica
+            .call(&["INFO", "replication"])
+            .text()
+            .contains("master_link_status:up")
+    })
+    .await;
 }
 
 /// The store confirms the lease again, before it is lost.

@@ -5,7 +5,9 @@
 mod common;
 
 use common::ms;
-use common::redis::{LONG, connect, gets_in, give_back, in_line, is_told, key, rise, soon, wait_for};
+use common::redis::{
+    LONG, connect, gets_in, give_back, in_line, is_told, key, rise, soon, wait_for,
+};
 use palisade::{Client, ErrorKind, Mutex};
 use palisade_conformance::eventually;
 use palisade_testkit::redis::Sentinel;
@@ -24,14 +26,20 @@ fn lose_the_primary(pair: &Sentinel) {
 
 /// The primary has the replica no more, by its own word.
 async fn replica_is_gone(pair: &Sentinel) {
-    eventually("no replica", async || pair.primary().call(&["ROLE"]).list()[2].list().is_empty()).await;
+    eventually("no replica", async || {
+        pair.primary().call(&["ROLE"]).list()[2].list().is_empty()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
     let pair = Sentinel::start();
     // At least one, by the user's word, and one, as it is where there is a replica.
-    let (strict, default) = (connect(format!("{}?replicas=1", pair.url())), connect(pair.url()));
+    let (strict, default) = (
+        connect(format!("{}?replicas=1", pair.url())),
+        connect(pair.url()),
+    );
     let before = long(&strict, "stranded").acquire().await.expect("a grant");
     let fence = before.fence();
     give_back(before).await;
@@ -40,11 +48,18 @@ async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
     // It does not read any more, and the primary does not know it yet: the default needs it as well.
     pair.replica().pause();
     for client in [&strict, &default] {
-        let refused = client.mutex("stranded").try_acquire().await.expect_err("refused");
+        let refused = client
+            .mutex("stranded")
+            .try_acquire()
+            .await
+            .expect_err("refused");
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(refused.to_string().contains("replicas"), "{refused}");
         let line = client.show("stranded").await.expect("an answer");
-        assert!(line.is_none_or(|line| line.holders.is_empty()), "given back");
+        assert!(
+            line.is_none_or(|line| line.holders.is_empty()),
+            "given back"
+        );
     }
     // One that waits for the store gets it when the replica is back.
     let waiting = wait_for(&long(&strict, "stranded"));
@@ -57,7 +72,10 @@ async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
     let (old, new) = (pair.primary(), pair.replica());
     old.kill();
     pair.wait_for_primary(new);
-    eventually("it is there", async || new.call(&["EXISTS", &key("stranded")]).int() == Some(1)).await;
+    eventually("it is there", async || {
+        new.call(&["EXISTS", &key("stranded")]).int() == Some(1)
+    })
+    .await;
     assert!(after.is_held());
 }
 
@@ -65,14 +83,23 @@ async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_default_gives_way_when_the_last_replica_goes() {
     let pair = Sentinel::start();
-    let (strict, default) = (connect(format!("{}?replicas=1", pair.url())), connect(pair.url()));
+    let (strict, default) = (
+        connect(format!("{}?replicas=1", pair.url())),
+        connect(pair.url()),
+    );
     for client in [&strict, &default] {
         give_back(long(client, "last").acquire().await.expect("a grant")).await;
     }
     pair.replica().kill();
     replica_is_gone(&pair).await;
-    let held = soon("the default goes on", long(&default, "last").acquire()).await.expect("a grant");
-    let refused = strict.mutex("other").try_acquire().await.expect_err("refused");
+    let held = soon("the default goes on", long(&default, "last").acquire())
+        .await
+        .expect("a grant");
+    let refused = strict
+        .mutex("other")
+        .try_acquire()
+        .await
+        .expect_err("refused");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("replicas"), "{refused}");
     assert!(held.is_held());
@@ -83,11 +110,19 @@ async fn the_default_gives_way_when_the_last_replica_goes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_replicas_a_failover_loses_the_grant_and_the_fence_tells() {
     let pair = Sentinel::start();
-    let (holder, next) = (connect(format!("{}?replicas=0", pair.url())), connect(pair.url()));
+    let (holder, next) = (
+        connect(format!("{}?replicas=0", pair.url())),
+        connect(pair.url()),
+    );
     pair.strand_replica();
-    let held = long(&holder, "lost").acquire().await.expect("a grant that nobody else has");
+    let held = long(&holder, "lost")
+        .acquire()
+        .await
+        .expect("a grant that nobody else has");
     lose_the_primary(&pair);
-    let second = soon("granted again", long(&next, "lost").acquire()).await.expect("a grant");
+    let second = soon("granted again", long(&next, "lost").acquire())
+        .await
+        .expect("a grant");
     rise(&[held.fence(), second.fence()]);
     is_told(&held).await;
     assert!(second.is_held());
@@ -110,7 +145,10 @@ async fn a_hand_off_that_no_replica_has_is_not_believed() {
     // Sent to the primary, which hands over at once; only the confirmation is missing.
     give_back(held).await;
     let handed = outside.show("handed").await.expect("an answer");
-    assert!(handed.is_some_and(|line| line.holders.len() == 1), "handed over, or claimed again");
+    assert!(
+        handed.is_some_and(|line| line.holders.len() == 1),
+        "handed over, or claimed again"
+    );
     tokio::time::sleep(ms(1500)).await;
     assert!(!waiting.is_finished(), "believed without a replica");
     let (old, new) = (pair.primary(), pair.replica());
@@ -118,7 +156,11 @@ async fn a_hand_off_that_no_replica_has_is_not_believed() {
     assert!(!waiting.is_finished(), "believed without a replica");
     old.restart();
     // The sentinels would do it, some seconds later.
-    old.call(&["REPLICAOF", &new.ip().to_string(), &new.address().port().to_string()]);
+    old.call(&[
+        "REPLICAOF",
+        &new.ip().to_string(),
+        &new.address().port().to_string(),
+    ]);
     let next = gets_in(waiting).await;
     rise(&[first, next.fence()]);
     // What the new primary has is what the waiter believes. Not every sentinel knows the new one yet, so some may still name the old.

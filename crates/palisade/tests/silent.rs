@@ -15,10 +15,23 @@ async fn a_wait_that_ends_without_any_answer_is_unavailable() {
     let address = silent.local_addr().expect("an address");
     for scheme in ["redis", "etcd", "zk"] {
         for format in ["", "?format=plain", "?format=simple"] {
-            let Ok(client) = Client::connect(format!("{scheme}://{address}{format}")) else { continue };
-            let error = client.mutex("x").acquire_timeout(Duration::from_millis(700)).await.expect_err("no answer");
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{scheme}:{format}: {error}");
-            assert!(error.to_string().contains('x'), "{scheme}:{format}: {error}");
+            let Ok(client) = Client::connect(format!("{scheme}://{address}{format}")) else {
+                continue;
+            };
+            let error = client
+                .mutex("x")
+                .acquire_timeout(Duration::from_millis(700))
+                .await
+                .expect_err("no answer");
+            assert_eq!(
+                error.kind(),
+                ErrorKind::Unavailable,
+                "{scheme}:{format}: {error}"
+            );
+            assert!(
+                error.to_string().contains('x'),
+                "{scheme}:{format}: {error}"
+            );
         }
     }
 }

@@ -13,7 +13,11 @@ use palisade::{Client, ErrorKind, LossReason};
 use palisade_conformance::{PATIENCE, eventually};
 
 fn client(folder: &tempfile::TempDir) -> Client {
-    Client::connect(format!("sqlite:{}", folder.path().join("locks.db").display())).expect("a client")
+    Client::connect(format!(
+        "sqlite:{}",
+        folder.path().join("locks.db").display()
+    ))
+    .expect("a client")
 }
 
 /// A file that was removed decides nothing any more: the holder learns it at its next renewal, and everybody meets in the new one.
@@ -21,14 +25,31 @@ fn client(folder: &tempfile::TempDir) -> Client {
 async fn a_holder_in_a_removed_file_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ours, theirs) = (client(&folder), client(&folder));
-    let guard = ours.mutex("x").lease(Duration::from_secs(2)).acquire().await.expect("acquired");
+    let guard = ours
+        .mutex("x")
+        .lease(Duration::from_secs(2))
+        .acquire()
+        .await
+        .expect("acquired");
     for file in ["locks.db", "locks.db-wal", "locks.db-shm"] {
         std::fs::remove_file(folder.path().join(file)).expect("removed");
     }
-    let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told");
-    assert!(matches!(reason, LossReason::Expired | LossReason::Taken), "{reason:?}");
+    let reason = tokio::time::timeout(PATIENCE, guard.lost())
+        .await
+        .expect("told");
+    assert!(
+        matches!(reason, LossReason::Expired | LossReason::Taken),
+        "{reason:?}"
+    );
     let next = theirs.mutex("x").acquire().await.expect("acquired");
-    assert!(ours.mutex("x").try_acquire().await.expect("an answer").is_none(), "two files");
+    assert!(
+        ours.mutex("x")
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none(),
+        "two files"
+    );
     drop(next);
 }
 
@@ -41,7 +62,14 @@ async fn a_link_leads_to_the_same_locks() {
     let link = folder.path().join("link.db");
     std::os::unix::fs::symlink(folder.path().join("locks.db"), &link).expect("linked");
     let theirs = Client::connect(format!("sqlite:{}", link.display())).expect("a client");
-    assert!(theirs.mutex("x").try_acquire().await.expect("an answer").is_none());
+    assert!(
+        theirs
+            .mutex("x")
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
     drop(guard);
 }
 
@@ -55,11 +83,20 @@ fn many_make_the_file_at_once() {
             .map(|number| {
                 let locks = client(&folder);
                 std::thread::spawn(move || {
-                    drop(locks.mutex(format!("{number}")).try_acquire().wait().expect("its turn").expect("free"))
+                    drop(
+                        locks
+                            .mutex(format!("{number}"))
+                            .try_acquire()
+                            .wait()
+                            .expect("its turn")
+                            .expect("free"),
+                    )
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("everybody gets his turn"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("everybody gets his turn"));
     }
 }
 
@@ -75,7 +112,12 @@ fn open_to_all() -> tempfile::TempDir {
 
 /// Makes something as another user. Only root can.
 fn as_another_user(program: &str, arguments: &[&str], path: &Path) {
-    let made = Command::new(program).args(arguments).arg(path).uid(OTHER_USER).gid(OTHER_USER).status();
+    let made = Command::new(program)
+        .args(arguments)
+        .arg(path)
+        .uid(OTHER_USER)
+        .gid(OTHER_USER)
+        .status();
     assert!(made.expect("it starts").success());
 }
 
@@ -91,9 +133,16 @@ fn is_root() -> bool {
 #[track_caller]
 fn assert_refused(folder: &tempfile::TempDir, advice: &str) {
     use palisade::blocking::Wait;
-    let refused = client(folder).mutex("x").try_acquire().wait().expect_err("refused");
+    let refused = client(folder)
+        .mutex("x")
+        .try_acquire()
+        .wait()
+        .expect_err("refused");
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
-    assert!(refused.to_string().contains("locks.db-clients") && refused.to_string().contains(advice), "{refused}");
+    assert!(
+        refused.to_string().contains("locks.db-clients") && refused.to_string().contains(advice),
+        "{refused}"
+    );
 }
 
 fn clients_of(folder: &tempfile::TempDir) -> PathBuf {
@@ -120,7 +169,11 @@ fn a_planted_link_is_not_taken_for_the_clients_folder() {
     let folder = open_to_all();
     let theirs = folder.path().join("theirs");
     as_another_user("mkdir", &["-m", "777"], &theirs);
-    as_another_user("ln", &["-s", theirs.to_str().expect("text")], &clients_of(&folder));
+    as_another_user(
+        "ln",
+        &["-s", theirs.to_str().expect("text")],
+        &clients_of(&folder),
+    );
     assert_refused(&folder, "not a folder");
 }
 
@@ -129,35 +182,73 @@ fn a_planted_link_is_not_taken_for_the_clients_folder() {
 fn a_clients_folder_that_all_may_write_needs_a_database_that_all_may_write() {
     use palisade::blocking::Wait;
     let folder = tempfile::tempdir().expect("a folder");
-    drop(client(&folder).mutex("x").try_acquire().wait().expect("an answer").expect("free"));
-    let rights = |path: PathBuf, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("rights");
+    drop(
+        client(&folder)
+            .mutex("x")
+            .try_acquire()
+            .wait()
+            .expect("an answer")
+            .expect("free"),
+    );
+    let rights = |path: PathBuf, mode| {
+        fs::set_permissions(path, Permissions::from_mode(mode)).expect("rights")
+    };
     rights(clients_of(&folder), 0o777);
     rights(folder.path().join("locks.db"), 0o644);
     assert_refused(&folder, "chmod o-w");
     rights(folder.path().join("locks.db"), 0o666);
-    drop(client(&folder).mutex("x").try_acquire().wait().expect("an answer").expect("free"));
+    drop(
+        client(&folder)
+            .mutex("x")
+            .try_acquire()
+            .wait()
+            .expect("an answer")
+            .expect("free"),
+    );
 }
 
 /// Programs that clean up folders such as `/tmp` remove files that were not touched for days.
 #[tokio::test]
 async fn renewals_keep_the_files_of_a_client_young() {
     let folder = tempfile::tempdir().expect("a folder");
-    let guard = client(&folder).mutex("x").lease(Duration::from_secs(6)).acquire().await.expect("acquired");
+    let guard = client(&folder)
+        .mutex("x")
+        .lease(Duration::from_secs(6))
+        .acquire()
+        .await
+        .expect("acquired");
     let old = SystemTime::now() - Duration::from_secs(11 * 24 * 3600);
     let times = fs::FileTimes::new().set_accessed(old).set_modified(old);
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(clients_of(&folder)).expect("a folder").map(|file| file.expect("a file").path()).collect();
+    let mut files: Vec<PathBuf> = fs::read_dir(clients_of(&folder))
+        .expect("a folder")
+        .map(|file| file.expect("a file").path())
+        .collect();
     files.extend(["locks.db", "locks.db-wal", "locks.db-shm"].map(|name| folder.path().join(name)));
     assert_eq!(files.len(), 5, "{files:?}");
     for path in &files {
         // A socket cannot be opened: `touch` needs no descriptor.
         match fs::metadata(path).expect("a file").file_type().is_socket() {
-            true => assert!(Command::new("touch").args(["-d", "11 days ago"]).arg(path).status().expect("it starts").success()),
-            false => File::options().read(true).write(true).open(path).expect("opened").set_times(times).expect("times"),
+            true => assert!(
+                Command::new("touch")
+                    .args(["-d", "11 days ago"])
+                    .arg(path)
+                    .status()
+                    .expect("it starts")
+                    .success()
+            ),
+            false => File::options()
+                .read(true)
+                .write(true)
+                .open(path)
+                .expect("opened")
+                .set_times(times)
+                .expect("times"),
         }
     }
     let is_young = |path: &PathBuf| {
-        let changed = fs::metadata(path).and_then(|data| data.modified()).expect("a time");
+        let changed = fs::metadata(path)
+            .and_then(|data| data.modified())
+            .expect("a time");
         changed > SystemTime::now() - Duration::from_secs(3600)
     };
     eventually("all are young", async || files.iter().all(is_young)).await;
@@ -168,7 +259,18 @@ async fn renewals_keep_the_files_of_a_client_young() {
 #[test]
 fn a_link_to_nowhere_is_not_a_file_here() {
     let folder = tempfile::tempdir().expect("a folder");
-    symlink(folder.path().join("no/such/folder/locks.db"), folder.path().join("locks.db")).expect("linked");
-    let refused = Client::connect(format!("sqlite:{}", folder.path().join("locks.db").display())).expect_err("refused");
-    assert!(refused.to_string().contains("no/such/folder is not there"), "{refused}");
+    symlink(
+        folder.path().join("no/such/folder/locks.db"),
+        folder.path().join("locks.db"),
+    )
+    .expect("linked");
+    let refused = Client::connect(format!(
+        "sqlite:{}",
+        folder.path().join("locks.db").display()
+    ))
+    .expect_err("refused");
+    assert!(
+        refused.to_string().contains("no/such/folder is not there"),
+        "{refused}"
+    );
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use palisade::blocking::Wait;
 
 fn threads() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("proc").flatten();
+    let tasks = std::fs::read_dir("/proc/self/task")
+        .expect("proc")
+        .flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|name| name.starts_with("palisade")).count()
 }
@@ -14,7 +16,11 @@ fn threads() -> usize {
 fn come_to(count: usize) {
     let begun = Instant::now();
     while threads() != count {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{} threads and not {count}", threads());
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{} threads and not {count}",
+            threads()
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -25,7 +31,15 @@ fn two_threads_per_client_and_none_after_it() {
     let locks = palisade::connect("memory:").wait().expect("a client");
     let lock = locks.mutex("a");
     assert_eq!(threads(), 0, "connecting starts nothing");
-    let guards: Vec<_> = (0..100).map(|number| locks.mutex(format!("{number}")).acquire().wait().expect("acquired")).collect();
+    let guards: Vec<_> = (0..100)
+        .map(|number| {
+            locks
+                .mutex(format!("{number}"))
+                .acquire()
+                .wait()
+                .expect("acquired")
+        })
+        .collect();
     come_to(2);
     drop(locks);
     drop(lock);

@@ -27,7 +27,11 @@ struct Scene {
 impl Scene {
     fn before(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Scene {
         let proxy = Proxy::start(server);
-        Scene { client: connect(url(proxy.address())), outside: connect(url(server)), proxy }
+        Scene {
+            client: connect(url(proxy.address())),
+            outside: connect(url(server)),
+            proxy,
+        }
     }
 
     fn short(&self, name: &str) -> Mutex {
@@ -39,11 +43,21 @@ type Going<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// Polls once, without a waker.
 fn begin<T>(future: &mut Going<T>) {
-    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it cannot be ready at once");
+    assert!(
+        future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending(),
+        "it cannot be ready at once"
+    );
 }
 
 fn run(scene: &Scene) {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         connections_are_restored(scene).await;
         a_dropped_release_is_repeated(scene).await;
@@ -64,7 +78,12 @@ async fn connections_are_restored(scene: &Scene) {
     scene.proxy.reset();
     is_renewed(&kept).await;
     is_renewed(&kept).await;
-    give_back(soon("another gets in", scene.client.mutex("other").acquire()).await.expect("a grant")).await;
+    give_back(
+        soon("another gets in", scene.client.mutex("other").acquire())
+            .await
+            .expect("a grant"),
+    )
+    .await;
     // Some are polled again, and the others dropped.
     claims.truncate(25);
     for claim in claims {
@@ -74,7 +93,15 @@ async fn connections_are_restored(scene: &Scene) {
     give_back(kept).await;
     soon("withdrawn", scene.client.shutdown()).await;
     for name in names {
-        assert!(scene.outside.show(&name).await.expect("an answer").is_none(), "{name} is left");
+        assert!(
+            scene
+                .outside
+                .show(&name)
+                .await
+                .expect("an answer")
+                .is_none(),
+            "{name} is left"
+        );
     }
 }
 
@@ -89,7 +116,12 @@ async fn a_dropped_release_is_repeated(scene: &Scene) {
     scene.proxy.heal();
     is_renewed(&kept).await;
     drop(back);
-    give_back(soon("the next gets in", scene.outside.mutex("back").acquire()).await.expect("a grant")).await;
+    give_back(
+        soon("the next gets in", scene.outside.mutex("back").acquire())
+            .await
+            .expect("a grant"),
+    )
+    .await;
     assert!(kept.is_held(), "nothing else is lost with it");
     give_back(kept).await;
 }
@@ -98,19 +130,27 @@ async fn a_dropped_release_is_repeated(scene: &Scene) {
 #[test]
 fn redis() {
     let server = palisade_testkit::redis::Redis::start();
-    run(&Scene::before(server.address(), |address| format!("redis://{address}")));
+    run(&Scene::before(server.address(), |address| {
+        format!("redis://{address}")
+    }));
 }
 
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd() {
     let server = palisade_testkit::etcd::Etcd::start();
-    run(&Scene::before(server.address(), |address| format!("etcd://{address}/lock")));
+    run(&Scene::before(server.address(), |address| {
+        format!("etcd://{address}/lock")
+    }));
 }
 
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper() {
-    let server = palisade_testkit::zookeeper::ZooKeeper::with().long_sessions().start();
-    run(&Scene::before(server.address(), |address| format!("zk://{address}/lock")));
+    let server = palisade_testkit::zookeeper::ZooKeeper::with()
+        .long_sessions()
+        .start();
+    run(&Scene::before(server.address(), |address| {
+        format!("zk://{address}/lock")
+    }));
 }

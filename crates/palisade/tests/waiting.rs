@@ -19,10 +19,17 @@ use palisade_conformance::{PATIENCE, eventually};
 use tokio::task::JoinHandle;
 
 /// A client over a bent store, and one that is not bent.
-fn bent(clock: Arc<dyn Clock>, capability: fn(Capability) -> Capability) -> (Client, Client, Arc<Bends>) {
+fn bent(
+    clock: Arc<dyn Clock>,
+    capability: fn(Capability) -> Capability,
+) -> (Client, Client, Arc<Bends>) {
     let store = MemoryStore::new(Arc::new(BootClock));
     let (bent, bends) = Bent::over(Arc::new(store.another()), capability);
-    (Client::over(bent, clock), Client::over(Arc::new(store), Arc::new(BootClock)), bends)
+    (
+        Client::over(bent, clock),
+        Client::over(Arc::new(store), Arc::new(BootClock)),
+        bends,
+    )
 }
 
 /// Begins to acquire, and returns when the client knows that it stands in line.
@@ -34,17 +41,28 @@ async fn stands_in_line(client: &Client, lock: Mutex) -> JoinHandle<Result<Guard
 }
 
 async fn acquired(waiting: JoinHandle<Result<Guard>>) -> Guard {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("its turn comes").expect("no panic").expect("acquired")
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("its turn comes")
+        .expect("no panic")
+        .expect("acquired")
 }
 
 async fn free(client: &Client, name: &str) {
-    eventually("the name is free", async || client.show(name).await.expect("an answer").is_none()).await;
+    eventually("the name is free", async || {
+        client.show(name).await.expect("an answer").is_none()
+    })
+    .await;
 }
 
 /// A hand-over is one push: no heartbeat, no question.
 #[tokio::test]
 async fn a_push_brings_the_turn() {
-    let Bench { client, outside, faults } = bench_on(Arc::new(ManualClock::new()), Arc::new(BootClock));
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench_on(Arc::new(ManualClock::new()), Arc::new(BootClock));
     let holder = outside.mutex("push").acquire().await.expect("acquired");
     let waiting = stands_in_line(&client, client.mutex("push")).await;
     drop(holder);
@@ -67,8 +85,17 @@ async fn a_push_without_a_grant_makes_it_ask() {
 #[tokio::test]
 async fn the_first_in_line_asks_when_time_alone_may_free_the_name() {
     let clock = ManualClock::new();
-    let Bench { client, outside, .. } = bench_on(Arc::new(clock.clone()), Arc::new(clock.clone()));
-    drop(outside.mutex("closed").min_hold(ms(400)).acquire().await.expect("acquired"));
+    let Bench {
+        client, outside, ..
+    } = bench_on(Arc::new(clock.clone()), Arc::new(clock.clone()));
+    drop(
+        outside
+            .mutex("closed")
+            .min_hold(ms(400))
+            .acquire()
+            .await
+            .expect("acquired"),
+    );
     let waiting = stands_in_line(&client, client.mutex("closed")).await;
     clock.advance(ms(400));
     drop(acquired(waiting).await);
@@ -78,10 +105,25 @@ async fn the_first_in_line_asks_when_time_alone_may_free_the_name() {
 #[tokio::test]
 async fn a_waiter_that_the_store_forgot_queues_again() {
     let theirs = ManualClock::new();
-    let Bench { client, outside, .. } = bench_on(Arc::new(BootClock), Arc::new(theirs.clone()));
-    let holder = outside.mutex("forgotten").lease(Duration::from_secs(3600)).acquire().await.expect("acquired");
+    let Bench {
+        client, outside, ..
+    } = bench_on(Arc::new(BootClock), Arc::new(theirs.clone()));
+    let holder = outside
+        .mutex("forgotten")
+        .lease(Duration::from_secs(3600))
+        .acquire()
+        .await
+        .expect("acquired");
     let waiting = stands_in_line(&client, client.mutex("forgotten").lease(ms(300))).await;
-    let in_line = async || outside.show("forgotten").await.expect("an answer").expect("held").waiters.len();
+    let in_line = async || {
+        outside
+            .show("forgotten")
+            .await
+            .expect("an answer")
+            .expect("held")
+            .waiters
+            .len()
+    };
     assert_eq!(in_line().await, 1);
     theirs.advance(ms(400));
     assert_eq!(in_line().await, 0);
@@ -96,19 +138,32 @@ async fn a_short_outage_is_waited_out() {
     let store = MemoryStore::new(Arc::new(BootClock));
     let (faulty, faults) = Faulty::over(Arc::new(store.another()));
     let (bent, bends) = Bent::over(faulty, |can| can);
-    let (client, outside) = (Client::over(bent, Arc::new(BootClock)), Client::over(Arc::new(store), Arc::new(BootClock)));
+    let (client, outside) = (
+        Client::over(bent, Arc::new(BootClock)),
+        Client::over(Arc::new(store), Arc::new(BootClock)),
+    );
     faults.cut(true);
     let lock = client.mutex("away").store_wait(PATIENCE);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("tried again", async || bends.claims.load(Ordering::SeqCst) >= 3).await;
+    eventually("tried again", async || {
+        bends.claims.load(Ordering::SeqCst) >= 3
+    })
+    .await;
     faults.cut(false);
     drop(acquired(waiting).await);
     free(&outside, "away").await;
     let holder = outside.mutex("away").acquire().await.expect("acquired");
-    let waiting = stands_in_line(&client, client.mutex("away").lease(ms(600)).store_wait(PATIENCE)).await;
+    let waiting = stands_in_line(
+        &client,
+        client.mutex("away").lease(ms(600)).store_wait(PATIENCE),
+    )
+    .await;
     faults.cut(true);
     let before = faults.renewal_requests();
-    eventually("asked again", async || faults.renewal_requests() >= before + 3).await;
+    eventually("asked again", async || {
+        faults.renewal_requests() >= before + 3
+    })
+    .await;
     faults.cut(false);
     drop(holder);
     drop(acquired(waiting).await);
@@ -117,23 +172,46 @@ async fn a_short_outage_is_waited_out() {
 /// A store that is away for longer is `Unavailable`, and nothing is left of the claim, in the client or in the store.
 #[tokio::test]
 async fn a_long_outage_is_an_error() {
-    let Bench { client, outside, faults } = bench();
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
     let gives_up = async |lock: Mutex| {
-        let error = tokio::time::timeout(PATIENCE, lock.acquire()).await.expect("it gives up").expect_err("the store is away");
+        let error = tokio::time::timeout(PATIENCE, lock.acquire())
+            .await
+            .expect("it gives up")
+            .expect_err("the store is away");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     };
     // The claims arrive, and only their answers are lost.
     faults.lose_replies(true);
     gives_up(client.mutex("away").store_wait(ms(50))).await;
-    assert!(outside.show("away").await.expect("an answer").is_none_or(|line| line.waiters.is_empty()));
+    assert!(
+        outside
+            .show("away")
+            .await
+            .expect("an answer")
+            .is_none_or(|line| line.waiters.is_empty())
+    );
     faults.lose_replies(false);
     free(&outside, "away").await;
     // In line.
     let holder = outside.mutex("line").acquire().await.expect("acquired");
-    let waiting = stands_in_line(&client, client.mutex("line").lease(ms(300)).store_wait(ms(200))).await;
+    let waiting = stands_in_line(
+        &client,
+        client.mutex("line").lease(ms(300)).store_wait(ms(200)),
+    )
+    .await;
     faults.cut(true);
-    let answer = tokio::time::timeout(PATIENCE, waiting).await.expect("it gives up").expect("no panic");
-    assert_eq!(answer.expect_err("the store is away").kind(), ErrorKind::Unavailable);
+    let answer = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("it gives up")
+        .expect("no panic");
+    assert_eq!(
+        answer.expect_err("the store is away").kind(),
+        ErrorKind::Unavailable
+    );
     assert_eq!(client.stats().kept, 0, "the place in line is still kept");
     faults.cut(false);
     drop(holder);
@@ -143,12 +221,26 @@ async fn a_long_outage_is_an_error() {
 /// A waiter asks a store that is away now and then, also when its place must have ended long ago.
 #[tokio::test]
 async fn an_outage_is_no_storm() {
-    let Bench { client, outside, faults } = bench();
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
     let _holder = outside.mutex("storm").acquire().await.expect("acquired");
-    let waiting = stands_in_line(&client, client.mutex("storm").lease(ms(300)).store_wait(ms(1200))).await;
+    let waiting = stands_in_line(
+        &client,
+        client.mutex("storm").lease(ms(300)).store_wait(ms(1200)),
+    )
+    .await;
     faults.cut(true);
     let before = faults.renewal_requests();
-    assert!(tokio::time::timeout(PATIENCE, waiting).await.expect("it gives up").expect("no panic").is_err());
+    assert!(
+        tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .expect("it gives up")
+            .expect("no panic")
+            .is_err()
+    );
     let asked = faults.renewal_requests() - before;
     assert!(asked < 250, "{asked} requests in a second");
 }
@@ -156,11 +248,18 @@ async fn an_outage_is_no_storm() {
 /// A user who leaves between two attempts: the claim may have arrived all the same, and is withdrawn.
 #[tokio::test]
 async fn leaving_between_two_attempts_withdraws() {
-    let Bench { client, outside, faults } = bench();
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench();
     faults.lose_replies(true);
     let lock = client.mutex("left").store_wait(PATIENCE);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("arrived", async || outside.show("left").await.expect("an answer").is_some()).await;
+    eventually("arrived", async || {
+        outside.show("left").await.expect("an answer").is_some()
+    })
+    .await;
     waiting.abort();
     assert!(waiting.await.is_err());
     faults.lose_replies(false);
@@ -171,17 +270,30 @@ async fn leaving_between_two_attempts_withdraws() {
 #[tokio::test]
 async fn a_time_out_on_the_way_withdraws() {
     let clock = ManualClock::new();
-    let Bench { client, outside, faults } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
     faults.close_gate();
     let lock = client.mutex("late");
     let hour = Duration::from_secs(3600);
     let waiting = tokio::spawn(async move { lock.acquire_timeout(hour).await });
     faults.steps(1);
-    eventually("arrived", async || outside.show("late").await.expect("an answer").is_some()).await;
+    eventually("arrived", async || {
+        outside.show("late").await.expect("an answer").is_some()
+    })
+    .await;
     // The user's clock is moved by hand: the wait must hear of it.
     clock.advance(hour);
-    let answer = tokio::time::timeout(PATIENCE, waiting).await.expect("in time").expect("no panic");
-    assert_eq!(answer.expect_err("the wait is over").kind(), ErrorKind::Unavailable);
+    let answer = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("in time")
+        .expect("no panic");
+    assert_eq!(
+        answer.expect_err("the wait is over").kind(),
+        ErrorKind::Unavailable
+    );
     faults.steps(100);
     free(&outside, "late").await;
 }
@@ -189,15 +301,23 @@ async fn a_time_out_on_the_way_withdraws() {
 /// Where the claim itself waits in the store, only a release beside it ends it.
 #[tokio::test]
 async fn leaving_ends_a_claim_that_waits_in_the_store() {
-    let capability = |can| Capability { claim_blocks: true, ..can };
+    let capability = |can| Capability {
+        claim_blocks: true,
+        ..can
+    };
     let (client, _, bends) = bent(Arc::new(BootClock), capability);
     bends.claim_waits.store(true, Ordering::SeqCst);
     let lock = client.mutex("engine");
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("it waits", async || bends.claims.load(Ordering::SeqCst) == 1).await;
+    eventually("it waits", async || {
+        bends.claims.load(Ordering::SeqCst) == 1
+    })
+    .await;
     waiting.abort();
     assert!(waiting.await.is_err());
-    tokio::time::timeout(PATIENCE, client.shutdown()).await.expect("the claim is ended");
+    tokio::time::timeout(PATIENCE, client.shutdown())
+        .await
+        .expect("the claim is ended");
 }
 
 /// The caller's task polls the store's futures: a store that answers at once costs no switch of threads, also in a drop.
@@ -213,17 +333,35 @@ async fn a_store_that_answers_at_once_is_asked_in_the_callers_thread() {
 #[tokio::test]
 async fn a_grant_with_little_left_is_renewed_first() {
     let ours = ManualClock::new();
-    let Bench { client, outside, faults } = bench_on(Arc::new(ours.clone()), Arc::new(BootClock));
+    let Bench {
+        client,
+        outside,
+        faults,
+    } = bench_on(Arc::new(ours.clone()), Arc::new(BootClock));
     let holder = outside.mutex("little").acquire().await.expect("acquired");
-    let mut waiting = stands_in_line(&client, client.mutex("little").lease(Duration::from_secs(20))).await;
+    let mut waiting = stands_in_line(
+        &client,
+        client.mutex("little").lease(Duration::from_secs(20)),
+    )
+    .await;
     // No heartbeat is answered: when the push comes, the place in line is as old as the claim.
     faults.hang(true);
     ours.advance(ms(4000));
-    eventually("a heartbeat is on its way", async || faults.renewal_requests() > 0).await;
+    eventually("a heartbeat is on its way", async || {
+        faults.renewal_requests() > 0
+    })
+    .await;
     drop(holder);
     eventually("asked again", async || faults.renewal_requests() > 1).await;
-    assert!(tokio::time::timeout(ms(100), &mut waiting).await.is_err(), "begun with less than a second");
+    assert!(
+        tokio::time::timeout(ms(100), &mut waiting).await.is_err(),
+        "begun with less than a second"
+    );
     faults.hang(false);
     let guard = acquired(waiting).await;
-    assert!(guard.remaining() > Duration::from_secs(10), "only {:?} left", guard.remaining());
+    assert!(
+        guard.remaining() > Duration::from_secs(10),
+        "only {:?} left",
+        guard.remaining()
+    );
 }

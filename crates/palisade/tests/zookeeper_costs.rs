@@ -19,7 +19,9 @@ const HEARTBEAT: Duration = Duration::from_millis(5000 / 3);
 
 /// `PALISADE_SOAK=10` makes the long tests ten times as long.
 fn soak() -> usize {
-    std::env::var("PALISADE_SOAK").ok().map_or(1, |soak| soak.parse().expect("a number"))
+    std::env::var("PALISADE_SOAK")
+        .ok()
+        .map_or(1, |soak| soak.parse().expect("a number"))
 }
 
 /// A client whose requests can be counted.
@@ -30,7 +32,13 @@ fn counted(server: &ZooKeeper) -> (Proxy, Client) {
 }
 
 async fn acquire(client: &Client, name: &str) -> Guard {
-    client.mutex(name).lease(LONG).store_wait(LONG).acquire().await.expect("a grant")
+    client
+        .mutex(name)
+        .lease(LONG)
+        .store_wait(LONG)
+        .acquire()
+        .await
+        .expect("a grant")
 }
 
 async fn release<M: GuardMode>(guard: Guard<M>) {
@@ -38,7 +46,10 @@ async fn release<M: GuardMode>(guard: Guard<M>) {
 }
 
 /// Does this in so many tasks at once, each with its number.
-async fn in_tasks<T: Send + 'static, F: Future<Output = T> + Send + 'static>(tasks: usize, work: impl Fn(usize) -> F) -> Vec<T> {
+async fn in_tasks<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    tasks: usize,
+    work: impl Fn(usize) -> F,
+) -> Vec<T> {
     let tasks: Vec<_> = (0..tasks).map(|task| tokio::spawn(work(task))).collect();
     let mut done = Vec::new();
     for task in tasks {
@@ -60,7 +71,10 @@ async fn every_verb_costs_what_the_page_says() {
     // A new name.
     let tally = Tally::of(&ours);
     release(acquire(&us, "free").await).await;
-    assert_eq!(tally.requests([CREATE_CONTAINER, CREATE, GET_CHILDREN, DELETE]), [1; 4]);
+    assert_eq!(
+        tally.requests([CREATE_CONTAINER, CREATE, GET_CHILDREN, DELETE]),
+        [1; 4]
+    );
     // One that was used before.
     let tally = Tally::of(&ours);
     for _ in 0..ROUNDS {
@@ -74,10 +88,27 @@ async fn every_verb_costs_what_the_page_says() {
     let held = acquire(&us, "taken").await;
     drop(acquire(&them, "taken-not").await);
     eventually("given back", async || nodes(&server).len() == 1).await;
-    assert!(them.mutex("taken").lease(LONG).try_acquire().await.expect("an answer").is_none());
+    assert!(
+        them.mutex("taken")
+            .lease(LONG)
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
     let tally = Tally::of(&theirs);
-    assert!(them.mutex("taken").lease(LONG).try_acquire().await.expect("an answer").is_none());
-    assert_eq!(tally.requests([CREATE, GET_CHILDREN, DELETE, GET_DATA]), [1; 4]);
+    assert!(
+        them.mutex("taken")
+            .lease(LONG)
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    assert_eq!(
+        tally.requests([CREATE, GET_CHILDREN, DELETE, GET_DATA]),
+        [1; 4]
+    );
     assert_eq!(tally.all(), 4);
     // Standing in line.
     let tally = Tally::of(&theirs);
@@ -88,7 +119,11 @@ async fn every_verb_costs_what_the_page_says() {
     // The hand-off: the release, and the look of the next.
     let (release_tally, tally) = (Tally::of(&ours), Tally::of(&theirs));
     release(held).await;
-    let next = tokio::time::timeout(LIMIT, waiting).await.expect("its turn").expect("no panic").expect("a grant");
+    let next = tokio::time::timeout(LIMIT, waiting)
+        .await
+        .expect("its turn")
+        .expect("no panic")
+        .expect("a grant");
     assert_eq!(release_tally.requests([DELETE]), [1]);
     let beats = tally.ticks(HEARTBEAT);
     let [syncs, lists, created, data] = tally.requests([SYNC, GET_CHILDREN, CREATE, GET_DATA]);
@@ -104,7 +139,9 @@ async fn every_verb_costs_what_the_page_says() {
     eventually("its watch", async || tally.requests([GET_DATA]) == [1]).await;
     let tally = Tally::of(&ours);
     let refused = third.await.expect("no panic").expect_err("it is held");
-    let (ErrorKind::Timeout, Some(holder)) = (refused.kind(), refused.holder()) else { panic!("{refused:?}") };
+    let (ErrorKind::Timeout, Some(holder)) = (refused.kind(), refused.holder()) else {
+        panic!("{refused:?}")
+    };
     assert_eq!(holder.fence, next.fence());
     eventually("it has left", async || tally.requests([DELETE]) == [1]).await;
     assert_eq!(tally.requests([GET_CHILDREN, GET_DATA]), [1; 2]);
@@ -119,7 +156,10 @@ async fn every_verb_costs_what_the_page_says() {
     }
     assert_eq!(tally.requests([CREATE, MULTI, DELETE]), [ROUNDS; 3]);
     let [reads, of_data, looks] = tally.requests([GET_CHILDREN, GET_DATA, EXISTS]);
-    assert!((4 * ROUNDS..=4 * ROUNDS + 10).contains(&(reads + of_data + looks)), "{reads}, {of_data} and {looks} reads");
+    assert!(
+        (4 * ROUNDS..=4 * ROUNDS + 10).contains(&(reads + of_data + looks)),
+        "{reads}, {of_data} and {looks} reads"
+    );
 }
 
 /// However many locks are held, each renewal is one transaction. No node is looked at once it is watched.
@@ -136,7 +176,10 @@ async fn ten_thousand_locks_cost_one_transaction() {
         async move {
             let mut guards = Vec::new();
             for number in 0..LOCKS / TASKS {
-                let lock = client.mutex(format!("many-{task}-{number}")).lease(lease).store_wait(LONG);
+                let lock = client
+                    .mutex(format!("many-{task}-{number}"))
+                    .lease(lease)
+                    .store_wait(LONG);
                 guards.push(lock.acquire().await.expect("a grant"));
             }
             guards
@@ -145,8 +188,15 @@ async fn ten_thousand_locks_cost_one_transaction() {
     let guards: Vec<Guard> = many.await.into_iter().flatten().collect();
     println!("{LOCKS} locks in {:?}", begun.elapsed());
     let sessions: std::collections::BTreeSet<i64> = nodes(&server).into_values().collect();
-    assert_eq!((nodes(&server).len(), sessions.len()), (LOCKS, 1), "one session for all");
-    eventually("all are watched", async || server.count("zk_watch_count") >= LOCKS as u64).await;
+    assert_eq!(
+        (nodes(&server).len(), sessions.len()),
+        (LOCKS, 1),
+        "one session for all"
+    );
+    eventually("all are watched", async || {
+        server.count("zk_watch_count") >= LOCKS as u64
+    })
+    .await;
     println!("watched after {:?}", begun.elapsed());
     // One renewal that has begun before may still look.
     is_renewed(&guards[0]).await;
@@ -158,7 +208,10 @@ async fn ten_thousand_locks_cost_one_transaction() {
     let ([beats], all, took) = (tally.requests([op::MULTI]), tally.all(), tally.elapsed());
     println!("{beats} transactions of {all} requests in {took:?}: {tally:?}");
     // Every sixth of the session.
-    assert!((2..=tally.ticks(lease / 6) + 1).contains(&beats), "{beats} transactions in {took:?}");
+    assert!(
+        (2..=tally.ticks(lease / 6) + 1).contains(&beats),
+        "{beats} transactions in {took:?}"
+    );
     assert_eq!(all, beats, "and nothing else");
     assert!(guards.iter().all(Guard::is_held));
     let begun = Instant::now();
@@ -185,13 +238,23 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
             })
             .collect();
         in_line(&outside, &name, waiters as usize).await;
-        eventually("all watch", async || server.count("zk_watch_count") >= waiters).await;
-        println!("{waiters} waiters stand in line after {:?}", begun.elapsed());
+        eventually("all watch", async || {
+            server.count("zk_watch_count") >= waiters
+        })
+        .await;
+        println!(
+            "{waiters} waiters stand in line after {:?}",
+            begun.elapsed()
+        );
         // Those who go on waiting.
         let tally = Tally::of(&proxy);
         eventually("some heartbeats", async || tally.elapsed() > HEARTBEAT * 3).await;
         let (each, kilobytes) = (tally.all() as f64 / waiters as f64, tally.bytes() / 1024);
-        println!("{waiters} wait: {each:.1} requests each, {kilobytes} kB in {:?}, {} events", tally.elapsed(), tally.events());
+        println!(
+            "{waiters} wait: {each:.1} requests each, {kilobytes} kB in {:?}, {} events",
+            tally.elapsed(),
+            tally.events()
+        );
         assert_eq!(tally.events(), 0);
         // A look at itself and at the one before, and one transaction for all; the whole line would be sixty bytes for each in it.
         let most = (2 * waiters + 1) * (tally.ticks(HEARTBEAT) + 1);
@@ -201,10 +264,14 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
         let tally = Tally::of(&proxy);
         release(held).await;
         for turn in turns {
-            tokio::time::timeout(LIMIT * 2, turn).await.expect("its turn").expect("no panic");
+            tokio::time::timeout(LIMIT * 2, turn)
+                .await
+                .expect("its turn")
+                .expect("no panic");
         }
         let took = tally.elapsed();
-        let [deletes, lists, syncs, created] = tally.requests([op::DELETE, op::GET_CHILDREN, op::SYNC, op::CREATE]);
+        let [deletes, lists, syncs, created] =
+            tally.requests([op::DELETE, op::GET_CHILDREN, op::SYNC, op::CREATE]);
         println!(
             "{waiters} turns in {took:?}: {} requests, {lists} lists, {syncs} syncs, {} events",
             tally.all(),
@@ -213,10 +280,17 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
         assert_eq!((deletes, created), (waiters, 0));
         // The look of the next, and that of a heartbeat which comes in between.
         let beats = tally.ticks(HEARTBEAT);
-        assert!((waiters..=waiters + 2 * beats).contains(&lists), "{lists} lists");
+        assert!(
+            (waiters..=waiters + 2 * beats).contains(&lists),
+            "{lists} lists"
+        );
         // Only by whoever was told by its heartbeat first, and then by its watch.
         assert!(syncs <= 2 * beats, "{syncs} syncs");
-        assert!(tally.events() <= 2 * waiters, "one to the next, and one to whoever watched its own: {}", tally.events());
+        assert!(
+            tally.events() <= 2 * waiters,
+            "one to the next, and one to whoever watched its own: {}",
+            tally.events()
+        );
         drop(waiter);
     }
 }
@@ -237,21 +311,38 @@ async fn names_leave_nothing_behind() {
         let client = client.clone();
         async move {
             for number in 0..names / TASKS {
-                release(client.mutex(format!("used-{task}-{number}")).acquire().await.expect("a grant")).await;
+                release(
+                    client
+                        .mutex(format!("used-{task}-{number}"))
+                        .acquire()
+                        .await
+                        .expect("a grant"),
+                )
+                .await;
             }
         }
     })
     .await;
-    let pool = client.semaphore("pool", 2).acquire().await.expect("a grant");
-    println!("{names} names in {:?}, {} nodes", begun.elapsed(), server.count("zk_znode_count") - before);
+    let pool = client
+        .semaphore("pool", 2)
+        .acquire()
+        .await
+        .expect("a grant");
+    println!(
+        "{names} names in {:?}, {} nodes",
+        begun.elapsed(),
+        server.count("zk_znode_count") - before
+    );
     assert!(server.count("zk_znode_count") > before);
     drop(pool);
     client.shutdown().await;
     let ended = Instant::now();
     let limit = LIMIT * u32::try_from(soak()).expect("a small number");
-    palisade_testkit::eventually("nothing is left", limit, || match server.count("zk_znode_count") - before {
-        0 => Ok(()),
-        left => Err(format!("{left} nodes")),
+    palisade_testkit::eventually("nothing is left", limit, || {
+        match server.count("zk_znode_count") - before {
+            0 => Ok(()),
+            left => Err(format!("{left} nodes")),
+        }
     });
     println!("nothing is left after {:?}", ended.elapsed());
 }
@@ -267,7 +358,10 @@ async fn what_is_asked_at_once_leaves_in_one_piece() {
     between.lose_reply_to(move |bytes| {
         let mut counts = counts.lock().expect("no panic");
         let (creates, lists) = (has(bytes, op::CREATE), has(bytes, op::GET_CHILDREN));
-        *counts = (counts.0 + usize::from(creates), counts.1 + usize::from(creates && lists));
+        *counts = (
+            counts.0 + usize::from(creates),
+            counts.1 + usize::from(creates && lists),
+        );
         false
     });
     for _ in 0..50 {
@@ -287,18 +381,27 @@ async fn a_list_of_many_pages_reads_the_names_once() {
     let _held = acquire(&client, "held").await;
     let mut session = Raw::open(server.address(), Duration::from_secs(10)).expect("a session");
     for number in 1..NAMES {
-        session.create(&format!("/lock/name-{number}"), b"", Make::Persistent).expect("made");
+        session
+            .create(&format!("/lock/name-{number}"), b"", Make::Persistent)
+            .expect("made");
     }
     for _ in 0..2 {
         let tally = Tally::of(&proxy);
         let listed = client.list("").await.expect("a list");
         assert_eq!((listed.len(), listed[0].name.as_str()), (1, "held"));
-        assert_eq!(tally.requests([op::GET_CHILDREN]), [NAMES + 1], "one for each name, and one for all");
+        assert_eq!(
+            tally.requests([op::GET_CHILDREN]),
+            [NAMES + 1],
+            "one for each name, and one for all"
+        );
     }
     // A page that comes late begins anew where the page before it has ended.
     let first = client.list_page("", None).await.expect("a page");
     assert!(first.next.is_some() && first.lines.len() == 1);
-    client.list_page("name", None).await.expect("a page of another list");
+    client
+        .list_page("name", None)
+        .await
+        .expect("a page of another list");
     let rest = client.list_page("", first.next).await.expect("a page");
     assert!(rest.lines.is_empty() && rest.next.is_some());
 }

@@ -31,7 +31,10 @@ fn three(on: Option<[Host; 3]>, words: &[(&str, &str)]) -> Ensemble {
 }
 
 fn client(three: &Ensemble) -> Client {
-    connect(format!("zk://{}/lock?request_timeout=2s&connect_timeout=1s", three.addresses()))
+    connect(format!(
+        "zk://{}/lock?request_timeout=2s&connect_timeout=1s",
+        three.addresses()
+    ))
 }
 
 fn clients(three: &Ensemble) -> [Client; 3] {
@@ -44,15 +47,25 @@ async fn begin(clients: &[Client; 3], name: &str, lease: Duration) -> Pair {
 
 fn a_follower(three: &Ensemble) -> usize {
     let leader = three.leader().address();
-    three.nodes().iter().position(|node| node.address() != leader).expect("a follower")
+    three
+        .nodes()
+        .iter()
+        .position(|node| node.address() != leader)
+        .expect("a follower")
 }
 
 /// Who begins at whichever server gets a lock.
 async fn new_claims_succeed(three: &Ensemble, what: &str) {
     for number in 0..4 {
         let fresh = client(three);
-        let lock = fresh.mutex(format!("new-{what}-{number}")).lease(LEASE).store_wait(LIMIT);
-        let guard = lock.acquire_timeout(LIMIT).await.expect("two of three are enough");
+        let lock = fresh
+            .mutex(format!("new-{what}-{number}"))
+            .lease(LEASE)
+            .store_wait(LIMIT);
+        let guard = lock
+            .acquire_timeout(LIMIT)
+            .await
+            .expect("two of three are enough");
         assert_eq!(guard.release().await.expect("an answer"), Released::Done);
     }
 }
@@ -62,7 +75,11 @@ async fn new_claims_succeed(three: &Ensemble, what: &str) {
 async fn a_server_that_fails_costs_nobody_a_lock() {
     let three = three(None, &[]);
     let clients = clients(&three);
-    for (what, kills, leads) in [("killed", true, true), ("down", true, false), ("hangs", false, true)] {
+    for (what, kills, leads) in [
+        ("killed", true, true),
+        ("down", true, false),
+        ("hangs", false, true),
+    ] {
         let pair = begin(&clients, what, LEASE).await;
         let failing = match leads {
             true => three.leader(),
@@ -84,7 +101,10 @@ async fn a_server_that_fails_costs_nobody_a_lock() {
         } else {
             failing.resume()
         }
-        eventually("the next one is sure", async || next.status() == Status::Held).await;
+        eventually("the next one is sure", async || {
+            next.status() == Status::Held
+        })
+        .await;
         assert_eq!(next.release().await.expect("an answer"), Released::Done);
         eventually("no node is left", async || nodes(three.leader()).is_empty()).await;
     }
@@ -101,14 +121,23 @@ async fn a_dead_holder_keeps_the_name_for_a_whole_session_after_a_new_leader() {
     let pair = Pair::begin([&holder, &waiter, &outside], "dies", SHORT).await;
     let begun = Instant::now();
     proxy.stall(Way::Both);
-    eventually("half of the session is over", async || begun.elapsed() > SHORT / 2).await;
+    eventually("half of the session is over", async || {
+        begun.elapsed() > SHORT / 2
+    })
+    .await;
     leader.kill();
     let killed = Instant::now();
     let (reason, _next) = pair.loses_it_to_the_next().await;
     let took = killed.elapsed();
-    println!("{took:?} after the leader was killed, {:?} after the holder died", begun.elapsed());
+    println!(
+        "{took:?} after the leader was killed, {:?} after the holder died",
+        begun.elapsed()
+    );
     assert_eq!(reason, LossReason::Expired);
-    assert!(took >= SHORT, "the page says a whole session, and it was {took:?}");
+    assert!(
+        took >= SHORT,
+        "the page says a whole session, and it was {took:?}"
+    );
     // An election, the session, and a tick; the rest is for busy machines.
     assert!(took < SHORT * 2 + Duration::from_secs(12), "{took:?}");
 }
@@ -124,8 +153,18 @@ async fn a_server_that_is_cut_off_is_left() {
     for (round, from_us_too) in [true, false].into_iter().enumerate() {
         let pair = begin(&clients, &format!("cut-{round}"), LEASE).await;
         let leader = three.leader();
-        let at = three.nodes().iter().position(|node| node.address() == leader.address()).expect("one of them");
-        let others = || hosts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, host)| host);
+        let at = three
+            .nodes()
+            .iter()
+            .position(|node| node.address() == leader.address())
+            .expect("one of them");
+        let others = || {
+            hosts
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != at)
+                .map(|(_, host)| host)
+        };
         match from_us_too {
             true => hosts[at].cut(),
             false => others().for_each(|other| hosts[at].cut_from(other)),
@@ -142,7 +181,10 @@ async fn a_server_that_is_cut_off_is_left() {
         }
         assert!(next.is_held());
         drop(next);
-        eventually("all three are one again", async || three.nodes().iter().all(|node| node.mode().is_some())).await;
+        eventually("all three are one again", async || {
+            three.nodes().iter().all(|node| node.mode().is_some())
+        })
+        .await;
     }
 }
 
@@ -161,16 +203,32 @@ async fn a_follower_that_is_cut_off_deceives_nobody() {
     for _ in 0..4 {
         is_renewed(&pair.held).await;
     }
-    let others = || hosts.iter().enumerate().filter(|(other, _)| *other != follower).map(|(_, host)| host);
+    let others = || {
+        hosts
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != follower)
+            .map(|(_, host)| host)
+    };
     others().for_each(|other| hosts[follower].cut_from(other));
     let (reason, next) = pair.loses_it_to_the_next().await;
     assert_eq!(reason, LossReason::Expired);
-    assert_eq!(three.nodes()[follower].mode().as_deref(), Some("follower"), "it still thinks that all is well");
+    assert_eq!(
+        three.nodes()[follower].mode().as_deref(),
+        Some("follower"),
+        "it still thinks that all is well"
+    );
     assert!(next.is_held());
     others().for_each(|other| hosts[follower].heal_with(other));
     // The first one's client is none the worse for it.
     drop(next);
-    let again = ours.mutex("cut").lease(SHORT).store_wait(LIMIT).acquire_timeout(LIMIT).await.expect("a grant");
+    let again = ours
+        .mutex("cut")
+        .lease(SHORT)
+        .store_wait(LIMIT)
+        .acquire_timeout(LIMIT)
+        .await
+        .expect("a grant");
     assert!(again.is_held());
 }
 
@@ -181,7 +239,10 @@ async fn a_leader_that_stood_still_gives_nothing_twice() {
     let three = three(None, &[]);
     let old = three.leader();
     let ours = connect(format!("zk://{}/lock?request_timeout=2s", old.address()));
-    let theirs = connect(format!("zk://{}/lock", three.nodes()[a_follower(&three)].address()));
+    let theirs = connect(format!(
+        "zk://{}/lock",
+        three.nodes()[a_follower(&three)].address()
+    ));
     let pair = Pair::begin([&ours, &theirs, &theirs], "stood", SHORT).await;
     old.pause();
     let (reason, next) = pair.loses_it_to_the_next().await;
@@ -189,12 +250,22 @@ async fn a_leader_that_stood_still_gives_nothing_twice() {
     // The last that was sent to it is done now, or never.
     let waiting = common::actors::wait_for(&ours.mutex("stood").lease(SHORT).store_wait(LIMIT));
     old.resume();
-    eventually("it follows", async || old.mode().as_deref() == Some("follower")).await;
-    eventually("both are in line", async || nodes(three.leader()).len() == 2).await;
+    eventually("it follows", async || {
+        old.mode().as_deref() == Some("follower")
+    })
+    .await;
+    eventually("both are in line", async || {
+        nodes(three.leader()).len() == 2
+    })
+    .await;
     assert!(next.is_held() && !waiting.is_finished());
     let fence = next.fence();
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
-    let again = tokio::time::timeout(LIMIT, waiting).await.expect("served").expect("no panic").expect("a grant");
+    let again = tokio::time::timeout(LIMIT, waiting)
+        .await
+        .expect("served")
+        .expect("no panic")
+        .expect("a grant");
     common::actors::rise(&[fence, again.fence()]);
     assert_eq!(again.release().await.expect("an answer"), Released::Done);
     eventually("no node is left", async || nodes(three.leader()).is_empty()).await;
@@ -215,34 +286,66 @@ async fn a_deposed_leader_deceives_nobody() {
     let hosts = [lan.host(), lan.host(), lan.host()];
     let three = three(Some(hosts.clone()), &[("syncLimit", "60")]);
     let old = three.leader();
-    let at = three.nodes().iter().position(|node| node.address() == old.address()).expect("one of them");
+    let at = three
+        .nodes()
+        .iter()
+        .position(|node| node.address() == old.address())
+        .expect("one of them");
     // The others hear soon that it is gone.
-    for node in three.nodes().iter().filter(|node| node.address() != old.address()) {
+    for node in three
+        .nodes()
+        .iter()
+        .filter(|node| node.address() != old.address())
+    {
         limit_sync(node, 4);
         node.restart();
-        eventually("it follows again", async || node.mode().as_deref() == Some("follower")).await;
+        eventually("it follows again", async || {
+            node.mode().as_deref() == Some("follower")
+        })
+        .await;
     }
     let ours = connect(format!("zk://{}/lock?request_timeout=2s", old.address()));
-    let theirs = connect(format!("zk://{}/lock", three.nodes()[a_follower(&three)].address()));
+    let theirs = connect(format!(
+        "zk://{}/lock",
+        three.nodes()[a_follower(&three)].address()
+    ));
     let pair = Pair::begin([&ours, &theirs, &theirs], "deposed", SHORT).await;
     // Kept alive by its heartbeats alone by now.
     for _ in 0..4 {
         is_renewed(&pair.held).await;
     }
-    let others = || hosts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, host)| host);
+    let others = || {
+        hosts
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != at)
+            .map(|(_, host)| host)
+    };
     others().for_each(|other| hosts[at].cut_from(other));
     let (reason, next) = pair.loses_it_to_the_next().await;
     assert_eq!(reason, LossReason::Expired);
-    assert_eq!(old.mode().as_deref(), Some("leader"), "it still thinks that it leads");
+    assert_eq!(
+        old.mode().as_deref(),
+        Some("leader"),
+        "it still thinks that it leads"
+    );
     let new = three.leader_after(old);
-    println!("{} leads, and {} thinks so too", new.address(), old.address());
+    println!(
+        "{} leads, and {} thinks so too",
+        new.address(),
+        old.address()
+    );
     others().for_each(|other| hosts[at].heal_with(other));
     let waiting = common::actors::wait_for(&ours.mutex("deposed").lease(SHORT).store_wait(LIMIT));
     eventually("both are in line", async || nodes(new).len() == 2).await;
     assert!(next.is_held() && !waiting.is_finished());
     let fence = next.fence();
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
-    let again = tokio::time::timeout(LIMIT, waiting).await.expect("served").expect("no panic").expect("a grant");
+    let again = tokio::time::timeout(LIMIT, waiting)
+        .await
+        .expect("served")
+        .expect("no panic")
+        .expect("a grant");
     common::actors::rise(&[fence, again.fence()]);
 }
 
@@ -255,33 +358,72 @@ async fn a_session_taken_up_by_a_deposed_leader_is_not_believed() {
     let hosts = [lan.host(), lan.host(), lan.host()];
     let three = three(Some(hosts.clone()), &[("syncLimit", "120")]);
     let old = three.leader();
-    let at = three.nodes().iter().position(|node| node.address() == old.address()).expect("one of them");
-    for node in three.nodes().iter().filter(|node| node.address() != old.address()) {
+    let at = three
+        .nodes()
+        .iter()
+        .position(|node| node.address() == old.address())
+        .expect("one of them");
+    for node in three
+        .nodes()
+        .iter()
+        .filter(|node| node.address() != old.address())
+    {
         limit_sync(node, 4);
         node.restart();
-        eventually("it follows again", async || node.mode().as_deref() == Some("follower")).await;
+        eventually("it follows again", async || {
+            node.mode().as_deref() == Some("follower")
+        })
+        .await;
     }
     let proxy = proxy(old);
     // Requests that were queued while it was cut off are over by the time that it is back.
-    let ours = connect(format!("zk://{}/lock?request_timeout=300ms", proxy.address()));
-    let theirs = connect(format!("zk://{}/lock", three.nodes()[a_follower(&three)].address()));
+    let ours = connect(format!(
+        "zk://{}/lock?request_timeout=300ms",
+        proxy.address()
+    ));
+    let theirs = connect(format!(
+        "zk://{}/lock",
+        three.nodes()[a_follower(&three)].address()
+    ));
     let pair = Pair::begin([&ours, &theirs, &theirs], "taken-up", LEASE).await;
     is_renewed(&pair.held).await;
     let cut = Instant::now();
     proxy.refuse();
     proxy.reset();
-    hosts.iter().enumerate().filter(|(other, _)| *other != at).for_each(|(_, other)| hosts[at].cut_from(other));
+    hosts
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != at)
+        .for_each(|(_, other)| hosts[at].cut_from(other));
     let new = three.leader_after(old);
-    println!("{} leads {:?} after the cut, and {:?} thinks that it does, too", new.address(), cut.elapsed(), old.address());
+    println!(
+        "{} leads {:?} after the cut, and {:?} thinks that it does, too",
+        new.address(),
+        cut.elapsed(),
+        old.address()
+    );
     // Late enough that a whole session from now on ends after the one that the new leader counts.
-    eventually("half of the session is over", async || cut.elapsed() > LEASE / 2).await;
+    eventually("half of the session is over", async || {
+        cut.elapsed() > LEASE / 2
+    })
+    .await;
     proxy.heal();
     let tally = Tally::of(&proxy);
     let seen = Instant::now();
-    eventually("the old leader has answered for a while", async || tally.bytes() > 0 && seen.elapsed() > Duration::from_secs(2))
-        .await;
-    assert_eq!(old.mode().as_deref(), Some("leader"), "it still thinks that it leads");
-    println!("{:?} are left to the holder, {:?} after the cut", pair.held.remaining(), cut.elapsed());
+    eventually("the old leader has answered for a while", async || {
+        tally.bytes() > 0 && seen.elapsed() > Duration::from_secs(2)
+    })
+    .await;
+    assert_eq!(
+        old.mode().as_deref(),
+        Some("leader"),
+        "it still thinks that it leads"
+    );
+    println!(
+        "{:?} are left to the holder, {:?} after the cut",
+        pair.held.remaining(),
+        cut.elapsed()
+    );
     proxy.heal();
     proxy.refuse();
     proxy.reset();

@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::actors::{Confirmed, connect, gets_in, in_line, wait_for};
-use common::zookeeper::{LIMIT, LONG, Pair, SHORT, Stranger, client, has, line_is, line_of, nodes, op, proxy};
+use common::zookeeper::{
+    LIMIT, LONG, Pair, SHORT, Stranger, client, has, line_is, line_of, nodes, op, proxy,
+};
 use palisade::blocking::Wait;
 use palisade::{Client, LossReason, Released, Status};
 use palisade_conformance::eventually;
@@ -33,7 +35,13 @@ impl Scene {
         let server = ZooKeeper::with().long_sessions().start();
         let proxy = proxy(&server);
         let url = format!("zk://{}/lock?request_timeout=2s", proxy.address());
-        Scene { holder: connect(&url), waiter: connect(&url), outside: client(&server), server, proxy }
+        Scene {
+            holder: connect(&url),
+            waiter: connect(&url),
+            outside: client(&server),
+            server,
+            proxy,
+        }
     }
 
     async fn begin(&self, name: &str, lease: Duration) -> Pair {
@@ -58,7 +66,11 @@ async fn all_connections_are_reset_at_once() {
         eventually("connected again", async || scene.proxy.connections() >= 2).await;
     }
     pair.stands();
-    assert_eq!(line_of(&scene.server, "reset"), line, "the same nodes on the same sessions");
+    assert_eq!(
+        line_of(&scene.server, "reset"),
+        line,
+        "the same nodes on the same sessions"
+    );
     let next = pair.hands_over().await;
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
     scene.is_empty().await;
@@ -81,16 +93,33 @@ async fn connections_that_died_without_a_word_are_found_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_answer_is_lost_finds_its_one_node() {
     let scene = Scene::start();
-    let warm = scene.holder.mutex("warm").lease(LONG).acquire().await.expect("a grant");
+    let warm = scene
+        .holder
+        .mutex("warm")
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("a grant");
     for (name, waits) in [("free", false), ("taken", true)] {
         let first = match waits {
-            true => Some(scene.outside.mutex(name).lease(LONG).acquire().await.expect("a grant")),
+            true => Some(
+                scene
+                    .outside
+                    .mutex(name)
+                    .lease(LONG)
+                    .acquire()
+                    .await
+                    .expect("a grant"),
+            ),
             false => None,
         };
         scene.proxy.lose_reply_to(|bytes| has(bytes, op::CREATE));
         let waiting = wait_for(&scene.holder.mutex(name).lease(LONG).store_wait(LONG));
         line_is(&scene.outside, name, (1, usize::from(waits))).await;
-        eventually("the answer is lost", async || scene.proxy.lost() == 1 + usize::from(waits)).await;
+        eventually("the answer is lost", async || {
+            scene.proxy.lost() == 1 + usize::from(waits)
+        })
+        .await;
         let fence = first.as_ref().map(palisade::Guard::fence);
         if let Some(first) = first {
             // It stands in line by then, and has found its node.
@@ -98,11 +127,20 @@ async fn a_claim_whose_answer_is_lost_finds_its_one_node() {
             assert_eq!(first.release().await.expect("an answer"), Released::Done);
         }
         let guard = gets_in(waiting).await;
-        let line = scene.outside.show(name).await.expect("an answer").expect("held");
+        let line = scene
+            .outside
+            .show(name)
+            .await
+            .expect("an answer")
+            .expect("held");
         assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
         assert_eq!(line.holders[0].fence, guard.fence());
         assert!(fence.is_none_or(|fence| fence < guard.fence()));
-        assert_eq!(line_of(&scene.server, name).len(), 1, "no node but that of the grant");
+        assert_eq!(
+            line_of(&scene.server, name).len(),
+            1,
+            "no node but that of the grant"
+        );
         assert_eq!(guard.release().await.expect("an answer"), Released::Done);
     }
     assert!(warm.is_held(), "its session has lived through it");
@@ -130,7 +168,15 @@ async fn a_release_that_did_not_arrive_is_made_good() {
     let scene = Scene::start();
     for keeps_another in [true, false] {
         let kept = match keeps_another {
-            true => Some(scene.holder.mutex("kept").lease(LONG).acquire().await.expect("a grant")),
+            true => Some(
+                scene
+                    .holder
+                    .mutex("kept")
+                    .lease(LONG)
+                    .acquire()
+                    .await
+                    .expect("a grant"),
+            ),
             false => None,
         };
         let name = format!("left-{keeps_another}");
@@ -156,11 +202,20 @@ async fn a_release_that_did_not_arrive_is_made_good() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_node_of_another_session_is_not_taken_for_our_own() {
     let scene = Scene::start();
-    let warm = scene.holder.mutex("warm").lease(LONG).acquire().await.expect("a grant");
+    let warm = scene
+        .holder
+        .mutex("warm")
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("a grant");
     // Its claim has arrived, and it does not know.
     scene.proxy.stall(Way::ToClient);
     let waiting = wait_for(&scene.holder.mutex("guid").lease(LONG).store_wait(LONG));
-    eventually("its node", async || line_of(&scene.server, "guid").len() == 1).await;
+    eventually("its node", async || {
+        line_of(&scene.server, "guid").len() == 1
+    })
+    .await;
     let (node, session) = line_of(&scene.server, "guid").remove(0);
     let (prefix, _) = node.split_at(node.len() - 10);
     let mut stranger = Stranger::connect(&scene.server);
@@ -170,7 +225,9 @@ async fn the_node_of_another_session_is_not_taken_for_our_own() {
     scene.proxy.heal();
     // It looks for its node, finds the other's alone, and makes its own.
     eventually("another node of its session", async || {
-        line_of(&scene.server, "guid").iter().any(|(other, of)| *of == session && *other != node)
+        line_of(&scene.server, "guid")
+            .iter()
+            .any(|(other, of)| *of == session && *other != node)
     })
     .await;
     assert!(!waiting.is_finished(), "the stranger is before it");
@@ -203,10 +260,18 @@ async fn a_pause_longer_than_the_session_never_makes_two_believers() {
     let scene = Scene::start();
     let pair = scene.begin("paused", SHORT).await;
     scene.server.pause();
-    assert_eq!(tokio::time::timeout(LIMIT, pair.held.lost()).await.expect("told"), LossReason::Expired);
+    assert_eq!(
+        tokio::time::timeout(LIMIT, pair.held.lost())
+            .await
+            .expect("told"),
+        LossReason::Expired
+    );
     scene.server.resume();
     let (_, next) = pair.loses_it_to_the_next().await;
-    eventually("the next one is sure", async || next.status() == Status::Held).await;
+    eventually("the next one is sure", async || {
+        next.status() == Status::Held
+    })
+    .await;
 }
 
 /// The holder is cut off, and nobody else is.
@@ -218,7 +283,8 @@ async fn a_holder_that_is_cut_off_is_told_before_the_next_is_admitted() {
         let (proxy, outside) = (proxy(&server), outside.clone());
         tokio::spawn(async move {
             let ours = connect(format!("zk://{}/lock", proxy.address()));
-            let pair = Pair::begin([&ours, &outside, &outside], &format!("cut-{way:?}"), SHORT).await;
+            let pair =
+                Pair::begin([&ours, &outside, &outside], &format!("cut-{way:?}"), SHORT).await;
             proxy.stall(way);
             let (reason, next) = pair.loses_it_to_the_next().await;
             assert_eq!(reason, LossReason::Expired, "{way:?}");
@@ -235,8 +301,15 @@ async fn a_holder_that_is_cut_off_is_told_before_the_next_is_admitted() {
 #[test]
 #[ignore = "started by another test"]
 fn a_holder_of_its_own() {
-    let Ok(url) = std::env::var("PALISADE_WORKER") else { return };
-    let held = connect(url).mutex("stopped").lease(SHORT).acquire().wait().expect("a grant");
+    let Ok(url) = std::env::var("PALISADE_WORKER") else {
+        return;
+    };
+    let held = connect(url)
+        .mutex("stopped")
+        .lease(SHORT)
+        .acquire()
+        .wait()
+        .expect("a grant");
     println!("\nheld {}", held.fence());
     let mut last = 0;
     loop {
@@ -252,11 +325,17 @@ fn a_holder_of_its_own() {
 
 /// The one clock that two processes share.
 fn nanos() -> u128 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos()
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_nanos()
 }
 
 fn signal(process: &Child, signal: &str) {
-    let told = Command::new("kill").args([signal, &process.id().to_string()]).status().expect("kill");
+    let told = Command::new("kill")
+        .args([signal, &process.id().to_string()])
+        .status()
+        .expect("kill");
     assert!(told.success());
 }
 
@@ -269,8 +348,19 @@ async fn a_process_that_stood_still_does_not_believe() {
     holder.args(["--exact", "a_holder_of_its_own", "--ignored", "--nocapture"]);
     holder.env("PALISADE_WORKER", format!("zk://{}/lock", server.address()));
     let mut holder = holder.stdout(Stdio::piped()).spawn().expect("a process");
-    let mut lines = BufReader::new(holder.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
-    let mut word = |word: &str| lines.find_map(|line| Some(line.strip_prefix(word)?.trim().parse::<u128>().expect("a number")));
+    let mut lines = BufReader::new(holder.stdout.take().expect("a pipe"))
+        .lines()
+        .map_while(Result::ok);
+    let mut word = |word: &str| {
+        lines.find_map(|line| {
+            Some(
+                line.strip_prefix(word)?
+                    .trim()
+                    .parse::<u128>()
+                    .expect("a number"),
+            )
+        })
+    };
     let fence = word("held").expect("a grant");
     let waiting = wait_for(&outside.mutex("stopped").lease(SHORT));
     in_line(&outside, "stopped", 1).await;
@@ -279,7 +369,11 @@ async fn a_process_that_stood_still_does_not_believe() {
     let admitted = nanos();
     signal(&holder, "-CONT");
     let believed = word("believed").expect("it is told");
-    assert!(believed > 0 && believed <= admitted, "two believed for {} ns", believed - admitted);
+    assert!(
+        believed > 0 && believed <= admitted,
+        "two believed for {} ns",
+        believed - admitted
+    );
     assert!(u128::from(next.fence().get()) > fence);
     assert!(holder.wait().expect("ended").success());
 }
@@ -290,18 +384,36 @@ async fn a_process_that_stood_still_does_not_believe() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_an_outsider_ends_is_told() {
     let scene = Scene::start();
-    let other = scene.holder.mutex("other").lease(LEASE).acquire().await.expect("a grant");
+    let other = scene
+        .holder
+        .mutex("other")
+        .lease(LEASE)
+        .acquire()
+        .await
+        .expect("a grant");
     let pair = scene.begin("hijacked", LEASE).await;
     let (_, session) = line_of(&scene.server, "hijacked").remove(0);
     scene.server.end_session(session);
     let (reason, next) = pair.has_it_dropped().await;
     assert_eq!(reason, LossReason::SessionEnded);
-    let told = tokio::time::timeout(LIMIT, other.lost()).await.expect("told with it");
+    let told = tokio::time::timeout(LIMIT, other.lost())
+        .await
+        .expect("told with it");
     assert_eq!(told, LossReason::SessionEnded);
     // Another session, and higher fences by it.
-    let again = scene.holder.mutex("other").lease(LEASE).acquire_timeout(LIMIT).await.expect("another session");
+    let again = scene
+        .holder
+        .mutex("other")
+        .lease(LEASE)
+        .acquire_timeout(LIMIT)
+        .await
+        .expect("another session");
     assert!(again.fence() > other.fence() && next.is_held());
-    assert!(line_of(&scene.server, "other").iter().all(|(_, of)| *of != session));
+    assert!(
+        line_of(&scene.server, "other")
+            .iter()
+            .all(|(_, of)| *of != session)
+    );
     drop((again, next));
     scene.is_empty().await;
 }
@@ -337,13 +449,18 @@ async fn a_line_that_is_deleted_begins_anew() {
     // Refused where somebody has come back already.
     let _ = operator.delete("/lock/deleted");
     // The two who wait stand in line again, in whatever order.
-    let told = tokio::time::timeout(LIMIT, pair.held.lost()).await.expect("told");
+    let told = tokio::time::timeout(LIMIT, pair.held.lost())
+        .await
+        .expect("told");
     assert_eq!(told, LossReason::Revoked);
     line_is(&scene.outside, "deleted", (1, 1)).await;
     let of_outside = tokio::spawn(async move { gets_in(third).await.release().await });
     let (_, next) = pair.has_it_dropped().await;
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
-    let last = tokio::time::timeout(LIMIT, of_outside).await.expect("in time").expect("no panic");
+    let last = tokio::time::timeout(LIMIT, of_outside)
+        .await
+        .expect("in time")
+        .expect("no panic");
     assert_eq!(last.expect("an answer"), Released::Done);
     scene.is_empty().await;
 }

@@ -16,13 +16,17 @@ const SHORT: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(600);
 
 async fn client(at: std::net::SocketAddr, words: &str) -> Client {
-    palisade::connect(&format!("zk://{at}{words}")).await.expect("a client")
+    palisade::connect(&format!("zk://{at}{words}"))
+        .await
+        .expect("a client")
 }
 
 /// It has a runtime of its own, which cannot be started in ours.
 async fn proxy_before(server: &ZooKeeper) -> Proxy {
     let address = server.address();
-    tokio::task::spawn_blocking(move || Proxy::start(address)).await.expect("a proxy")
+    tokio::task::spawn_blocking(move || Proxy::start(address))
+        .await
+        .expect("a proxy")
 }
 
 async fn line_is(client: &Client, name: &str, wanted: (usize, usize)) {
@@ -36,7 +40,11 @@ async fn line_is(client: &Client, name: &str, wanted: (usize, usize)) {
 /// Whether bytes have a request of this number for a path that begins so.
 fn asks(op: u8, path: &str) -> impl Fn(&[u8]) -> bool + Send + Sync + 'static {
     let path = path.as_bytes().to_vec();
-    move |bytes| bytes.windows(8 + path.len()).any(|part| part[..4] == [0, 0, 0, op] && part[8..] == path)
+    move |bytes| {
+        bytes
+            .windows(8 + path.len())
+            .any(|part| part[..4] == [0, 0, 0, op] && part[8..] == path)
+    }
 }
 
 const CREATE: u8 = 15;
@@ -49,15 +57,35 @@ async fn an_overdue_plain_lock_takes_nobody_elses_with_it() {
     let proxy = proxy_before(&server).await;
     let ours = client(proxy.address(), "?format=plain").await;
     let theirs = client(server.address(), "?format=plain").await;
-    let kept = ours.mutex("kept").lease(SHORT).acquire().await.expect("acquired");
-    let forgotten = ours.mutex("forgotten").lease(SHORT).auto_renew(false).acquire().await.expect("acquired");
+    let kept = ours
+        .mutex("kept")
+        .lease(SHORT)
+        .acquire()
+        .await
+        .expect("acquired");
+    let forgotten = ours
+        .mutex("forgotten")
+        .lease(SHORT)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .expect("acquired");
     proxy.lose_reply_to(asks(DELETE, "/forgotten"));
-    let next = theirs.mutex("forgotten").acquire_timeout(PATIENCE).await.expect("it ends in its own time");
+    let next = theirs
+        .mutex("forgotten")
+        .acquire_timeout(PATIENCE)
+        .await
+        .expect("it ends in its own time");
     assert_eq!(proxy.lost(), 1, "an answer was lost");
     assert!(next.fence() > forgotten.fence());
     // Long enough for many attempts.
     let _ = ours.show("kept").await;
-    assert!(tokio::time::timeout(Duration::from_secs(3), next.lost()).await.is_err(), "somebody has deleted its node");
+    assert!(
+        tokio::time::timeout(Duration::from_secs(3), next.lost())
+            .await
+            .is_err(),
+        "somebody has deleted its node"
+    );
     assert!(kept.is_held());
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
 }
@@ -74,7 +102,10 @@ async fn the_first_claim_of_a_session_is_found_again() {
         let lock = if detachable { lock.detachable() } else { lock };
         let lost = proxy.lost();
         proxy.lose_reply_to(asks(CREATE, "/first/_c_"));
-        let guard = tokio::time::timeout(PATIENCE, lock.acquire()).await.expect("in time").expect("acquired");
+        let guard = tokio::time::timeout(PATIENCE, lock.acquire())
+            .await
+            .expect("in time")
+            .expect("acquired");
         assert_eq!(proxy.lost(), lost + 1, "an answer was lost");
         line_is(&other, "first", (1, 0)).await;
         assert_eq!(guard.release().await.expect("an answer"), Released::Done);
@@ -83,7 +114,9 @@ async fn the_first_claim_of_a_session_is_found_again() {
         let lock = ours.mutex("once").lease(LONG);
         let lock = if detachable { lock.detachable() } else { lock };
         proxy.lose_reply_to(asks(CREATE, "/once/_c_"));
-        let tried = tokio::time::timeout(PATIENCE, lock.try_acquire()).await.expect("in time");
+        let tried = tokio::time::timeout(PATIENCE, lock.try_acquire())
+            .await
+            .expect("in time");
         assert_eq!(proxy.lost(), lost + 2, "an answer was lost");
         drop(tried);
         line_is(&other, "once", (0, 0)).await;
@@ -100,7 +133,10 @@ async fn the_only_plain_lock_of_a_session_is_found_again_and_released() {
         let lost = proxy.lost();
         proxy.lose_reply_to(asks(op, "/only"));
         let lock = ours.mutex("only").lease(LONG);
-        let guard = tokio::time::timeout(PATIENCE, lock.acquire()).await.expect("in time").expect("acquired");
+        let guard = tokio::time::timeout(PATIENCE, lock.acquire())
+            .await
+            .expect("in time")
+            .expect("acquired");
         line_is(&other, "only", (1, 0)).await;
         let _ = guard.release().await;
         assert_eq!(proxy.lost(), lost + 1, "an answer was lost");
@@ -118,15 +154,30 @@ async fn a_stranger_who_keeps_its_node_to_itself_is_waited_for() {
     let stranger = "/secretive/_c_x-lock-0000000000";
     server.cli(&["create", "/secretive"]);
     // The login alice:secret, of which nobody here knows.
-    server.cli(&["create", stranger, "", "digest:alice:C8QqVB5ElAHUuVyUNzdUwnoJ4Yk=:cdrwa"]);
+    server.cli(&[
+        "create",
+        stranger,
+        "",
+        "digest:alice:C8QqVB5ElAHUuVyUNzdUwnoJ4Yk=:cdrwa",
+    ]);
     let lock = ours.mutex("secretive");
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("two in line", async || server.cli(&["ls", "/secretive"]).matches("-lock-").count() == 2).await;
+    eventually("two in line", async || {
+        server.cli(&["ls", "/secretive"]).matches("-lock-").count() == 2
+    })
+    .await;
     assert!(!waiting.is_finished(), "{:?}", waiting.await);
     server.cli(&["delete", stranger]);
-    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("served").expect("no panic").expect("acquired");
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("served")
+        .expect("no panic")
+        .expect("acquired");
     assert_eq!(guard.release().await.expect("released"), Released::Done);
-    eventually("nobody in line", async || !server.cli(&["ls", "/secretive"]).contains("-lock-")).await;
+    eventually("nobody in line", async || {
+        !server.cli(&["ls", "/secretive"]).contains("-lock-")
+    })
+    .await;
 }
 
 /// Another server, or the same with another configuration, may grant less when it takes a session up.
@@ -134,13 +185,23 @@ async fn a_stranger_who_keeps_its_node_to_itself_is_waited_for() {
 async fn a_session_that_becomes_shorter_is_lost() {
     let server = ZooKeeper::with().long_sessions().start();
     let ours = client(server.address(), "").await;
-    let guard = ours.mutex("shorter").lease(Duration::from_secs(120)).acquire().await.expect("acquired");
+    let guard = ours
+        .mutex("shorter")
+        .lease(Duration::from_secs(120))
+        .acquire()
+        .await
+        .expect("acquired");
     let config = server.dir().join("zoo.cfg");
     let words = std::fs::read_to_string(&config).expect("a configuration");
     assert!(words.contains("=86400000"), "{words}");
     std::fs::write(&config, words.replace("=86400000", "=60000")).expect("written");
     server.restart();
-    assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::SessionEnded);
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, guard.lost())
+            .await
+            .expect("told"),
+        LossReason::SessionEnded
+    );
 }
 
 /// Everybody in a long line lives by heartbeats, and nobody reads the line for them.
@@ -149,7 +210,10 @@ async fn a_waiters_heartbeat_does_not_read_the_line() {
     const WAITERS: usize = 10;
     let server = ZooKeeper::start();
     let proxy = proxy_before(&server).await;
-    let (ours, other) = (client(proxy.address(), "").await, client(server.address(), "").await);
+    let (ours, other) = (
+        client(proxy.address(), "").await,
+        client(server.address(), "").await,
+    );
     let guard = other.mutex("long-line").acquire().await.expect("acquired");
     let waiting: Vec<_> = (0..WAITERS)
         .map(|_| {
@@ -162,18 +226,28 @@ async fn a_waiters_heartbeat_does_not_read_the_line() {
     let read = Arc::new(AtomicUsize::new(0));
     let spy = Arc::clone(&read);
     proxy.lose_if(move |bytes| {
-        spy.fetch_add(bytes.windows(6).filter(|six| *six == b"-lock-").count(), Ordering::SeqCst);
+        spy.fetch_add(
+            bytes.windows(6).filter(|six| *six == b"-lock-").count(),
+            Ordering::SeqCst,
+        );
         false
     });
     // Three heartbeats of each.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let read = read.load(Ordering::SeqCst);
-    assert!(read < 5 * WAITERS, "{read} nodes were listed for the heartbeats of {WAITERS}");
+    assert!(
+        read < 5 * WAITERS,
+        "{read} nodes were listed for the heartbeats of {WAITERS}"
+    );
     line_is(&other, "long-line", (1, WAITERS)).await;
     // And they are told all the same.
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     for waiter in waiting {
-        tokio::time::timeout(PATIENCE, waiter).await.expect("served").expect("no panic").expect("acquired");
+        tokio::time::timeout(PATIENCE, waiter)
+            .await
+            .expect("served")
+            .expect("no panic")
+            .expect("acquired");
     }
 }
 
@@ -183,11 +257,19 @@ async fn a_heartbeat_is_a_transaction() {
     let server = ZooKeeper::start();
     let newest = || {
         let said = server.ask("srvr");
-        let zxid = said.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).expect("a transaction");
+        let zxid = said
+            .lines()
+            .find_map(|line| line.strip_prefix("Zxid: 0x"))
+            .expect("a transaction");
         u64::from_str_radix(zxid.trim(), 16).expect("a number")
     };
     let ours = client(server.address(), "").await;
-    let guard = ours.mutex("beating").lease(SHORT).acquire().await.expect("acquired");
+    let guard = ours
+        .mutex("beating")
+        .lease(SHORT)
+        .acquire()
+        .await
+        .expect("acquired");
     let before = newest();
     eventually("three heartbeats", async || newest() >= before + 3).await;
     assert!(guard.is_held());
@@ -200,16 +282,31 @@ async fn each_permit_of_a_holder_is_watched() {
     let server = ZooKeeper::start();
     let ours = client(server.address(), "").await;
     let kept = ours.mutex("kept").acquire().await.expect("acquired");
-    let guard = ours.semaphore("pool", 3).acquire_many(3).await.expect("acquired");
+    let guard = ours
+        .semaphore("pool", 3)
+        .acquire_many(3)
+        .await
+        .expect("acquired");
     let said = server.cli(&["ls", "/pool/leases"]);
-    let list = said.lines().find_map(|line| line.trim().strip_prefix('[')?.strip_suffix(']')).expect("a list");
+    let list = said
+        .lines()
+        .find_map(|line| line.trim().strip_prefix('[')?.strip_suffix(']'))
+        .expect("a list");
     let mut leases: Vec<&str> = list.split(", ").collect();
     leases.sort_unstable();
     assert_eq!(leases.len(), 3, "{said}");
     server.cli(&["delete", &format!("/pool/leases/{}", leases[2])]);
-    assert_eq!(tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told"), LossReason::Revoked);
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, guard.lost())
+            .await
+            .expect("told"),
+        LossReason::Revoked
+    );
     let pool = ours.semaphore("pool", 3);
-    let next = tokio::time::timeout(PATIENCE, pool.acquire_many(3)).await.expect("the others are free").expect("acquired");
+    let next = tokio::time::timeout(PATIENCE, pool.acquire_many(3))
+        .await
+        .expect("the others are free")
+        .expect("acquired");
     assert!(kept.is_held() && next.is_held());
 }
 
@@ -221,12 +318,18 @@ async fn too_many_permits_for_one_request_are_refused() {
     let ours = client(proxy.address(), "").await;
     let kept = ours.mutex("kept").acquire().await.expect("acquired");
     let pool = ours.semaphore("huge", 100_000);
-    let asked = tokio::time::timeout(PATIENCE, pool.acquire_many(50_000)).await.expect("in time");
+    let asked = tokio::time::timeout(PATIENCE, pool.acquire_many(50_000))
+        .await
+        .expect("in time");
     let error = asked.expect_err("too much");
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("1 MB"), "{error}");
     assert!(kept.is_held());
-    let fewer = ours.semaphore("huge", 100_000).acquire_many(1_000).await.expect("acquired");
+    let fewer = ours
+        .semaphore("huge", 100_000)
+        .acquire_many(1_000)
+        .await
+        .expect("acquired");
     assert_eq!(fewer.release().await.expect("released"), Released::Done);
 }
 
@@ -235,23 +338,51 @@ async fn too_many_permits_for_one_request_are_refused() {
 async fn a_place_in_line_is_not_left_for_an_answer_that_is_lost() {
     let server = ZooKeeper::with().long_sessions().start();
     let address = server.address();
-    let proxy = tokio::task::spawn_blocking(move || Proxy::speaking(Protocol::ZooKeeper, address)).await.expect("a proxy");
+    let proxy = tokio::task::spawn_blocking(move || Proxy::speaking(Protocol::ZooKeeper, address))
+        .await
+        .expect("a proxy");
     let (ours, other) = (client(proxy.address(), "").await, client(address, "").await);
-    let kept = ours.mutex("kept").lease(LONG).acquire().await.expect("acquired");
-    let held = other.semaphore("pool", 1).lease(LONG).acquire().await.expect("acquired");
+    let kept = ours
+        .mutex("kept")
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("acquired");
+    let held = other
+        .semaphore("pool", 1)
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("acquired");
     // The list of what is held.
     let lost = Arc::new(AtomicUsize::new(0));
     let first = Arc::clone(&lost);
-    proxy.lose_if(move |message| message.windows(7).any(|part| part == b"-lease-") && first.fetch_add(1, Ordering::SeqCst) == 0);
+    proxy.lose_if(move |message| {
+        message.windows(7).any(|part| part == b"-lease-")
+            && first.fetch_add(1, Ordering::SeqCst) == 0
+    });
     let pool = ours.semaphore("pool", 1).lease(LONG);
     let waiting = tokio::spawn(async move { pool.acquire().await });
-    eventually("an answer is lost", async || lost.load(Ordering::SeqCst) > 0).await;
+    eventually("an answer is lost", async || {
+        lost.load(Ordering::SeqCst) > 0
+    })
+    .await;
     line_is(&other, "pool", (1, 1)).await;
     assert_eq!(held.release().await.expect("released"), Released::Done);
-    let next = tokio::time::timeout(PATIENCE, waiting).await.expect("served").expect("no panic").expect("acquired");
+    let next = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("served")
+        .expect("no panic")
+        .expect("acquired");
     assert!(kept.is_held() && next.is_held());
     // The holder had the first number and the waiter the second.
     let mut operator = Raw::open(address, SHORT).expect("a session");
-    let third = operator.create("/pool/locks/probe-", b"", Make::EphemeralSequential).expect("an answer").expect("made");
-    assert_eq!(third, "/pool/locks/probe-0000000002", "it stood in line more than once");
+    let third = operator
+        .create("/pool/locks/probe-", b"", Make::EphemeralSequential)
+        .expect("an answer")
+        .expect("made");
+    assert_eq!(
+        third, "/pool/locks/probe-0000000002",
+        "it stood in line more than once"
+    );
 }

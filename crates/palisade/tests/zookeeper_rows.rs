@@ -66,12 +66,21 @@ async fn a_claim_whose_answer_is_lost_finds_its_one_node() {
         pair.stands();
         scene.has_no_more_nodes_than(1, 1);
         if let Some(made) = row.taken_by {
-            let is_it =
-                move |bytes: &[u8]| has(bytes, op::MULTI) && bytes.windows(made.len()).any(|part| part == made.as_bytes());
+            let is_it = move |bytes: &[u8]| {
+                has(bytes, op::MULTI)
+                    && bytes
+                        .windows(made.len())
+                        .any(|part| part == made.as_bytes())
+            };
             scene.waiters.lose_reply_to(is_it);
         }
         let next = pair.hands_over().await;
-        assert_eq!(scene.waiters.lost(), 1 + usize::from(row.taken_by.is_some()), "{}: answers were lost", row.what);
+        assert_eq!(
+            scene.waiters.lost(),
+            1 + usize::from(row.taken_by.is_some()),
+            "{}: answers were lost",
+            row.what
+        );
         scene.ends_with(next).await;
     }
 }
@@ -90,7 +99,10 @@ async fn an_end_whose_answer_is_lost_is_the_end() {
             scene.waiters.lose_reply_to(|bytes| has(bytes, op::DELETE));
             waiting.abort();
             eventually("the answer is lost", async || scene.waiters.lost() == 1).await;
-            eventually("it has left the line", async || scene.nodes().iter().all(|(_, of)| *of == session)).await;
+            eventually("it has left the line", async || {
+                scene.nodes().iter().all(|(_, of)| *of == session)
+            })
+            .await;
         }
         let pair = scene.wait_behind(held).await;
         scene.holders.lose_reply_to(|bytes| has(bytes, op::DELETE));
@@ -130,7 +142,10 @@ async fn a_restart_is_survived() {
         let pair = scene.begin().await;
         pairs.push((scene, pair));
     }
-    let confirmed: Vec<Confirmed> = pairs.iter().map(|(_, pair)| Confirmed::of(&pair.held)).collect();
+    let confirmed: Vec<Confirmed> = pairs
+        .iter()
+        .map(|(_, pair)| Confirmed::of(&pair.held))
+        .collect();
     let before = nodes(&server);
     server.kill();
     server.restart();
@@ -139,7 +154,11 @@ async fn a_restart_is_survived() {
         assert!(pair.held.is_held(), "{}", scene.row.what);
         pair.stands();
     }
-    assert_eq!(nodes(&server), before, "the same nodes on the same sessions");
+    assert_eq!(
+        nodes(&server),
+        before,
+        "the same nodes on the same sessions"
+    );
     for (scene, pair) in pairs {
         scene.ends_with(pair.hands_over().await).await;
     }
@@ -149,10 +168,16 @@ async fn a_restart_is_survived() {
 #[test]
 #[ignore = "started by another test"]
 fn a_holder_of_its_own() {
-    let Ok(work) = std::env::var("PALISADE_WORKER") else { return };
+    let Ok(work) = std::env::var("PALISADE_WORKER") else {
+        return;
+    };
     let (row, url) = work.split_once(' ').expect("a row and a URL");
     let row = ROWS.iter().find(|other| other.what == row).expect("a row");
-    let held = row.holds.acquire(&connect(url), row.what, SHORT).wait().expect("a grant");
+    let held = row
+        .holds
+        .acquire(&connect(url), row.what, SHORT)
+        .wait()
+        .expect("a grant");
     println!("\nheld {}", held.fence());
     let mut last = 0;
     loop {
@@ -170,7 +195,10 @@ fn a_holder_of_its_own() {
 
 /// The one clock that two processes share.
 fn nanos() -> u128 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos()
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_nanos()
 }
 
 struct Worker {
@@ -181,7 +209,9 @@ struct Worker {
 impl Worker {
     fn start(work: &str) -> Worker {
         let mut holder = Command::new(std::env::current_exe().expect("this test"));
-        holder.args(["--exact", "a_holder_of_its_own", "--ignored", "--nocapture"]).env("PALISADE_WORKER", work);
+        holder
+            .args(["--exact", "a_holder_of_its_own", "--ignored", "--nocapture"])
+            .env("PALISADE_WORKER", work);
         let mut process = holder.stdout(Stdio::piped()).spawn().expect("a process");
         let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
         Worker { process, lines }
@@ -189,12 +219,16 @@ impl Worker {
 
     fn word(&mut self, word: &str) -> u128 {
         let mut lines = self.lines.by_ref().map_while(Result::ok);
-        let found = lines.find_map(|line| Some(line.strip_prefix(word)?.trim().parse().expect("a number")));
+        let found =
+            lines.find_map(|line| Some(line.strip_prefix(word)?.trim().parse().expect("a number")));
         found.unwrap_or_else(|| panic!("it has not said {word}"))
     }
 
     fn signal(&self, signal: &str) {
-        let told = Command::new("kill").args([signal, &self.process.id().to_string()]).status().expect("kill");
+        let told = Command::new("kill")
+            .args([signal, &self.process.id().to_string()])
+            .status()
+            .expect("kill");
         assert!(told.success());
     }
 }
@@ -217,11 +251,19 @@ async fn a_process_that_stood_still_does_not_believe() {
     }
     for (scene, mut worker, fence, admitted) in stopped {
         let what = scene.row.what;
-        let (next, admitted) = tokio::time::timeout(LIMIT, admitted).await.expect("served").expect("no panic").expect("no panic");
+        let (next, admitted) = tokio::time::timeout(LIMIT, admitted)
+            .await
+            .expect("served")
+            .expect("no panic")
+            .expect("no panic");
         let next = next.expect("a grant");
         worker.signal("-CONT");
         let believed = worker.word("believed");
-        assert!(believed > 0 && believed <= admitted, "{what}: two believed for {} ns", believed - admitted);
+        assert!(
+            believed > 0 && believed <= admitted,
+            "{what}: two believed for {} ns",
+            believed - admitted
+        );
         assert!(u128::from(next.fence().get()) > fence, "{what}");
         assert!(worker.process.wait().expect("ended").success(), "{what}");
         scene.ends_with(next).await;

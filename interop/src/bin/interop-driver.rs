@@ -8,7 +8,9 @@ use palisade_interop::{Fault, Participant, etcd, redis, serve, zookeeper};
 
 fn main() -> Result<(), Fault> {
     let args: Vec<String> = args().skip(1).collect();
-    let [store, library, url] = &args[..] else { return Err(Fault::new("usage: interop-driver STORE LIBRARY URL")) };
+    let [store, library, url] = &args[..] else {
+        return Err(Fault::new("usage: interop-driver STORE LIBRARY URL"));
+    };
     match connect(store, library, url) {
         Ok(mut participant) => serve(&mut *participant),
         Err(fault) => {
@@ -22,9 +24,15 @@ fn main() -> Result<(), Fault> {
 fn connect(store: &str, library: &str, url: &str) -> Result<Box<dyn Participant>, Fault> {
     let unknown = || Fault::new(format!("unknown library {library} of {store}"));
     match store {
-        "redis" => redis::Library::named(library).ok_or_else(unknown)?.connect(url),
-        "etcd" => etcd::Library::named(library).ok_or_else(unknown)?.connect(url),
-        "zookeeper" => zookeeper::Library::named(library).ok_or_else(unknown)?.connect(url),
+        "redis" => redis::Library::named(library)
+            .ok_or_else(unknown)?
+            .connect(url),
+        "etcd" => etcd::Library::named(library)
+            .ok_or_else(unknown)?
+            .connect(url),
+        "zookeeper" => zookeeper::Library::named(library)
+            .ok_or_else(unknown)?
+            .connect(url),
         other => Err(Fault::new(format!("unknown store {other}"))),
     }
 }

@@ -17,7 +17,12 @@ impl Elector {
     /// At `http://HOST:PORT`, with the value that it proclaims.
     #[must_use]
     pub fn new(url: &str, value: String) -> Self {
-        Self { url: url.to_owned(), value, held: None, observing: None }
+        Self {
+            url: url.to_owned(),
+            value,
+            held: None,
+            observing: None,
+        }
     }
 
     fn elect(&self, words: &[&str]) -> Result<Turn, Fault> {
@@ -28,7 +33,12 @@ impl Elector {
 }
 
 impl Participant for Elector {
-    fn acquire(&mut self, name: &str, _: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
+    fn acquire(
+        &mut self,
+        name: &str,
+        _: Option<Duration>,
+        wait: Duration,
+    ) -> Result<Acquired, Fault> {
         if wait.is_zero() {
             return Err(Fault::new("etcdctl cannot ask without a wait"));
         }
@@ -42,7 +52,9 @@ impl Participant for Elector {
 
     /// It deletes its key, if it is still there, and does not tell.
     fn release(&mut self) -> Result<Released, Fault> {
-        let Some(mut turn) = self.held.take() else { return Ok(Released::NotHeld) };
+        let Some(mut turn) = self.held.take() else {
+            return Ok(Released::NotHeld);
+        };
         if turn.has_ended()? {
             return Ok(Released::NotHeld);
         }
@@ -51,19 +63,31 @@ impl Participant for Elector {
 
     fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {
         let ended = self.held.as_mut().map_or(Ok(true), Turn::has_ended)?;
-        Ok(if ended { Extended::NotHeld } else { Extended::Yes })
+        Ok(if ended {
+            Extended::NotHeld
+        } else {
+            Extended::Yes
+        })
     }
 
     /// It says the key and the value of each leader, in a line each.
     fn observe(&mut self, name: &str, wait: Duration) -> Result<Led, Fault> {
-        if self.observing.as_ref().is_none_or(|(observed, _)| observed != name) {
+        if self
+            .observing
+            .as_ref()
+            .is_none_or(|(observed, _)| observed != name)
+        {
             self.observing = Some((name.to_owned(), self.elect(&["--listen", name])?));
         }
-        let Some((_, turn)) = &self.observing else { unreachable!("it was just begun") };
+        let Some((_, turn)) = &self.observing else {
+            unreachable!("it was just begun")
+        };
         match turn.said.recv_timeout(wait) {
             Ok(_key) => turn.said.recv_timeout(wait).map(Led::By).map_err(Fault::of),
             Err(RecvTimeoutError::Timeout) => Ok(Led::Nobody),
-            Err(RecvTimeoutError::Disconnected) => Err(Fault::new("etcdctl elect --listen has ended")),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Fault::new("etcdctl elect --listen has ended"))
+            }
         }
     }
 }

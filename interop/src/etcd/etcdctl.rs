@@ -20,7 +20,8 @@ pub enum Way {
 
 /// The command: says which key is held, and ends when we say a line. When we are killed, the kernel ends the connection before it ends
 /// etcdctl, which must not give the lock back in between: so the end of the connection is heeded only later.
-const COMMAND: &str = r#"echo "$ETCD_LOCK_KEY"; read -r end < "/dev/tcp/127.0.0.1/$0" || sleep 10; exit 0"#;
+const COMMAND: &str =
+    r#"echo "$ETCD_LOCK_KEY"; read -r end < "/dev/tcp/127.0.0.1/$0" || sleep 10; exit 0"#;
 
 /// etcd's own tool, a process for each turn.
 #[derive(Debug)]
@@ -44,7 +45,11 @@ impl Etcdctl {
     /// At `http://HOST:PORT`.
     #[must_use]
     pub fn new(url: &str, way: Way) -> Self {
-        Self { url: url.to_owned(), way, held: None }
+        Self {
+            url: url.to_owned(),
+            way,
+            held: None,
+        }
     }
 
     fn ask(&self, name: &str, lease: Duration) -> Result<Turn, Fault> {
@@ -66,16 +71,29 @@ impl Etcdctl {
 /// The tool. The kernel ends it with us, however we end: as if it had crashed itself.
 pub(super) fn etcdctl(url: &str) -> Command {
     let mut etcdctl = Command::new("setpriv");
-    etcdctl.args(["--pdeathsig", "KILL", "etcdctl", "--endpoints", url]).env("ETCDCTL_API", "3");
+    etcdctl
+        .args(["--pdeathsig", "KILL", "etcdctl", "--endpoints", url])
+        .env("ETCDCTL_API", "3");
     etcdctl
 }
 
 impl Turn {
     pub(super) fn begin(mut etcdctl: Command, command: Option<TcpListener>) -> Result<Turn, Fault> {
-        etcdctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = etcdctl.spawn().map_err(|error| Fault::new(format!("etcdctl: {error}: run scripts/setup")))?;
-        let Some(stdout) = child.stdout.take() else { unreachable!("it was asked for") };
-        Ok(Turn { child, said: lines(stdout), command })
+        etcdctl
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = etcdctl
+            .spawn()
+            .map_err(|error| Fault::new(format!("etcdctl: {error}: run scripts/setup")))?;
+        let Some(stdout) = child.stdout.take() else {
+            unreachable!("it was asked for")
+        };
+        Ok(Turn {
+            child,
+            said: lines(stdout),
+            command,
+        })
     }
 
     /// Waits until it says the key that it holds; whether that was in time. If not, it is interrupted.
@@ -83,9 +101,10 @@ impl Turn {
         match self.said.recv_timeout(wait) {
             Ok(_) => Ok(true),
             Err(RecvTimeoutError::Timeout) => self.interrupt().map(|_| false),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Fault::new(format!("etcdctl ended: {}", self.child.wait().map_err(Fault::of)?)))
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(Fault::new(format!(
+                "etcdctl ended: {}",
+                self.child.wait().map_err(Fault::of)?
+            ))),
         }
     }
 
@@ -99,12 +118,20 @@ impl Turn {
     }
 
     pub(super) fn has_ended(&mut self) -> Result<bool, Fault> {
-        self.child.try_wait().map(|status| status.is_some()).map_err(Fault::of)
+        self.child
+            .try_wait()
+            .map(|status| status.is_some())
+            .map_err(Fault::of)
     }
 }
 
 impl Participant for Etcdctl {
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
+    fn acquire(
+        &mut self,
+        name: &str,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> Result<Acquired, Fault> {
         let lease = lease.ok_or_else(|| Fault::new("etcdctl has no lock without an end"))?;
         if wait.is_zero() {
             return Err(Fault::new("etcdctl cannot ask without a wait"));
@@ -119,7 +146,9 @@ impl Participant for Etcdctl {
 
     /// It deletes its key without a look, and does not tell whether that was there.
     fn release(&mut self) -> Result<Released, Fault> {
-        let Some(mut turn) = self.held.take() else { return Ok(Released::NotHeld) };
+        let Some(mut turn) = self.held.take() else {
+            return Ok(Released::NotHeld);
+        };
         if turn.has_ended()? {
             return Ok(Released::NotHeld);
         }
@@ -132,13 +161,21 @@ impl Participant for Etcdctl {
                 turn.child.wait().map_err(Fault::of)?
             }
         };
-        if status.success() { Ok(Released::Unsaid) } else { Err(Fault::new(format!("etcdctl ended: {status}"))) }
+        if status.success() {
+            Ok(Released::Unsaid)
+        } else {
+            Err(Fault::new(format!("etcdctl ended: {status}")))
+        }
     }
 
     /// It does so by itself for as long as it runs.
     fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {
         let ended = self.held.as_mut().map_or(Ok(true), Turn::has_ended)?;
-        Ok(if ended { Extended::NotHeld } else { Extended::Yes })
+        Ok(if ended {
+            Extended::NotHeld
+        } else {
+            Extended::Yes
+        })
     }
 }
 

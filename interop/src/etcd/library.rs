@@ -42,7 +42,11 @@ impl Library {
     pub const PEERS: [Self; 3] = [Self::Go, Self::EtcdctlHolds, Self::EtcdctlRuns];
 
     /// Those with a mistake, which show that the judge sees it.
-    pub const SABOTEURS: [Self; 3] = [Self::IgnoresTheAnswer, Self::DeletesWithoutComparing, Self::LooksThenWrites];
+    pub const SABOTEURS: [Self; 3] = [
+        Self::IgnoresTheAnswer,
+        Self::DeletesWithoutComparing,
+        Self::LooksThenWrites,
+    ];
 
     /// Those that take part in elections, ours first.
     pub const ELECTIONS: [Self; 3] = [Self::OurElection, Self::GoElection, Self::EtcdctlElects];
@@ -71,7 +75,11 @@ impl Library {
     /// The program of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let all = Self::OURS.into_iter().chain(Self::PEERS).chain(Self::ELECTIONS).chain(Self::SABOTEURS);
+        let all = Self::OURS
+            .into_iter()
+            .chain(Self::PEERS)
+            .chain(Self::ELECTIONS)
+            .chain(Self::SABOTEURS);
         all.into_iter().find(|library| library.name() == name)
     }
 
@@ -89,7 +97,10 @@ impl Library {
     /// Whether it can ask once, without a wait. etcdctl cannot, and nor can an election of Go.
     #[must_use]
     pub fn can_try(self) -> bool {
-        !matches!(self, Self::EtcdctlHolds | Self::EtcdctlRuns | Self::EtcdctlElects | Self::GoElection)
+        !matches!(
+            self,
+            Self::EtcdctlHolds | Self::EtcdctlRuns | Self::EtcdctlElects | Self::GoElection
+        )
     }
 
     /// Starts its driver, for the server at `http://HOST:PORT`. `rust` is the driver of those that are in Rust.
@@ -110,9 +121,11 @@ impl Library {
                 driver.arg("etcd");
                 driver
             }
-            Self::Go | Self::GoElection | Self::IgnoresTheAnswer | Self::DeletesWithoutComparing | Self::LooksThenWrites => {
-                Command::new(installed("etcd-go")?.join("driver"))
-            }
+            Self::Go
+            | Self::GoElection
+            | Self::IgnoresTheAnswer
+            | Self::DeletesWithoutComparing
+            | Self::LooksThenWrites => Command::new(installed("etcd-go")?.join("driver")),
         };
         command.args([self.name(), url]);
         Peer::start(self.name(), command)
@@ -124,14 +137,28 @@ impl Library {
     ///
     /// When it cannot connect, or is in another language.
     pub fn connect(self, url: &str) -> Result<Box<dyn Participant>, Fault> {
-        let members = url.strip_prefix("http://").ok_or_else(|| Fault::new(format!("{url} is not http://HOST:PORT")))?;
+        let members = url
+            .strip_prefix("http://")
+            .ok_or_else(|| Fault::new(format!("{url} is not http://HOST:PORT")))?;
         match self {
-            Self::Ours => Ok(Box::new(Ours::connect(&format!("etcd://{members}"), Kind::Mutex)?)),
-            Self::OurReader => Ok(Box::new(Ours::connect(&format!("etcd://{members}"), Kind::Read)?)),
-            Self::OurPlain => Ok(Box::new(Ours::connect(&format!("etcd://{members}?format=plain"), Kind::Mutex)?)),
+            Self::Ours => Ok(Box::new(Ours::connect(
+                &format!("etcd://{members}"),
+                Kind::Mutex,
+            )?)),
+            Self::OurReader => Ok(Box::new(Ours::connect(
+                &format!("etcd://{members}"),
+                Kind::Read,
+            )?)),
+            Self::OurPlain => Ok(Box::new(Ours::connect(
+                &format!("etcd://{members}?format=plain"),
+                Kind::Mutex,
+            )?)),
             Self::EtcdctlHolds => Ok(Box::new(Etcdctl::new(url, Way::Holds))),
             Self::EtcdctlRuns => Ok(Box::new(Etcdctl::new(url, Way::Runs))),
-            Self::OurElection => Ok(Box::new(Candidate::connect(&format!("etcd://{members}"), self.value())?)),
+            Self::OurElection => Ok(Box::new(Candidate::connect(
+                &format!("etcd://{members}"),
+                self.value(),
+            )?)),
             Self::EtcdctlElects => Ok(Box::new(Elector::new(url, self.value()))),
             other => Err(Fault::new(format!("{} is not in Rust", other.name()))),
         }

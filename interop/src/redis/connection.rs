@@ -11,7 +11,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Connects to a server at `redis://HOST:PORT`.
 pub(crate) fn open(url: &str) -> Result<Connection, Fault> {
     let address = url.strip_prefix("redis://").unwrap_or(url);
-    let address: SocketAddr = address.parse().map_err(|_| Fault::new(format!("{url} is not redis://IP:PORT")))?;
+    let address: SocketAddr = address
+        .parse()
+        .map_err(|_| Fault::new(format!("{url} is not redis://IP:PORT")))?;
     Connection::open(address, LIMIT).map_err(Fault::of)
 }
 

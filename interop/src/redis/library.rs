@@ -27,7 +27,13 @@ pub enum Library {
 
 impl Library {
     /// The libraries of others.
-    pub const PEERS: [Self; 5] = [Self::RedisPy, Self::Redsync, Self::Redislock, Self::NodeRedlock, Self::Rslock];
+    pub const PEERS: [Self; 5] = [
+        Self::RedisPy,
+        Self::Redsync,
+        Self::Redislock,
+        Self::NodeRedlock,
+        Self::Rslock,
+    ];
 
     /// Its name, by which a driver knows it too.
     #[must_use]
@@ -46,7 +52,10 @@ impl Library {
     /// The library of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Ours, Self::Raw].into_iter().chain(Self::PEERS).find(|library| library.name() == name)
+        [Self::Ours, Self::Raw]
+            .into_iter()
+            .chain(Self::PEERS)
+            .find(|library| library.name() == name)
     }
 
     /// Starts its driver, for the server at `redis://HOST:PORT`. `rust` is the driver of those that are in Rust.
@@ -69,7 +78,8 @@ impl Library {
             }
             Self::NodeRedlock => {
                 let mut node = Command::new("node");
-                node.env("NODE_PATH", installed("redis-node")?.join("node_modules")).arg(source("redis-node/driver.js"));
+                node.env("NODE_PATH", installed("redis-node")?.join("node_modules"))
+                    .arg(source("redis-node/driver.js"));
                 node
             }
         };
@@ -84,7 +94,10 @@ impl Library {
     /// When it cannot connect, or is in another language.
     pub fn connect(self, url: &str) -> Result<Box<dyn Participant>, Fault> {
         match self {
-            Self::Ours => Ok(Box::new(Ours::connect(&format!("{url}/0?format=simple"), Kind::Mutex)?)),
+            Self::Ours => Ok(Box::new(Ours::connect(
+                &format!("{url}/0?format=simple"),
+                Kind::Mutex,
+            )?)),
             Self::Raw => Ok(Box::new(Raw::connect(url)?)),
             Self::Rslock => Ok(Box::new(Rslock::connect(url)?)),
             other => Err(Fault::new(format!("{} is not in Rust", other.name()))),

@@ -8,7 +8,8 @@ use crate::participant::{Acquired, Extended, Fault, Participant, Released};
 
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 const EXTEND: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 
 /// The format and nothing else: what tells a fault of ours from one of a peer's, and what saboteurs are made of.
@@ -26,7 +27,10 @@ impl Raw {
     ///
     /// When nobody answers there.
     pub fn connect(url: &str) -> Result<Self, Fault> {
-        Ok(Self { connection: open(url)?, held: None })
+        Ok(Self {
+            connection: open(url)?,
+            held: None,
+        })
     }
 
     /// Deletes the lock, whoever holds it. For saboteurs.
@@ -44,7 +48,9 @@ impl Raw {
     }
 
     fn if_held(&mut self, script: &str, more: &[&str]) -> Result<bool, Fault> {
-        let Some((name, token)) = &self.held else { return Ok(false) };
+        let Some((name, token)) = &self.held else {
+            return Ok(false);
+        };
         let mut words = vec!["EVAL", script, "1", name, token];
         words.extend(more);
         Ok(call(&mut self.connection, &words)? == Reply::Int(1))
@@ -52,7 +58,12 @@ impl Raw {
 }
 
 impl Participant for Raw {
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
+    fn acquire(
+        &mut self,
+        name: &str,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> Result<Acquired, Fault> {
         let token = format!("{:032x}", fastrand::u128(..));
         let end = Instant::now() + wait;
         while !self.attempt(name, &token, lease)? {
@@ -68,11 +79,19 @@ impl Participant for Raw {
     fn release(&mut self) -> Result<Released, Fault> {
         let released = self.if_held(RELEASE, &[])?;
         self.held = None;
-        Ok(if released { Released::Yes } else { Released::NotHeld })
+        Ok(if released {
+            Released::Yes
+        } else {
+            Released::NotHeld
+        })
     }
 
     fn extend(&mut self, lease: Duration) -> Result<Extended, Fault> {
         let extended = self.if_held(EXTEND, &[&lease.as_millis().to_string()])?;
-        Ok(if extended { Extended::Yes } else { Extended::NotHeld })
+        Ok(if extended {
+            Extended::Yes
+        } else {
+            Extended::NotHeld
+        })
     }
 }

@@ -22,17 +22,30 @@ impl Rslock {
     ///
     /// When there is no runtime to be had.
     pub fn connect(url: &str) -> Result<Self, Fault> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(Fault::of)?;
-        Ok(Self { runtime, manager: LockManager::new(vec![url]), held: None })
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Fault::of)?;
+        Ok(Self {
+            runtime,
+            manager: LockManager::new(vec![url]),
+            held: None,
+        })
     }
 }
 
 impl Participant for Rslock {
-    fn acquire(&mut self, name: &str, lease: Option<Duration>, wait: Duration) -> Result<Acquired, Fault> {
+    fn acquire(
+        &mut self,
+        name: &str,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> Result<Acquired, Fault> {
         let lease = lease.ok_or_else(|| Fault::new("rslock has no lock without an end"))?;
         // It waits by tries and pauses, not by a time; `acquire` of its own would wait for ever.
         let tries = 1 + wait.as_millis() / (RETRY_DELAY.as_millis() / 2);
-        self.manager.set_retry(u32::try_from(tries).map_err(Fault::of)?, RETRY_DELAY);
+        self.manager
+            .set_retry(u32::try_from(tries).map_err(Fault::of)?, RETRY_DELAY);
         match self.runtime.block_on(self.manager.lock(name, lease)) {
             Ok(lock) => {
                 self.held = Some(lock);
@@ -44,13 +57,17 @@ impl Participant for Rslock {
     }
 
     fn release(&mut self) -> Result<Released, Fault> {
-        let Some(lock) = self.held.take() else { return Ok(Released::NotHeld) };
+        let Some(lock) = self.held.take() else {
+            return Ok(Released::NotHeld);
+        };
         self.runtime.block_on(self.manager.unlock(&lock));
         Ok(Released::Unsaid)
     }
 
     fn extend(&mut self, lease: Duration) -> Result<Extended, Fault> {
-        let Some(lock) = &self.held else { return Ok(Extended::NotHeld) };
+        let Some(lock) = &self.held else {
+            return Ok(Extended::NotHeld);
+        };
         self.manager.set_retry(1, RETRY_DELAY);
         match self.runtime.block_on(self.manager.extend(lock, lease)) {
             Ok(extended) => {

@@ -8,11 +8,23 @@ use crate::participant::{Fault, Participant};
 use crate::peer::{Peer, installed, source};
 
 /// What Curator 5.4 is made of where the system has it. It is the same driver, with other classes behind it.
-const SYSTEM_JARS: [&str; 7] =
-    ["curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api", "slf4j-nop"];
+const SYSTEM_JARS: [&str; 7] = [
+    "curator-recipes",
+    "curator-framework",
+    "curator-client",
+    "zookeeper",
+    "guava",
+    "slf4j-api",
+    "slf4j-nop",
+];
 
 /// Started often and for a few seconds: the compiler that takes time is left out.
-const JAVA_OPTIONS: [&str; 4] = ["-Xmx64m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+const JAVA_OPTIONS: [&str; 4] = [
+    "-Xmx64m",
+    "-Xshare:auto",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+];
 
 /// Whose program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +89,14 @@ impl Program {
 }
 
 impl Recipe {
-    const ALL: [Self; 6] = [Self::Mutex, Self::SemaphoreMutex, Self::Read, Self::Write, Self::Semaphore, Self::Multi];
+    const ALL: [Self; 6] = [
+        Self::Mutex,
+        Self::SemaphoreMutex,
+        Self::Read,
+        Self::Write,
+        Self::Semaphore,
+        Self::Multi,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -113,7 +132,9 @@ impl Library {
     /// The library of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let all = Program::ALL.into_iter().flat_map(|program| Recipe::ALL.map(|recipe| Self(program, recipe)));
+        let all = Program::ALL
+            .into_iter()
+            .flat_map(|program| Recipe::ALL.map(|recipe| Self(program, recipe)));
         all.into_iter().find(|library| library.to_string() == name)
     }
 
@@ -132,16 +153,31 @@ impl Library {
             }
             Program::Curator | Program::SystemCurator => {
                 let place = installed("zookeeper-java")?;
-                let jars = if program == Program::Curator { vec![place.join("lib/*")] } else { system_jars()? };
-                let path = std::env::join_paths(jars.into_iter().chain([place.join("classes")])).map_err(Fault::of)?;
+                let jars = if program == Program::Curator {
+                    vec![place.join("lib/*")]
+                } else {
+                    system_jars()?
+                };
+                let path = std::env::join_paths(jars.into_iter().chain([place.join("classes")]))
+                    .map_err(Fault::of)?;
                 let mut java = Command::new("java");
-                java.args(JAVA_OPTIONS).arg("-cp").arg(path).args(["Driver", &format!("curator-{}", recipe.name())]);
+                java.args(JAVA_OPTIONS)
+                    .arg("-cp")
+                    .arg(path)
+                    .args(["Driver", &format!("curator-{}", recipe.name())]);
                 java
             }
             Program::Kazoo => {
-                let mut python = Command::new(installed("zookeeper-python")?.join("venv/bin/python"));
-                let recipe = if recipe == Recipe::Mutex { "lock" } else { recipe.name() };
-                python.arg(source("zookeeper-python/driver.py")).arg(format!("kazoo-{recipe}"));
+                let mut python =
+                    Command::new(installed("zookeeper-python")?.join("venv/bin/python"));
+                let recipe = if recipe == Recipe::Mutex {
+                    "lock"
+                } else {
+                    recipe.name()
+                };
+                python
+                    .arg(source("zookeeper-python/driver.py"))
+                    .arg(format!("kazoo-{recipe}"));
                 python
             }
         };
@@ -158,7 +194,10 @@ impl Library {
         let Self(program, recipe) = self;
         match program {
             Program::Ours => Ok(Box::new(Ours::connect(url, recipe.kind())?)),
-            Program::OursAsKazoo => Ok(Box::new(Ours::connect(&format!("{url}?format=kazoo"), recipe.kind())?)),
+            Program::OursAsKazoo => Ok(Box::new(Ours::connect(
+                &format!("{url}?format=kazoo"),
+                recipe.kind(),
+            )?)),
             Program::Saboteur(mistake) => Ok(Box::new(Saboteur::connect(url, mistake, recipe)?)),
             _ => Err(Fault::new(format!("{self} is not in Rust"))),
         }
@@ -174,7 +213,14 @@ impl fmt::Display for Library {
 fn system_jars() -> Result<Vec<std::path::PathBuf>, Fault> {
     let path = |jar: &str| {
         let path = Path::new("/usr/share/java").join(jar).with_extension("jar");
-        if path.exists() { Ok(path) } else { Err(Fault::new(format!("{} is not there: run scripts/setup", path.display()))) }
+        if path.exists() {
+            Ok(path)
+        } else {
+            Err(Fault::new(format!(
+                "{} is not there: run scripts/setup",
+                path.display()
+            )))
+        }
     };
     SYSTEM_JARS.into_iter().map(path).collect()
 }

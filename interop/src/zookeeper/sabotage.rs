@@ -33,9 +33,16 @@ impl Saboteur {
     ///
     /// When nobody answers there.
     pub fn connect(url: &str, mistake: Mistake, recipe: Recipe) -> Result<Self, Fault> {
-        let address = url.strip_prefix("zk://").and_then(|address| address.parse().ok());
+        let address = url
+            .strip_prefix("zk://")
+            .and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| Fault::new(format!("{url} is not zk://HOST:PORT")))?;
-        Ok(Self { raw: Raw::open(address, SESSION).map_err(Fault::of)?, mistake, recipe, held: None })
+        Ok(Self {
+            raw: Raw::open(address, SESSION).map_err(Fault::of)?,
+            mistake,
+            recipe,
+            held: None,
+        })
     }
 
     /// The nodes above its own, and how its own begins.
@@ -56,7 +63,9 @@ impl Saboteur {
 
     fn delete_the_line(&mut self, dir: &str) -> Result<(), Fault> {
         for child in self.raw.children(dir).map_err(Fault::of)? {
-            self.raw.delete(&format!("{dir}/{child}")).map_err(Fault::of)?;
+            self.raw
+                .delete(&format!("{dir}/{child}"))
+                .map_err(Fault::of)?;
         }
         Ok(())
     }
@@ -66,14 +75,21 @@ impl Participant for Saboteur {
     fn acquire(&mut self, name: &str, _: Option<Duration>, _: Duration) -> Result<Acquired, Fault> {
         let (dirs, mark) = self.place(name);
         for dir in &dirs {
-            self.raw.create(dir, b"", Make::Persistent).map_err(Fault::of)?;
+            self.raw
+                .create(dir, b"", Make::Persistent)
+                .map_err(Fault::of)?;
         }
-        let dir = dirs.last().ok_or_else(|| Fault::new("there is a node above"))?;
+        let dir = dirs
+            .last()
+            .ok_or_else(|| Fault::new("there is a node above"))?;
         if self.mistake == Mistake::DeletesTheLine {
             self.delete_the_line(dir)?;
         }
         let node = format!("{dir}/_c_{:032x}-{mark}", fastrand::u128(..));
-        self.held = self.raw.create(&node, b"saboteur", Make::EphemeralSequential).map_err(Fault::of)?;
+        self.held = self
+            .raw
+            .create(&node, b"saboteur", Make::EphemeralSequential)
+            .map_err(Fault::of)?;
         Ok(Acquired::Yes)
     }
 

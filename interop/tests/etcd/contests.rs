@@ -16,7 +16,9 @@ const LEAST_PER_SECOND: f64 = 0.3;
 /// `PALISADE_INTEROP_SECONDS` changes how long the contest of all takes.
 fn seconds() -> u64 {
     match std::env::var("PALISADE_INTEROP_SECONDS") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("PALISADE_INTEROP_SECONDS={text} is no number of seconds")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("PALISADE_INTEROP_SECONDS={text} is no number of seconds")),
         Err(_) => 10,
     }
 }
@@ -24,7 +26,11 @@ fn seconds() -> u64 {
 #[test]
 fn all_together() -> Result<(), Fault> {
     let [go, holds, runs] = Library::PEERS;
-    contest("all together", &[ours(), ours(), ours(), go, go, holds, runs], seconds())
+    contest(
+        "all together",
+        &[ours(), ours(), ours(), go, go, holds, runs],
+        seconds(),
+    )
 }
 
 /// Without us: a fault here is one of the drivers, or of a peer.
@@ -36,14 +42,21 @@ fn the_peers_alone() -> Result<(), Fault> {
 /// Who stands in no line gets its turn when nobody else does: little, but never beside another.
 #[test]
 fn plain_beside_the_line() -> Result<(), Fault> {
-    let outcome = play(&[Library::OurPlain, Library::OurPlain, ours(), Library::Go], 3)?;
+    let outcome = play(
+        &[Library::OurPlain, Library::OurPlain, ours(), Library::Go],
+        3,
+    )?;
     show("plain beside the line", &outcome);
     assert!(outcome.violations.is_empty(), "{outcome}");
     Ok(())
 }
 
 pub(crate) fn pair(ours: Library, peer: Library) -> Result<(), Fault> {
-    contest(&format!("{} and {}", ours.name(), peer.name()), &[ours, peer], 3)
+    contest(
+        &format!("{} and {}", ours.name(), peer.name()),
+        &[ours, peer],
+        3,
+    )
 }
 
 fn contest(title: &str, libraries: &[Library], seconds: u64) -> Result<(), Fault> {
@@ -57,7 +70,10 @@ fn play(libraries: &[Library], seconds: u64) -> Result<Outcome, Fault> {
     let redis = Redis::start();
     let mut participants = contestants(libraries)?;
     // etcdctl that gives up in the very moment in which it is served leaves its key to its lease: so nobody gives up.
-    let contest = Contest { wait: PATIENCE, ..Contest::new(shared::name("contested"), Duration::from_secs(seconds)) };
+    let contest = Contest {
+        wait: PATIENCE,
+        ..Contest::new(shared::name("contested"), Duration::from_secs(seconds))
+    };
     contest.run(&mut participants, &Witness::new(&redis.url())?)
 }
 

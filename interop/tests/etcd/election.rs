@@ -13,7 +13,11 @@ struct Observers(Vec<(Library, Peer, Option<Led>)>);
 
 impl Observers {
     fn start() -> Result<Self, Fault> {
-        Library::ELECTIONS.into_iter().map(|library| Ok((library, start(library)?, None))).collect::<Result<_, _>>().map(Self)
+        Library::ELECTIONS
+            .into_iter()
+            .map(|library| Ok((library, start(library)?, None)))
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// The next that each of them hears is this value.
@@ -29,7 +33,11 @@ impl Observers {
             *last = Some(heard);
             // etcdctl can only observe.
             if *library != Library::EtcdctlElects {
-                assert_eq!(observer.leader(name)?, Led::By(value.to_owned()), "{library:?} asks who leads");
+                assert_eq!(
+                    observer.leader(name)?,
+                    Led::By(value.to_owned()),
+                    "{library:?} asks who leads"
+                );
             }
         }
         Ok(())
@@ -43,7 +51,10 @@ fn candidates_lead_in_the_order_of_asking() -> Result<(), Fault> {
     let [ours, go, etcdctl] = Library::ELECTIONS;
     let mut observers = Observers::start()?;
     let mut candidates: Vec<(Library, Peer)> = Vec::new();
-    for (index, library) in [go, ours, etcdctl, ours, go, etcdctl, ours].into_iter().enumerate() {
+    for (index, library) in [go, ours, etcdctl, ours, go, etcdctl, ours]
+        .into_iter()
+        .enumerate()
+    {
         let mut candidate = start(library)?;
         begin(&mut candidate, &name)?;
         in_line(&name, index + 1);
@@ -58,7 +69,11 @@ fn candidates_lead_in_the_order_of_asking() -> Result<(), Fault> {
         observers.hear(&name, &value)?;
         assert_eq!(leader.extend(LONG)?, Extended::Yes);
         for (library, later) in &mut candidates[turn + 1..] {
-            assert_eq!(later.awaited::<Acquired>(Duration::ZERO)?, None, "{library:?} leads beside {value}");
+            assert_eq!(
+                later.awaited::<Acquired>(Duration::ZERO)?,
+                None,
+                "{library:?} leads beside {value}"
+            );
         }
         assert_ne!(candidates[turn].1.release()?, Released::NotHeld);
     }
@@ -71,7 +86,11 @@ fn candidates_lead_in_the_order_of_asking() -> Result<(), Fault> {
 fn what_is_proclaimed_is_heard() -> Result<(), Fault> {
     for library in [Library::OurElection, Library::GoElection] {
         let name = shared::name("election");
-        let (mut observers, mut leader, mut next) = (Observers::start()?, start(library)?, start(Library::GoElection)?);
+        let (mut observers, mut leader, mut next) = (
+            Observers::start()?,
+            start(library)?,
+            start(Library::GoElection)?,
+        );
         assert_eq!(leader.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
         begin(&mut next, &name)?;
         in_line(&name, 2);
@@ -91,7 +110,10 @@ fn what_is_proclaimed_is_heard() -> Result<(), Fault> {
 fn follows((killed, heir): (Library, Library)) -> Result<(), Fault> {
     let name = shared::name("election");
     let (mut observers, mut leader, mut next) = (Observers::start()?, start(killed)?, start(heir)?);
-    assert_eq!(leader.acquire(&name, Some(Duration::from_secs(2)), PATIENCE)?, Acquired::Yes);
+    assert_eq!(
+        leader.acquire(&name, Some(Duration::from_secs(2)), PATIENCE)?,
+        Acquired::Yes
+    );
     begin(&mut next, &name)?;
     in_line(&name, 2);
     observers.hear(&name, &killed.value_of(leader.pid()))?;
@@ -122,7 +144,11 @@ fn ours_follows_go_that_was_killed() -> Result<(), Fault> {
 #[test]
 fn a_mutex_stands_in_the_way_of_a_candidate() -> Result<(), Fault> {
     let name = shared::name("election");
-    let (mut mutex, mut candidate, mut go) = (start(Library::Go)?, start(Library::OurElection)?, start(Library::Go)?);
+    let (mut mutex, mut candidate, mut go) = (
+        start(Library::Go)?,
+        start(Library::OurElection)?,
+        start(Library::Go)?,
+    );
     assert_eq!(mutex.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
     begin(&mut candidate, &name)?;
     in_line(&name, 2);

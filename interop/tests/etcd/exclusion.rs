@@ -35,7 +35,11 @@ pub(crate) fn holds(pair: (Library, Library)) -> Result<(), Fault> {
     assert_eq!(line(&name), both);
     assert_ne!(holder.release()?, Released::NotHeld);
     gets(&mut other)?;
-    assert_eq!(line(&name), [both[1].as_str()], "it holds by the key with which it waited");
+    assert_eq!(
+        line(&name),
+        [both[1].as_str()],
+        "it holds by the key with which it waited"
+    );
 
     if pair.0.can_try() {
         assert_eq!(holder.acquire(&name, Some(LONG), ONCE)?, Acquired::Busy);
@@ -50,7 +54,10 @@ pub(crate) fn gives_up(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut holder, mut other) = both(pair)?;
     assert_eq!(holder.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
     let held = in_line(&name, 1);
-    assert_eq!(other.acquire(&name, Some(LONG), Duration::from_secs(1))?, Acquired::Busy);
+    assert_eq!(
+        other.acquire(&name, Some(LONG), Duration::from_secs(1))?,
+        Acquired::Busy
+    );
     assert_eq!(in_line(&name, 1), held);
     assert_ne!(holder.release()?, Released::NotHeld);
     in_line(&name, 0);
@@ -67,7 +74,10 @@ pub(crate) fn crashes(pair: (Library, Library)) -> Result<(), Fault> {
     holder.crash();
     gets(&mut other)?;
     let after = asked.elapsed();
-    assert!(after + SLACK >= SHORT, "the lock was free after {after:?} of a lease of {SHORT:?}");
+    assert!(
+        after + SLACK >= SHORT,
+        "the lock was free after {after:?} of a lease of {SHORT:?}"
+    );
     assert_ne!(other.release()?, Released::NotHeld);
     in_line(&name, 0);
     Ok(())
@@ -78,7 +88,11 @@ pub(crate) fn crashes_in_line(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut waiter, mut last) = both(pair)?;
     let mut holder = start(pair.1)?;
     assert_eq!(holder.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
-    let asking = palisade_interop::protocol::Request::Acquire { name: name.clone(), lease: Some(SHORT), wait: PATIENCE };
+    let asking = palisade_interop::protocol::Request::Acquire {
+        name: name.clone(),
+        lease: Some(SHORT),
+        wait: PATIENCE,
+    };
     waiter.begin(&asking)?;
     let dead = in_line(&name, 2)[1].clone();
     begin(&mut last, &name)?;
@@ -86,7 +100,10 @@ pub(crate) fn crashes_in_line(pair: (Library, Library)) -> Result<(), Fault> {
     waiter.crash();
     assert_ne!(holder.release()?, Released::NotHeld);
     gets(&mut last)?;
-    assert!(!line(&name).contains(&dead), "it was served before the one that died");
+    assert!(
+        !line(&name).contains(&dead),
+        "it was served before the one that died"
+    );
     assert_ne!(last.release()?, Released::NotHeld);
     in_line(&name, 0);
     Ok(())
@@ -103,7 +120,10 @@ pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
 
     // etcdctl looks at its session only, and never at its key.
     let extended = loser.extend(LONG)?;
-    assert!(extended == Extended::NotHeld || pair.0 != Library::Go, "{extended:?}");
+    assert!(
+        extended == Extended::NotHeld || pair.0 != Library::Go,
+        "{extended:?}"
+    );
     assert_ne!(loser.release()?, Released::Yes);
     assert_eq!(line(&name), held, "the wrong one changed the lock");
     assert_eq!(holder.extend(LONG)?, Extended::Yes);

@@ -31,7 +31,8 @@ const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Who plays our part. `PALISADE_INTEROP_OURS=mutex` lets Go play it, to tell whether a failure is ours.
 fn ours() -> Library {
-    let name = std::env::var("PALISADE_INTEROP_OURS").unwrap_or_else(|_| Library::Ours.name().to_owned());
+    let name =
+        std::env::var("PALISADE_INTEROP_OURS").unwrap_or_else(|_| Library::Ours.name().to_owned());
     Library::named(&name).unwrap_or_else(|| panic!("PALISADE_INTEROP_OURS={name} is no program"))
 }
 
@@ -43,7 +44,11 @@ fn start(library: Library) -> Result<Peer, Fault> {
 fn contestants(libraries: &[Library]) -> Result<Vec<Contestant>, Fault> {
     let mut contestants: Vec<Contestant> = Vec::new();
     for (index, library) in libraries.iter().enumerate() {
-        let name = match libraries[..index].iter().filter(|earlier| *earlier == library).count() {
+        let name = match libraries[..index]
+            .iter()
+            .filter(|earlier| *earlier == library)
+            .count()
+        {
             0 => library.name().to_owned(),
             earlier => format!("{} {}", library.name(), earlier + 1),
         };
@@ -54,7 +59,11 @@ fn contestants(libraries: &[Library]) -> Result<Vec<Contestant>, Fault> {
 
 /// Asks for a lock, and leaves the answer for later.
 fn begin(peer: &mut Peer, name: &str) -> Result<(), Fault> {
-    peer.begin(&Request::Acquire { name: name.to_owned(), lease: Some(LONG), wait: PATIENCE })
+    peer.begin(&Request::Acquire {
+        name: name.to_owned(),
+        lease: Some(LONG),
+        wait: PATIENCE,
+    })
 }
 
 /// The answer to what was begun: the lock.
@@ -73,8 +82,20 @@ fn waits(peer: &mut Peer, who: &str) -> Result<(), Fault> {
 
 /// The keys of a line in the order of their create revisions: the holder's, and then those of whoever waits.
 fn line(name: &str) -> Vec<String> {
-    let words = ["get", &format!("{name}/"), "--prefix", "--sort-by=CREATE", "--order=ASCEND", "--keys-only"];
-    shared::etcd().etcdctl(&words).lines().filter(|key| !key.is_empty()).map(str::to_owned).collect()
+    let words = [
+        "get",
+        &format!("{name}/"),
+        "--prefix",
+        "--sort-by=CREATE",
+        "--order=ASCEND",
+        "--keys-only",
+    ];
+    shared::etcd()
+        .etcdctl(&words)
+        .lines()
+        .filter(|key| !key.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns when so many stand in line.
@@ -82,6 +103,12 @@ fn line(name: &str) -> Vec<String> {
 fn in_line(name: &str, wanted: usize) -> Vec<String> {
     eventually("a line", PATIENCE, || {
         let line = line(name);
-        if line.len() == wanted { Ok(line) } else { Err(format!("{wanted} are to be in line, and these are: {line:?}")) }
+        if line.len() == wanted {
+            Ok(line)
+        } else {
+            Err(format!(
+                "{wanted} are to be in line, and these are: {line:?}"
+            ))
+        }
     })
 }

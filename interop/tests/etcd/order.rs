@@ -11,8 +11,14 @@ use crate::{LONG, PATIENCE, begin, gets, in_line, line, ours, start, waits};
 #[test]
 fn waiters_are_served_in_the_order_of_asking() -> Result<(), Fault> {
     let [go, holds, runs] = Library::PEERS;
-    served_in_order(go, &[ours(), go, ours(), holds, go, ours(), runs, holds, ours()])?;
-    served_in_order(ours(), &[runs, ours(), holds, ours(), ours(), go, go, ours()])
+    served_in_order(
+        go,
+        &[ours(), go, ours(), holds, go, ours(), runs, holds, ours()],
+    )?;
+    served_in_order(
+        ours(),
+        &[runs, ours(), holds, ours(), ours(), go, go, ours()],
+    )
 }
 
 fn served_in_order(first: Library, others: &[Library]) -> Result<(), Fault> {
@@ -30,13 +36,22 @@ fn served_in_order(first: Library, others: &[Library]) -> Result<(), Fault> {
     for turn in 0..queue.len() {
         assert_ne!(holder.release()?, Released::NotHeld);
         gets(&mut queue[turn].1)?;
-        assert_eq!(line(&name), asked[turn + 1..], "who holds is the next who asked, {:?}", queue[turn].0);
+        assert_eq!(
+            line(&name),
+            asked[turn + 1..],
+            "who holds is the next who asked, {:?}",
+            queue[turn].0
+        );
         // Whoever comes next is the one who would overtake.
         if let Some((library, next)) = queue.get_mut(turn + 1) {
             waits(next, library.name())?;
         }
         for (library, later) in &mut queue[turn + 1..] {
-            assert_eq!(later.awaited::<Acquired>(std::time::Duration::ZERO)?, None, "{library:?} was served early");
+            assert_eq!(
+                later.awaited::<Acquired>(std::time::Duration::ZERO)?,
+                None,
+                "{library:?} was served early"
+            );
         }
         holder = std::mem::replace(&mut queue[turn].1, holder);
     }

@@ -12,12 +12,22 @@ use crate::{LONG, ONCE, PATIENCE, begin, gets, in_line, line, ours, start, waits
 #[test]
 fn plain_never_overtakes() -> Result<(), Fault> {
     let name = shared::name("plain");
-    let queue = [ours(), Library::Go, Library::EtcdctlHolds, ours(), Library::EtcdctlRuns, Library::Go];
+    let queue = [
+        ours(),
+        Library::Go,
+        Library::EtcdctlHolds,
+        ours(),
+        Library::EtcdctlRuns,
+        Library::Go,
+    ];
     let mut holder = start(Library::Go)?;
     assert_eq!(holder.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
     let (mut plain, mut asks) = (start(Library::OurPlain)?, start(Library::OurPlain)?);
     begin(&mut plain, &name)?;
-    let mut peers = queue.into_iter().map(start).collect::<Result<Vec<_>, Fault>>()?;
+    let mut peers = queue
+        .into_iter()
+        .map(start)
+        .collect::<Result<Vec<_>, Fault>>()?;
     for (index, peer) in peers.iter_mut().enumerate() {
         begin(peer, &name)?;
         in_line(&name, index + 2);
@@ -26,7 +36,12 @@ fn plain_never_overtakes() -> Result<(), Fault> {
         assert_ne!(holder.release()?, Released::NotHeld);
         // As fast as it can, through the moment in which nobody holds.
         for _ in 0..20 {
-            assert_eq!(asks.acquire(&name, Some(LONG), ONCE)?, Acquired::Busy, "it went before {:?}", line(&name));
+            assert_eq!(
+                asks.acquire(&name, Some(LONG), ONCE)?,
+                Acquired::Busy,
+                "it went before {:?}",
+                line(&name)
+            );
         }
         gets(peer)?;
         std::mem::swap(&mut holder, peer);
@@ -49,7 +64,10 @@ fn plain_never_overtakes() -> Result<(), Fault> {
 fn plain_that_crashes_is_replaced_after_its_lease() -> Result<(), Fault> {
     let name = shared::name("plain");
     let (mut plain, mut other) = (start(Library::OurPlain)?, start(Library::Go)?);
-    assert_eq!(plain.acquire(&name, Some(Duration::from_secs(2)), ONCE)?, Acquired::Yes);
+    assert_eq!(
+        plain.acquire(&name, Some(Duration::from_secs(2)), ONCE)?,
+        Acquired::Yes
+    );
     begin(&mut other, &name)?;
     in_line(&name, 2);
     waits(&mut other, "Go")?;

@@ -10,10 +10,18 @@ use crate::{LONG, PATIENCE, begin, gets, in_line, start, waits};
 /// waits for the peer.
 fn around(peer: Library) -> Result<(), Fault> {
     let name = shared::name("readers");
-    let (mut one, mut two, mut late) = (start(Library::OurReader)?, start(Library::OurReader)?, start(Library::OurReader)?);
+    let (mut one, mut two, mut late) = (
+        start(Library::OurReader)?,
+        start(Library::OurReader)?,
+        start(Library::OurReader)?,
+    );
     let mut writer = start(peer)?;
     assert_eq!(one.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
-    assert_eq!(two.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes, "two read at once");
+    assert_eq!(
+        two.acquire(&name, Some(LONG), PATIENCE)?,
+        Acquired::Yes,
+        "two read at once"
+    );
     begin(&mut writer, &name)?;
     in_line(&name, 3);
     begin(&mut late, &name)?;
@@ -28,7 +36,11 @@ fn around(peer: Library) -> Result<(), Fault> {
     waits(&mut late, "a reader behind a peer that holds")?;
     assert_ne!(writer.release()?, Released::NotHeld);
     gets(&mut late)?;
-    assert_eq!(two.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes, "two read at once again");
+    assert_eq!(
+        two.acquire(&name, Some(LONG), PATIENCE)?,
+        Acquired::Yes,
+        "two read at once again"
+    );
     Ok(())
 }
 
@@ -48,12 +60,16 @@ fn readers_behind_a_peer_come_in_together() -> Result<(), Fault> {
     let name = shared::name("readers");
     let mut holder = start(Library::Go)?;
     assert_eq!(holder.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
-    let mut readers = (0..3).map(|_| start(Library::OurReader)).collect::<Result<Vec<_>, Fault>>()?;
+    let mut readers = (0..3)
+        .map(|_| start(Library::OurReader))
+        .collect::<Result<Vec<_>, Fault>>()?;
     for (index, reader) in readers.iter_mut().enumerate() {
         begin(reader, &name)?;
         in_line(&name, index + 2);
     }
-    readers.iter_mut().try_for_each(|reader| waits(reader, "a reader"))?;
+    readers
+        .iter_mut()
+        .try_for_each(|reader| waits(reader, "a reader"))?;
     assert_eq!(holder.release()?, Released::Yes);
     readers.iter_mut().try_for_each(gets)?;
     Ok(())

@@ -19,7 +19,11 @@ const CONTESTS: u32 = 20;
 /// Long enough inside to be surprised there.
 fn contest(seconds: f64) -> Contest {
     let length = Duration::from_secs_f64(seconds);
-    Contest { stay: Duration::from_millis(5), wait: PATIENCE, ..Contest::new(shared::name("contested"), length) }
+    Contest {
+        stay: Duration::from_millis(5),
+        wait: PATIENCE,
+        ..Contest::new(shared::name("contested"), length)
+    }
 }
 
 fn run(contest: &Contest, participants: &mut [Contestant]) -> Result<Outcome, Fault> {
@@ -32,14 +36,19 @@ fn sabotaged(saboteur: Library) -> Result<Outcome, Fault> {
     let contest = contest(0.5);
     for _ in 0..CONTESTS {
         let outcome = run(&contest, &mut participants)?;
-        if finds(&outcome, |violation| matches!(violation, Violation::Together { .. }))
-            && finds(&outcome, |violation| matches!(violation, Violation::Lost { .. }))
-        {
+        if finds(&outcome, |violation| {
+            matches!(violation, Violation::Together { .. })
+        }) && finds(&outcome, |violation| {
+            matches!(violation, Violation::Lost { .. })
+        }) {
             show(&format!("sabotage, {}", saboteur.name()), &outcome);
             return Ok(outcome);
         }
     }
-    panic!("the judge did not see in {CONTESTS} contests that somebody {}", saboteur.name());
+    panic!(
+        "the judge did not see in {CONTESTS} contests that somebody {}",
+        saboteur.name()
+    );
 }
 
 fn finds(outcome: &Outcome, wanted: impl Fn(&Violation) -> bool) -> bool {
@@ -55,9 +64,14 @@ fn ignoring_the_answer_is_seen() -> Result<(), Fault> {
 fn deleting_without_comparing_is_seen() -> Result<(), Fault> {
     let saboteur = Library::DeletesWithoutComparing;
     let outcome = sabotaged(saboteur)?;
-    let told =
-        finds(&outcome, |violation| matches!(violation, Violation::Dispossessed(visit) if !visit.starts_with(saboteur.name())));
-    assert!(told, "no honest participant was told that its lock is gone: {outcome}");
+    let told = finds(
+        &outcome,
+        |violation| matches!(violation, Violation::Dispossessed(visit) if !visit.starts_with(saboteur.name())),
+    );
+    assert!(
+        told,
+        "no honest participant was told that its lock is gone: {outcome}"
+    );
     Ok(())
 }
 

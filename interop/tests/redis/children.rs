@@ -33,16 +33,19 @@ fn a_peer_ends_with_its_stdin() -> Result<(), Fault> {
     let redis = Redis::start();
     for library in [Library::Raw].into_iter().chain(Library::PEERS) {
         let mut peer = start(library, &redis)?;
-        assert_eq!(peer.acquire(library.name(), Some(LONG), ONCE)?, Acquired::Yes);
+        assert_eq!(
+            peer.acquire(library.name(), Some(LONG), ONCE)?,
+            Acquired::Yes
+        );
         let pid = peer.pid();
         let _killed_by_the_end = peer.hang_up();
-        eventually(
-            "the end of a peer",
-            PATIENCE,
-            || {
-                if is_alive(pid) { Err(format!("{} runs", library.name())) } else { Ok(()) }
-            },
-        );
+        eventually("the end of a peer", PATIENCE, || {
+            if is_alive(pid) {
+                Err(format!("{} runs", library.name()))
+            } else {
+                Ok(())
+            }
+        });
     }
     Ok(())
 }
@@ -51,7 +54,11 @@ fn a_peer_ends_with_its_stdin() -> Result<(), Fault> {
 #[test]
 fn what_is_missing_fails_and_names_the_script() {
     let this = std::env::current_exe().expect("a test binary has a path");
-    for test in ["table::redis_py::ours_holds", "table::redsync::ours_holds", "table::node_redlock::ours_holds"] {
+    for test in [
+        "table::redis_py::ours_holds",
+        "table::redsync::ours_holds",
+        "table::node_redlock::ours_holds",
+    ] {
         let again = Command::new(&this)
             .args(["--exact", test])
             .env("XDG_CACHE_HOME", "/nonexistent")
@@ -59,9 +66,18 @@ fn what_is_missing_fails_and_names_the_script() {
             .output()
             .expect("the test binary runs");
         let said = String::from_utf8_lossy(&again.stdout);
-        assert!(!again.status.success(), "{test} passed without its peer: {said}");
-        assert!(said.contains("is not installed: run scripts/setup"), "{said}");
+        assert!(
+            !again.status.success(),
+            "{test} passed without its peer: {said}"
+        );
+        assert!(
+            said.contains("is not installed: run scripts/setup"),
+            "{said}"
+        );
     }
     let missing = Peer::start("nobody", Command::new("no-such-driver")).expect_err("there is none");
-    assert!(missing.to_string().contains("run scripts/setup"), "{missing}");
+    assert!(
+        missing.to_string().contains("run scripts/setup"),
+        "{missing}"
+    );
 }

@@ -15,14 +15,19 @@ const LEAST_PER_SECOND: f64 = 0.9;
 /// `PALISADE_INTEROP_SECONDS` changes how long the contest of all takes.
 fn seconds() -> u64 {
     match std::env::var("PALISADE_INTEROP_SECONDS") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("PALISADE_INTEROP_SECONDS={text} is no number of seconds")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("PALISADE_INTEROP_SECONDS={text} is no number of seconds")),
         Err(_) => 10,
     }
 }
 
 #[test]
 fn all_together() -> Result<(), Fault> {
-    let libraries: Vec<Library> = [ours(), ours(), Library::Raw].into_iter().chain(Library::PEERS).collect();
+    let libraries: Vec<Library> = [ours(), ours(), Library::Raw]
+        .into_iter()
+        .chain(Library::PEERS)
+        .collect();
     contest("all together", &libraries, seconds())
 }
 
@@ -33,7 +38,11 @@ fn the_peers_alone() -> Result<(), Fault> {
 }
 
 pub(crate) fn pair(ours: Library, peer: Library) -> Result<(), Fault> {
-    contest(&format!("{} and {}", ours.name(), peer.name()), &[ours, peer], 3)
+    contest(
+        &format!("{} and {}", ours.name(), peer.name()),
+        &[ours, peer],
+        3,
+    )
 }
 
 fn contest(title: &str, libraries: &[Library], seconds: u64) -> Result<(), Fault> {

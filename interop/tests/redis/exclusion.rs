@@ -33,8 +33,16 @@ pub(crate) fn holds(pair: (Library, Library)) -> Result<(), Fault> {
     assert_eq!(other.acquire(NAME, Some(LONG), ONCE)?, Acquired::Busy);
     let token = token(&redis);
 
-    other.begin(&Request::Acquire { name: NAME.into(), lease: Some(LONG), wait: PATIENCE })?;
-    assert_eq!(other.awaited::<Acquired>(A_WHILE)?, None, "it waits for the holder");
+    other.begin(&Request::Acquire {
+        name: NAME.into(),
+        lease: Some(LONG),
+        wait: PATIENCE,
+    })?;
+    assert_eq!(
+        other.awaited::<Acquired>(A_WHILE)?,
+        None,
+        "it waits for the holder"
+    );
     assert_eq!(self::token(&redis), token, "the holder's lock was touched");
     assert_ne!(holder.release()?, Released::NotHeld);
     assert_eq!(other.awaited(PATIENCE)?, Some(Acquired::Yes));
@@ -54,7 +62,10 @@ pub(crate) fn crashes(pair: (Library, Library)) -> Result<(), Fault> {
     holder.crash();
     assert_eq!(other.acquire(NAME, Some(LONG), PATIENCE)?, Acquired::Yes);
     let after = asked.elapsed();
-    assert!(after + SLACK >= lease, "the lock was free after {after:?} of a lease of {lease:?}");
+    assert!(
+        after + SLACK >= lease,
+        "the lock was free after {after:?} of a lease of {lease:?}"
+    );
     Ok(())
 }
 
@@ -68,7 +79,10 @@ pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
 
     let extended = loser.extend(LONG)?;
     // We ask the store only when a renewal is due, and have not heard of it yet.
-    assert!(extended == Extended::NotHeld || pair.0 == Library::Ours, "{extended:?}");
+    assert!(
+        extended == Extended::NotHeld || pair.0 == Library::Ours,
+        "{extended:?}"
+    );
     assert_ne!(loser.release()?, Released::Yes);
     assert_eq!(self::token(&redis), token, "the wrong one changed the lock");
     assert_eq!(loser.acquire(NAME, Some(LONG), ONCE)?, Acquired::Busy);
@@ -85,9 +99,17 @@ pub(crate) fn extends(pair: (Library, Library)) -> Result<(), Fault> {
     let asked = Instant::now();
     assert_eq!(holder.acquire(NAME, Some(lease), ONCE)?, Acquired::Yes);
     let token = token(&redis);
-    other.begin(&Request::Acquire { name: NAME.into(), lease: Some(LONG), wait: PATIENCE })?;
+    other.begin(&Request::Acquire {
+        name: NAME.into(),
+        lease: Some(LONG),
+        wait: PATIENCE,
+    })?;
     while asked.elapsed() < lease.mul_f64(1.3) {
-        assert_eq!(other.awaited::<Acquired>(Duration::from_millis(100))?, None, "it got the lock of a holder who extends");
+        assert_eq!(
+            other.awaited::<Acquired>(Duration::from_millis(100))?,
+            None,
+            "it got the lock of a holder who extends"
+        );
         assert_eq!(holder.extend(lease)?, Extended::Yes);
     }
     assert_eq!(self::token(&redis), token, "it is another grant");
@@ -104,10 +126,22 @@ fn a_lock_without_an_end_is_respected() -> Result<(), Fault> {
     let token = token(&redis);
     assert_eq!(redis.call(&["PTTL", NAME]).int(), Some(-1), "it has no end");
     assert_eq!(other.acquire(NAME, Some(LONG), ONCE)?, Acquired::Busy);
-    other.begin(&Request::Acquire { name: NAME.into(), lease: Some(LONG), wait: PATIENCE })?;
-    assert_eq!(other.awaited::<Acquired>(A_WHILE)?, None, "it waits for the holder");
+    other.begin(&Request::Acquire {
+        name: NAME.into(),
+        lease: Some(LONG),
+        wait: PATIENCE,
+    })?;
+    assert_eq!(
+        other.awaited::<Acquired>(A_WHILE)?,
+        None,
+        "it waits for the holder"
+    );
     assert_eq!(self::token(&redis), token);
-    assert_eq!(redis.call(&["PTTL", NAME]).int(), Some(-1), "it has no end still");
+    assert_eq!(
+        redis.call(&["PTTL", NAME]).int(),
+        Some(-1),
+        "it has no end still"
+    );
     assert_eq!(holder.release()?, Released::Yes);
     assert_eq!(other.awaited(PATIENCE)?, Some(Acquired::Yes));
     Ok(())
@@ -118,7 +152,11 @@ fn a_lock_without_an_end_is_respected() -> Result<(), Fault> {
 fn a_waiter_of_ours_that_crashes_leaves_nothing() -> Result<(), Fault> {
     let (redis, mut holder, mut other) = both((Library::RedisPy, ours()))?;
     assert_eq!(holder.acquire(NAME, Some(LONG), ONCE)?, Acquired::Yes);
-    other.begin(&Request::Acquire { name: NAME.into(), lease: Some(LONG), wait: PATIENCE })?;
+    other.begin(&Request::Acquire {
+        name: NAME.into(),
+        lease: Some(LONG),
+        wait: PATIENCE,
+    })?;
     assert_eq!(other.awaited::<Acquired>(A_WHILE)?, None);
     other.crash();
     assert_eq!(holder.release()?, Released::Yes);
@@ -135,8 +173,10 @@ fn token(redis: &Redis) -> String {
 
 /// rslock answers nothing on a release, so the key itself is looked at.
 fn gone(redis: &Redis) {
-    eventually("the end of the lock", PATIENCE, || match redis.call(&["EXISTS", NAME]).int() {
-        Some(0) => Ok(()),
-        other => Err(format!("EXISTS says {other:?}")),
+    eventually("the end of the lock", PATIENCE, || {
+        match redis.call(&["EXISTS", NAME]).int() {
+            Some(0) => Ok(()),
+            other => Err(format!("EXISTS says {other:?}")),
+        }
     });
 }

@@ -23,7 +23,8 @@ const ONCE: Duration = Duration::ZERO;
 
 /// Who plays our part. `PALISADE_INTEROP_OURS=raw` lets the bare format play it, to tell whether a failure is ours.
 fn ours() -> Library {
-    let name = std::env::var("PALISADE_INTEROP_OURS").unwrap_or_else(|_| Library::Ours.name().to_owned());
+    let name =
+        std::env::var("PALISADE_INTEROP_OURS").unwrap_or_else(|_| Library::Ours.name().to_owned());
     Library::named(&name).unwrap_or_else(|| panic!("PALISADE_INTEROP_OURS={name} is no library"))
 }
 
@@ -35,7 +36,11 @@ fn start(library: Library, redis: &Redis) -> Result<Peer, Fault> {
 fn contestants(libraries: &[Library], redis: &Redis) -> Result<Vec<Contestant>, Fault> {
     let mut contestants: Vec<Contestant> = Vec::new();
     for (index, library) in libraries.iter().enumerate() {
-        let name = match libraries[..index].iter().filter(|earlier| *earlier == library).count() {
+        let name = match libraries[..index]
+            .iter()
+            .filter(|earlier| *earlier == library)
+            .count()
+        {
             0 => library.name().to_owned(),
             earlier => format!("{} {}", library.name(), earlier + 1),
         };

@@ -22,12 +22,17 @@ fn sabotaged(mistake: Mistake) -> Result<Outcome, Fault> {
     let mut participants = contestants(&HONEST, &redis)?;
     participants.push(("saboteur".into(), saboteur));
     // Long enough inside to be surprised there.
-    let contest = Contest { stay: Duration::from_millis(5), ..Contest::new("contested", Duration::from_millis(500)) };
+    let contest = Contest {
+        stay: Duration::from_millis(5),
+        ..Contest::new("contested", Duration::from_millis(500))
+    };
     for _ in 0..CONTESTS {
         let outcome = contest.run(&mut participants, &Witness::new(&redis.url())?)?;
-        if finds(&outcome, |violation| matches!(violation, Violation::Together { .. }))
-            && finds(&outcome, |violation| matches!(violation, Violation::Lost { .. }))
-        {
+        if finds(&outcome, |violation| {
+            matches!(violation, Violation::Together { .. })
+        }) && finds(&outcome, |violation| {
+            matches!(violation, Violation::Lost { .. })
+        }) {
             show(&format!("sabotage, {mistake:?}"), &outcome);
             return Ok(outcome);
         }
@@ -47,8 +52,14 @@ fn ignoring_the_answer_is_seen() -> Result<(), Fault> {
 #[test]
 fn deleting_without_comparing_is_seen() -> Result<(), Fault> {
     let outcome = sabotaged(Mistake::DeletesWithoutComparing)?;
-    let told = finds(&outcome, |violation| matches!(violation, Violation::Dispossessed(visit) if !visit.starts_with("saboteur")));
-    assert!(told, "no honest participant was told that its lock is gone: {outcome}");
+    let told = finds(
+        &outcome,
+        |violation| matches!(violation, Violation::Dispossessed(visit) if !visit.starts_with("saboteur")),
+    );
+    assert!(
+        told,
+        "no honest participant was told that its lock is gone: {outcome}"
+    );
     Ok(())
 }
 
@@ -62,7 +73,10 @@ fn a_lease_that_is_too_short_is_seen() -> Result<(), Fault> {
 fn nothing_is_seen_where_nothing_is() -> Result<(), Fault> {
     let redis = Redis::start();
     let mut participants = contestants(&HONEST, &redis)?;
-    let contest = Contest { stay: Duration::from_millis(5), ..Contest::new("contested", Duration::from_secs(1)) };
+    let contest = Contest {
+        stay: Duration::from_millis(5),
+        ..Contest::new("contested", Duration::from_secs(1))
+    };
     let outcome = contest.run(&mut participants, &Witness::new(&redis.url())?)?;
     show("without sabotage", &outcome);
     outcome.assert_fair(1);

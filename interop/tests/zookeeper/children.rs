@@ -15,13 +15,13 @@ fn a_peer_ends_with_its_stdin() -> Result<(), Fault> {
         let mut peer = start(program, Recipe::Mutex)?;
         takes(&mut peer, &shared::name("left"))?;
         let peer = peer.hang_up();
-        eventually(
-            "the end of a peer",
-            PATIENCE,
-            || {
-                if is_alive(peer.pid()) { Err(format!("{program:?} runs")) } else { Ok(()) }
-            },
-        );
+        eventually("the end of a peer", PATIENCE, || {
+            if is_alive(peer.pid()) {
+                Err(format!("{program:?} runs"))
+            } else {
+                Ok(())
+            }
+        });
     }
     Ok(())
 }
@@ -31,9 +31,18 @@ fn a_peer_ends_with_its_stdin() -> Result<(), Fault> {
 fn what_is_missing_fails_and_names_the_script() {
     let this = std::env::current_exe().expect("a test binary has a path");
     let test = "readers::kazoo";
-    let again =
-        Command::new(&this).args(["--exact", test]).env("XDG_CACHE_HOME", "/nonexistent").output().expect("the test binary runs");
+    let again = Command::new(&this)
+        .args(["--exact", test])
+        .env("XDG_CACHE_HOME", "/nonexistent")
+        .output()
+        .expect("the test binary runs");
     let said = String::from_utf8_lossy(&again.stdout);
-    assert!(!again.status.success(), "{test} passed without its peer: {said}");
-    assert!(said.contains("is not installed: run scripts/setup"), "{said}");
+    assert!(
+        !again.status.success(),
+        "{test} passed without its peer: {said}"
+    );
+    assert!(
+        said.contains("is not installed: run scripts/setup"),
+        "{said}"
+    );
 }

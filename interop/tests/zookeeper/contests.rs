@@ -17,7 +17,9 @@ const LEAST_PER_SECOND: f64 = 0.3;
 /// `PALISADE_INTEROP_SECONDS` changes how long the contests of all take.
 fn seconds(usual: u64) -> u64 {
     match std::env::var("PALISADE_INTEROP_SECONDS") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("PALISADE_INTEROP_SECONDS={text} is no number of seconds")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("PALISADE_INTEROP_SECONDS={text} is no number of seconds")),
         Err(_) => usual,
     }
 }
@@ -25,9 +27,18 @@ fn seconds(usual: u64) -> u64 {
 /// Who plays in each recipe.
 fn players(recipe: Recipe) -> Vec<Library> {
     let (ours, new, old) = (Program::Ours, Program::Curator, Program::SystemCurator);
-    let of = |programs: &[Program], recipe| programs.iter().map(|program| Library(*program, recipe)).collect::<Vec<_>>();
+    let of = |programs: &[Program], recipe| {
+        programs
+            .iter()
+            .map(|program| Library(*program, recipe))
+            .collect::<Vec<_>>()
+    };
     match recipe {
-        Recipe::Read | Recipe::Write => [of(&[ours, ours, new], Recipe::Read), of(&[ours, new], Recipe::Write)].concat(),
+        Recipe::Read | Recipe::Write => [
+            of(&[ours, ours, new], Recipe::Read),
+            of(&[ours, new], Recipe::Write),
+        ]
+        .concat(),
         Recipe::Mutex | Recipe::Semaphore => of(&[ours, ours, new, old], recipe),
         Recipe::SemaphoreMutex | Recipe::Multi => of(&[ours, ours, new], recipe),
     }
@@ -39,7 +50,10 @@ pub(crate) fn rule(recipe: Recipe, participants: &[Contestant]) -> Rule {
         Recipe::Mutex | Recipe::SemaphoreMutex | Recipe::Multi => Rule::One,
         Recipe::Semaphore => Rule::Few(2),
         Recipe::Read | Recipe::Write => {
-            let names = participants.iter().map(|(name, _)| name).filter(|name| name.contains(&format!("-{}", Recipe::Read)));
+            let names = participants
+                .iter()
+                .map(|(name, _)| name)
+                .filter(|name| name.contains(&format!("-{}", Recipe::Read)));
             Rule::Readers(names.cloned().collect())
         }
     }
@@ -47,35 +61,71 @@ pub(crate) fn rule(recipe: Recipe, participants: &[Contestant]) -> Rule {
 
 #[test]
 fn all_together() -> Result<(), Fault> {
-    contest("ours and Curator", Recipe::Mutex, &players(Recipe::Mutex), seconds(10)).map(drop)
+    contest(
+        "ours and Curator",
+        Recipe::Mutex,
+        &players(Recipe::Mutex),
+        seconds(10),
+    )
+    .map(drop)
 }
 
 #[test]
 fn kazoo() -> Result<(), Fault> {
-    let (ours, kazoo) = (Library(Program::OursAsKazoo, Recipe::Mutex), Library(Program::Kazoo, Recipe::Mutex));
-    contest("ours and kazoo", Recipe::Mutex, &[ours, ours, kazoo, kazoo], 4).map(drop)
+    let (ours, kazoo) = (
+        Library(Program::OursAsKazoo, Recipe::Mutex),
+        Library(Program::Kazoo, Recipe::Mutex),
+    );
+    contest(
+        "ours and kazoo",
+        Recipe::Mutex,
+        &[ours, ours, kazoo, kazoo],
+        4,
+    )
+    .map(drop)
 }
 
 #[test]
 fn readers_and_writers() -> Result<(), Fault> {
-    let outcome = contest("readers and writers", Recipe::Write, &players(Recipe::Write), seconds(4))?;
+    let outcome = contest(
+        "readers and writers",
+        Recipe::Write,
+        &players(Recipe::Write),
+        seconds(4),
+    )?;
     assert!(outcome.most > 1, "no two readers met: {outcome}");
     Ok(())
 }
 
 #[test]
 fn permits() -> Result<(), Fault> {
-    let outcome = contest("permits", Recipe::Semaphore, &players(Recipe::Semaphore), seconds(4))?;
+    let outcome = contest(
+        "permits",
+        Recipe::Semaphore,
+        &players(Recipe::Semaphore),
+        seconds(4),
+    )?;
     assert_eq!(outcome.most, 2, "both permits are used: {outcome}");
     Ok(())
 }
 
 #[test]
 fn several_locks_at_once() -> Result<(), Fault> {
-    contest("several locks at once", Recipe::Multi, &players(Recipe::Multi), seconds(4)).map(drop)
+    contest(
+        "several locks at once",
+        Recipe::Multi,
+        &players(Recipe::Multi),
+        seconds(4),
+    )
+    .map(drop)
 }
 
-fn contest(title: &str, recipe: Recipe, libraries: &[Library], seconds: u64) -> Result<Outcome, Fault> {
+fn contest(
+    title: &str,
+    recipe: Recipe,
+    libraries: &[Library],
+    seconds: u64,
+) -> Result<Outcome, Fault> {
     let redis = Redis::start();
     let mut participants = contestants(libraries)?;
     let rule = rule(recipe, &participants);
@@ -83,7 +133,11 @@ fn contest(title: &str, recipe: Recipe, libraries: &[Library], seconds: u64) -> 
         wait: PATIENCE,
         lease: LONG,
         // Where several may be inside, they have the time to meet.
-        stay: if rule == Rule::One { Duration::ZERO } else { Duration::from_millis(5) },
+        stay: if rule == Rule::One {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(5)
+        },
         rule,
         ..Contest::new(shared::name("contested"), Duration::from_secs(seconds))
     };

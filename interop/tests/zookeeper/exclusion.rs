@@ -10,7 +10,8 @@ use palisade_testkit::shared;
 use palisade_testkit::zookeeper::Raw;
 
 use crate::{
-    A_WHILE, LONG, ONCE, PATIENCE, SHORT, become_again, begin, begin_with, gets, gives_back, nodes, ours, start, takes, waits,
+    A_WHILE, LONG, ONCE, PATIENCE, SHORT, become_again, begin, begin_with, gets, gives_back, nodes,
+    ours, start, takes, waits,
 };
 
 /// All of it both ways, between ours and one peer.
@@ -38,7 +39,11 @@ fn holds(holder: &mut Peer, other: &mut Peer) -> Result<(), Fault> {
     waits(other, "the other")?;
     gives_back(holder)?;
     gets(other)?;
-    assert!(held.iter().all(|node| !nodes(&name).contains(node)), "the holder's nodes are gone: {:?}", nodes(&name));
+    assert!(
+        held.iter().all(|node| !nodes(&name).contains(node)),
+        "the holder's nodes are gone: {:?}",
+        nodes(&name)
+    );
     assert_eq!(holder.acquire(&name, Some(LONG), ONCE)?, Acquired::Busy);
     gives_back(other)?;
     become_again(&name, &[]);
@@ -72,8 +77,15 @@ fn crashes(mut holder: Peer, other: &mut Peer) -> Result<(), Fault> {
     holder.crash();
     gets(other)?;
     let after = asked.elapsed();
-    assert!(after >= SHORT, "the lock was free after {after:?} of a session of {SHORT:?}");
-    assert!(held.iter().all(|node| !nodes(&name).contains(node)), "the dead one's nodes are gone: {:?}", nodes(&name));
+    assert!(
+        after >= SHORT,
+        "the lock was free after {after:?} of a session of {SHORT:?}"
+    );
+    assert!(
+        held.iter().all(|node| !nodes(&name).contains(node)),
+        "the dead one's nodes are gone: {:?}",
+        nodes(&name)
+    );
     gives_back(other)?;
     become_again(&name, &[]);
     Ok(())
@@ -89,7 +101,10 @@ fn crashes_in_line(mut dies: Peer, holder: &mut Peer, last: &mut Peer) -> Result
     dies.crash();
     gives_back(holder)?;
     gets(last)?;
-    assert!(!nodes(&name).contains(&dead), "it was served before the one that died");
+    assert!(
+        !nodes(&name).contains(&dead),
+        "it was served before the one that died"
+    );
     gives_back(last)?;
     become_again(&name, &[]);
     Ok(())
@@ -115,8 +130,11 @@ fn releases_in_vain(loser: &mut Peer, holder: &mut Peer) -> Result<(), Fault> {
 /// What needs a third program, or an operator.
 fn be_forgotten(program: Program) -> Result<(), Fault> {
     let recipe = Recipe::Mutex;
-    let (mut our, mut our_last, mut their) =
-        (start(ours(program), recipe)?, start(ours(program), recipe)?, start(program, recipe)?);
+    let (mut our, mut our_last, mut their) = (
+        start(ours(program), recipe)?,
+        start(ours(program), recipe)?,
+        start(program, recipe)?,
+    );
     releases_in_vain(&mut our, &mut their)?;
     releases_in_vain(&mut their, &mut our)?;
     extends(&mut our, &mut their)?;
@@ -131,16 +149,34 @@ fn all(program: Program, recipes: &[Recipe]) -> Result<(), Fault> {
         let mut checks = Vec::new();
         for recipe in recipes {
             let name = Library(program, *recipe).to_string();
-            checks.push(named(name).spawn_scoped(scope, move || exclude(program, *recipe)).map_err(Fault::of)?);
+            checks.push(
+                named(name)
+                    .spawn_scoped(scope, move || exclude(program, *recipe))
+                    .map_err(Fault::of)?,
+            );
         }
         let name = format!("losers of {}", Library(program, Recipe::Mutex));
-        checks.push(named(name).spawn_scoped(scope, move || be_forgotten(program)).map_err(Fault::of)?);
-        let ended: Vec<_> = checks.into_iter().map(thread::ScopedJoinHandle::join).collect();
-        ended.into_iter().try_for_each(|check| check.unwrap_or_else(|panic| resume_unwind(panic)))
+        checks.push(
+            named(name)
+                .spawn_scoped(scope, move || be_forgotten(program))
+                .map_err(Fault::of)?,
+        );
+        let ended: Vec<_> = checks
+            .into_iter()
+            .map(thread::ScopedJoinHandle::join)
+            .collect();
+        ended
+            .into_iter()
+            .try_for_each(|check| check.unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 
-const OF_CURATOR: [Recipe; 4] = [Recipe::Mutex, Recipe::SemaphoreMutex, Recipe::Write, Recipe::Multi];
+const OF_CURATOR: [Recipe; 4] = [
+    Recipe::Mutex,
+    Recipe::SemaphoreMutex,
+    Recipe::Write,
+    Recipe::Multi,
+];
 
 #[test]
 fn curator() -> Result<(), Fault> {

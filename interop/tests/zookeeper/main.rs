@@ -42,14 +42,22 @@ fn start(program: Program, recipe: Recipe) -> Result<Peer, Fault> {
 
 /// Who plays our part beside this program.
 fn ours(peer: Program) -> Program {
-    if peer == Program::Kazoo { Program::OursAsKazoo } else { Program::Ours }
+    if peer == Program::Kazoo {
+        Program::OursAsKazoo
+    } else {
+        Program::Ours
+    }
 }
 
 /// For a contest, in which one program may play several times.
 fn contestants(libraries: &[Library]) -> Result<Vec<Contestant>, Fault> {
     let mut contestants: Vec<Contestant> = Vec::new();
     for (index, library) in libraries.iter().enumerate() {
-        let name = match libraries[..index].iter().filter(|earlier| *earlier == library).count() {
+        let name = match libraries[..index]
+            .iter()
+            .filter(|earlier| *earlier == library)
+            .count()
+        {
             0 => library.to_string(),
             earlier => format!("{library} {}", earlier + 1),
         };
@@ -83,10 +91,18 @@ fn begin(peer: &mut Peer, name: &str) -> Result<(), Fault> {
 
 fn begin_with(peer: &mut Peer, name: &str, lease: Duration) -> Result<(), Fault> {
     let before = nodes(name);
-    peer.begin(&Request::Acquire { name: name.to_owned(), lease: Some(lease), wait: PATIENCE })?;
+    peer.begin(&Request::Acquire {
+        name: name.to_owned(),
+        lease: Some(lease),
+        wait: PATIENCE,
+    })?;
     eventually("a place in line", PATIENCE, || {
         let now = nodes(name);
-        if now.iter().any(|node| !before.contains(node)) { Ok(()) } else { Err(format!("nobody came to these: {now:?}")) }
+        if now.iter().any(|node| !before.contains(node)) {
+            Ok(())
+        } else {
+            Err(format!("nobody came to these: {now:?}"))
+        }
     });
     Ok(())
 }
@@ -110,11 +126,22 @@ fn waits(peer: &mut Peer, who: &str) -> Result<(), Fault> {
 fn nodes(name: &str) -> Vec<String> {
     let said = shared::zookeeper().ask("dump");
     let paths = said.lines().map(str::trim).filter(|path| {
-        let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(name));
-        rest.is_some_and(|rest| ["/", "-1/", "-2/"].iter().any(|next| rest.starts_with(next)))
+        let rest = path
+            .strip_prefix('/')
+            .and_then(|path| path.strip_prefix(name));
+        rest.is_some_and(|rest| {
+            ["/", "-1/", "-2/"]
+                .iter()
+                .any(|next| rest.starts_with(next))
+        })
     });
     let mut nodes: Vec<String> = paths.map(str::to_owned).collect();
-    nodes.sort_by_key(|node| (node[node.len().saturating_sub(10)..].to_owned(), node.clone()));
+    nodes.sort_by_key(|node| {
+        (
+            node[node.len().saturating_sub(10)..].to_owned(),
+            node.clone(),
+        )
+    });
     nodes
 }
 
@@ -123,6 +150,12 @@ fn nodes(name: &str) -> Vec<String> {
 fn become_again(name: &str, wanted: &[String]) {
     eventually("the nodes of before", PATIENCE, || {
         let now = nodes(name);
-        if now == wanted { Ok(()) } else { Err(format!("these are there: {now:?}, and not these: {wanted:?}")) }
+        if now == wanted {
+            Ok(())
+        } else {
+            Err(format!(
+                "these are there: {now:?}, and not these: {wanted:?}"
+            ))
+        }
     });
 }

@@ -14,7 +14,10 @@ const ROUNDS: usize = 3;
 /// Ours between theirs and theirs between ours: everybody is served in the order of asking, and stands in line again.
 fn served_in_order(programs: &[Program]) -> Result<(), Fault> {
     let name = shared::name("order");
-    let mut peers = programs.iter().map(|program| start(*program, Recipe::Mutex)).collect::<Result<Vec<Peer>, Fault>>()?;
+    let mut peers = programs
+        .iter()
+        .map(|program| start(*program, Recipe::Mutex))
+        .collect::<Result<Vec<Peer>, Fault>>()?;
     takes(&mut peers[0], &name)?;
     for peer in &mut peers[1..] {
         begin(peer, &name)?;
@@ -26,9 +29,19 @@ fn served_in_order(programs: &[Program]) -> Result<(), Fault> {
         waits(&mut peers[next], "the next")?;
         gives_back(&mut peers[holder])?;
         gets(&mut peers[next])?;
-        assert_eq!(nodes(&name), asked[1..], "{:?} holds by the node with which it waited", programs[next]);
+        assert_eq!(
+            nodes(&name),
+            asked[1..],
+            "{:?} holds by the node with which it waited",
+            programs[next]
+        );
         for later in (0..peers.len()).filter(|later| ![holder, next].contains(later)) {
-            assert_eq!(peers[later].awaited::<Acquired>(Duration::ZERO)?, None, "{:?} was served early", programs[later]);
+            assert_eq!(
+                peers[later].awaited::<Acquired>(Duration::ZERO)?,
+                None,
+                "{:?} was served early",
+                programs[later]
+            );
         }
         begin(&mut peers[holder], &name)?;
     }

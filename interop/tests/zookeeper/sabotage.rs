@@ -15,7 +15,11 @@ use crate::{LONG, PATIENCE, contestants};
 const CONTESTS: u32 = 20;
 
 /// Long enough inside to be surprised there.
-fn run(recipe: Recipe, participants: &mut [Contestant], length: Duration) -> Result<Outcome, Fault> {
+fn run(
+    recipe: Recipe,
+    participants: &mut [Contestant],
+    length: Duration,
+) -> Result<Outcome, Fault> {
     let redis = Redis::start();
     let contest = Contest {
         stay: Duration::from_millis(5),
@@ -35,13 +39,31 @@ fn finds(outcome: &Outcome, wanted: impl Fn(&Violation) -> bool) -> bool {
 #[test]
 fn mistakes_are_seen() -> Result<(), Fault> {
     let recipe = Recipe::Mutex;
-    let mut participants = honest(recipe, &[Library(Program::Ours, recipe), Library(Program::Curator, recipe)])?;
+    let mut participants = honest(
+        recipe,
+        &[
+            Library(Program::Ours, recipe),
+            Library(Program::Curator, recipe),
+        ],
+    )?;
     for mistake in [Mistake::IgnoresTheLine, Mistake::DeletesTheLine] {
         let outcome = sabotaged(recipe, mistake, &mut participants)?;
-        assert!(finds(&outcome, |violation| matches!(violation, Violation::Lost { .. })), "{outcome}");
-        let told =
-            finds(&outcome, |violation| matches!(violation, Violation::Dispossessed(visit) if visit.starts_with("palisade")));
-        assert_eq!(told, mistake == Mistake::DeletesTheLine, "ours is told that its node is gone, if it is: {outcome}");
+        assert!(
+            finds(&outcome, |violation| matches!(
+                violation,
+                Violation::Lost { .. }
+            )),
+            "{outcome}"
+        );
+        let told = finds(
+            &outcome,
+            |violation| matches!(violation, Violation::Dispossessed(visit) if visit.starts_with("palisade")),
+        );
+        assert_eq!(
+            told,
+            mistake == Mistake::DeletesTheLine,
+            "ours is told that its node is gone, if it is: {outcome}"
+        );
     }
     Ok(())
 }
@@ -50,11 +72,32 @@ fn mistakes_are_seen() -> Result<(), Fault> {
 #[test]
 fn one_too_many_is_seen() -> Result<(), Fault> {
     for (recipe, players) in [
-        (Recipe::Write, [(Program::Ours, Recipe::Read), (Program::Curator, Recipe::Read)]),
-        (Recipe::Semaphore, [(Program::Ours, Recipe::Semaphore), (Program::Curator, Recipe::Semaphore)]),
-        (Recipe::Multi, [(Program::Ours, Recipe::Multi), (Program::Curator, Recipe::Multi)]),
+        (
+            Recipe::Write,
+            [
+                (Program::Ours, Recipe::Read),
+                (Program::Curator, Recipe::Read),
+            ],
+        ),
+        (
+            Recipe::Semaphore,
+            [
+                (Program::Ours, Recipe::Semaphore),
+                (Program::Curator, Recipe::Semaphore),
+            ],
+        ),
+        (
+            Recipe::Multi,
+            [
+                (Program::Ours, Recipe::Multi),
+                (Program::Curator, Recipe::Multi),
+            ],
+        ),
     ] {
-        let mut participants = honest(recipe, &players.map(|(program, recipe)| Library(program, recipe)))?;
+        let mut participants = honest(
+            recipe,
+            &players.map(|(program, recipe)| Library(program, recipe)),
+        )?;
         sabotaged(recipe, Mistake::IgnoresTheLine, &mut participants)?;
     }
     Ok(())
@@ -69,13 +112,20 @@ fn honest(recipe: Recipe, libraries: &[Library]) -> Result<Vec<Contestant>, Faul
 }
 
 /// Together with somebody who makes this mistake.
-fn sabotaged(recipe: Recipe, mistake: Mistake, participants: &mut Vec<Contestant>) -> Result<Outcome, Fault> {
+fn sabotaged(
+    recipe: Recipe,
+    mistake: Mistake,
+    participants: &mut Vec<Contestant>,
+) -> Result<Outcome, Fault> {
     participants.extend(contestants(&[Library(Program::Saboteur(mistake), recipe)])?);
     for _ in 0..CONTESTS {
         let outcome = run(recipe, participants, Duration::from_millis(700))?;
-        let adds_are_lost = finds(&outcome, |violation| matches!(violation, Violation::Lost { .. }));
-        if finds(&outcome, |violation| matches!(violation, Violation::Together { .. }))
-            && (adds_are_lost || recipe != Recipe::Mutex)
+        let adds_are_lost = finds(&outcome, |violation| {
+            matches!(violation, Violation::Lost { .. })
+        });
+        if finds(&outcome, |violation| {
+            matches!(violation, Violation::Together { .. })
+        }) && (adds_are_lost || recipe != Recipe::Mutex)
         {
             show(&format!("sabotage, {recipe}, {mistake:?}"), &outcome);
             participants.pop();

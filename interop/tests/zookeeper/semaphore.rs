@@ -4,7 +4,10 @@ use palisade_interop::zookeeper::{Program, Recipe};
 use palisade_interop::{Acquired, Fault, Participant, Peer};
 use palisade_testkit::shared;
 
-use crate::{A_WHILE, LONG, ONCE, PATIENCE, SHORT, become_again, begin, gets, gives_back, nodes, start, takes, waits};
+use crate::{
+    A_WHILE, LONG, ONCE, PATIENCE, SHORT, become_again, begin, gets, gives_back, nodes, start,
+    takes, waits,
+};
 
 /// Two hold, and the others are served in the order of asking, one for each that leaves.
 fn third_waits(holders: [&mut Peer; 2], [third, fourth]: [&mut Peer; 2]) -> Result<(), Fault> {

@@ -15,14 +15,20 @@ pub(crate) enum CallerKind {
 }
 
 impl CallerKind {
-    pub(crate) const ALL: [CallerKind; 3] = [CallerKind::Body, CallerKind::Spawned, CallerKind::CurrentThread];
+    pub(crate) const ALL: [CallerKind; 3] = [
+        CallerKind::Body,
+        CallerKind::Spawned,
+        CallerKind::CurrentThread,
+    ];
 
     /// Those in which the caller's own thread waits.
     pub(crate) const WAITING: [CallerKind; 2] = [CallerKind::Body, CallerKind::CurrentThread];
 
     /// The kind of this label.
     pub(crate) fn of(label: &str) -> Option<CallerKind> {
-        CallerKind::ALL.into_iter().find(|kind| kind.label() == label)
+        CallerKind::ALL
+            .into_iter()
+            .find(|kind| kind.label() == label)
     }
 
     pub(crate) fn label(self) -> &'static str {
@@ -46,7 +52,10 @@ impl Caller {
             CallerKind::Body | CallerKind::Spawned => Builder::new_multi_thread(),
             CallerKind::CurrentThread => Builder::new_current_thread(),
         };
-        Ok(Caller { kind, runtime: builder.worker_threads(2).enable_all().build()? })
+        Ok(Caller {
+            kind,
+            runtime: builder.worker_threads(2).enable_all().build()?,
+        })
     }
 
     /// Calls in its own thread, whatever the kind: for what cannot be sent to another.
@@ -54,7 +63,10 @@ impl Caller {
         self.runtime.block_on(future)
     }
 
-    pub(crate) fn call<T: Send + 'static>(&self, future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         match self.kind {
             CallerKind::Body | CallerKind::CurrentThread => self.runtime.block_on(future),
             CallerKind::Spawned => self.runtime.block_on(self.runtime.spawn(future))?,

@@ -40,18 +40,32 @@ pub(crate) struct Contest {
 
 impl Contest {
     /// Between processes that are started by this command.
-    pub(crate) fn hold(server: &impl Server, mut command: Command, length: Duration) -> Result<Contest> {
-        let mut workers = (0..PROCESSES).map(|_| Worker::start(&mut command)).collect::<Result<Vec<_>>>()?;
+    pub(crate) fn hold(
+        server: &impl Server,
+        mut command: Command,
+        length: Duration,
+    ) -> Result<Contest> {
+        let mut workers = (0..PROCESSES)
+            .map(|_| Worker::start(&mut command))
+            .collect::<Result<Vec<_>>>()?;
         workers.iter_mut().try_for_each(Worker::is_ready)?;
         let start = BootClock.now().since_zero() + GET_READY;
         // The first one brings the token, if this side has one.
-        workers.iter_mut().enumerate().try_for_each(|(process, worker)| worker.go(start, SETTLE + length, process == 0))?;
+        workers
+            .iter_mut()
+            .enumerate()
+            .try_for_each(|(process, worker)| worker.go(start, SETTLE + length, process == 0))?;
         let counts_from = start + SETTLE;
         sleep_until(counts_from);
         let (counted_before, before) = (server.counted()?, server.cpu()?);
         sleep_until(counts_from + length);
         // In the same order as before: to ask takes its time, in which the processes go on.
-        let counted = server.counted()?.into_iter().zip(counted_before).map(|(after, before)| after - before).collect();
+        let counted = server
+            .counted()?
+            .into_iter()
+            .zip(counted_before)
+            .map(|(after, before)| after - before)
+            .collect();
         let served = server.cpu()?.saturating_sub(before);
         let (mut turns, mut client) = (Vec::new(), Duration::ZERO);
         for (process, worker) in workers.into_iter().enumerate() {
@@ -59,7 +73,12 @@ impl Contest {
         }
         // The processes count their CPU from the start on: this is their share of the time that counts.
         let client = client.mul_f64(length.as_secs_f64() / (SETTLE + length).as_secs_f64());
-        Ok(Contest::new(turns, (counts_from, length), (client, served), counted))
+        Ok(Contest::new(
+            turns,
+            (counts_from, length),
+            (client, served),
+            counted,
+        ))
     }
 
     fn new(
@@ -77,7 +96,10 @@ impl Contest {
             unfairness: unfairness(&turns, PROCESSES),
             client_per_change: client.as_secs_f64() * 1e6 / changes,
             server_per_change: server.as_secs_f64() * 1e6 / changes,
-            counted_per_change: counted.into_iter().map(|counted| counted / changes).collect(),
+            counted_per_change: counted
+                .into_iter()
+                .map(|counted| counted / changes)
+                .collect(),
         }
     }
 }
@@ -90,8 +112,10 @@ pub(crate) fn print(who: &str, contests: &[Contest]) {
     spread(contests, |contest| contest.unfairness).print(&format!("{who}, most / least"), "");
     spread(contests, |contest| contest.round.p50).print(&format!("{who}, wait p50"), "µs");
     spread(contests, |contest| contest.round.p99).print(&format!("{who}, wait p99"), "µs");
-    spread(contests, |contest| contest.client_per_change).print(&format!("{who}, clients' CPU"), "µs/change");
-    spread(contests, |contest| contest.server_per_change).print(&format!("{who}, server CPU"), "µs/change");
+    spread(contests, |contest| contest.client_per_change)
+        .print(&format!("{who}, clients' CPU"), "µs/change");
+    spread(contests, |contest| contest.server_per_change)
+        .print(&format!("{who}, server CPU"), "µs/change");
 }
 
 fn sleep_until(time: Duration) {
@@ -106,9 +130,15 @@ struct Worker {
 
 impl Worker {
     fn start(command: &mut Command) -> Result<Worker> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let said = child.stdout.take().ok_or("a worker without a pipe")?;
-        Ok(Worker { child, said: BufReader::new(said) })
+        Ok(Worker {
+            child,
+            said: BufReader::new(said),
+        })
     }
 
     fn line(&mut self) -> Result<String> {
@@ -127,8 +157,18 @@ impl Worker {
     }
 
     fn go(&mut self, start: Duration, length: Duration, first: bool) -> Result<()> {
-        let word = format!("{} {} {}\n", start.as_nanos(), length.as_nanos(), u8::from(first));
-        Ok(self.child.stdin.as_mut().ok_or("a worker without a pipe")?.write_all(word.as_bytes())?)
+        let word = format!(
+            "{} {} {}\n",
+            start.as_nanos(),
+            length.as_nanos(),
+            u8::from(first)
+        );
+        Ok(self
+            .child
+            .stdin
+            .as_mut()
+            .ok_or("a worker without a pipe")?
+            .write_all(word.as_bytes())?)
     }
 
     /// Adds its turns; its CPU time is the answer.
@@ -139,8 +179,14 @@ impl Worker {
         let mut text = String::new();
         self.said.read_to_string(&mut text)?;
         for line in text.lines() {
-            let (at, waited) = line.split_once(' ').ok_or("a worker's report is cut short")?;
-            turns.push(Turn { process, at: Duration::from_nanos(at.parse()?), waited: Duration::from_nanos(waited.parse()?) });
+            let (at, waited) = line
+                .split_once(' ')
+                .ok_or("a worker's report is cut short")?;
+            turns.push(Turn {
+                process,
+                at: Duration::from_nanos(at.parse()?),
+                waited: Duration::from_nanos(waited.parse()?),
+            });
         }
         Ok(cpu)
     }

@@ -20,10 +20,21 @@ impl CpuPinning {
     /// `None` where there is only one core.
     pub(crate) fn apply(server: &impl Server) -> Result<Option<CpuPinning>> {
         let status = fs::read_to_string("/proc/self/status")?;
-        let all = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default().trim().to_owned();
+        let all = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
         let cores = cores(&all)?;
-        let Some((first, others)) = cores.split_first().filter(|(_, others)| !others.is_empty()) else { return Ok(None) };
-        let pinning = CpuPinning { server: server.pid(), all };
+        let Some((first, others)) = cores.split_first().filter(|(_, others)| !others.is_empty())
+        else {
+            return Ok(None);
+        };
+        let pinning = CpuPinning {
+            server: server.pid(),
+            all,
+        };
         let others: Vec<String> = others.iter().map(u32::to_string).collect();
         pin(std::process::id(), &first.to_string())?;
         pin(pinning.server, &others.join(","))?;
@@ -43,11 +54,16 @@ impl Drop for CpuPinning {
 
 /// With all its threads, and those that they start.
 fn pin(process: u32, cores: &str) -> Result<()> {
-    let held = Command::new("taskset").args(["-a", "-c", "-p", cores, &process.to_string()]).stdout(Stdio::null()).status();
+    let held = Command::new("taskset")
+        .args(["-a", "-c", "-p", cores, &process.to_string()])
+        .stdout(Stdio::null())
+        .status();
     match held {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("taskset: {status}").into()),
-        Err(error) => Err(format!("taskset cannot be started ({error}); scripts/setup installs it").into()),
+        Err(error) => {
+            Err(format!("taskset cannot be started ({error}); scripts/setup installs it").into())
+        }
     }
 }
 

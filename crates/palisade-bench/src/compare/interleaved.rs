@@ -33,13 +33,22 @@ pub(crate) fn measure<S, R, const N: usize>(
 
 /// The order of so many sides in this turn: each begins as often as the others, and goes on by each step that comes to all.
 fn order(sides: usize, turn: usize) -> impl Iterator<Item = usize> {
-    let steps: Vec<usize> = (1..sides).filter(|step| has_no_common_part(*step, sides)).collect();
-    let step = steps.get(turn / sides.max(1) % steps.len().max(1)).copied().unwrap_or(1);
+    let steps: Vec<usize> = (1..sides)
+        .filter(|step| has_no_common_part(*step, sides))
+        .collect();
+    let step = steps
+        .get(turn / sides.max(1) % steps.len().max(1))
+        .copied()
+        .unwrap_or(1);
     (0..sides).map(move |place| (turn + place * step) % sides)
 }
 
 fn has_no_common_part(one: usize, other: usize) -> bool {
-    if other == 0 { one == 1 } else { has_no_common_part(other, one % other) }
+    if other == 0 {
+        one == 1
+    } else {
+        has_no_common_part(other, one % other)
+    }
 }
 
 #[cfg(test)]
@@ -55,10 +64,14 @@ mod tests {
                 let mut sorted = order.clone();
                 sorted.sort_unstable();
                 assert_eq!(sorted, (0..sides).collect::<Vec<_>>(), "each has its turn");
-                order.windows(2).for_each(|pair| behind[pair[1]][pair[0]] += 1);
+                order
+                    .windows(2)
+                    .for_each(|pair| behind[pair[1]][pair[0]] += 1);
             }
             for (side, others) in behind.iter().enumerate() {
-                let wanted: Vec<usize> = (0..sides).map(|other| if other == side { 0 } else { sides - 1 }).collect();
+                let wanted: Vec<usize> = (0..sides)
+                    .map(|other| if other == side { 0 } else { sides - 1 })
+                    .collect();
                 assert_eq!(*others, wanted, "side {side} of {sides}");
             }
         }

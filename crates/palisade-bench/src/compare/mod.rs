@@ -47,7 +47,10 @@ pub(crate) fn start_quietly<S>(start: impl FnOnce() -> S + UnwindSafe) -> Result
     let started = catch_unwind(start);
     set_hook(hook);
     started.map_err(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        let said = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied());
         said.unwrap_or("the server did not start").to_owned().into()
     })
 }
@@ -65,9 +68,20 @@ pub(crate) struct Chosen<'a, P> {
 impl<'a, P: Copy> Chosen<'a, P> {
     /// `None` when the words mean nothing. Through a network only the first part is measured, unless another is named: the figures
     /// of the others have their marks without one.
-    pub(crate) fn by(words: &[&str], parts: &[(&'a str, P)], seconds: f64) -> Option<Chosen<'a, P>> {
+    pub(crate) fn by(
+        words: &[&str],
+        parts: &[(&'a str, P)],
+        seconds: f64,
+    ) -> Option<Chosen<'a, P>> {
         let (words, rtt) = match words {
-            [words @ .., "--rtt", rtt] => (words, Some(palisade::parse_duration(rtt).ok().filter(|rtt| !rtt.is_zero())?)),
+            [words @ .., "--rtt", rtt] => (
+                words,
+                Some(
+                    palisade::parse_duration(rtt)
+                        .ok()
+                        .filter(|rtt| !rtt.is_zero())?,
+                ),
+            ),
             words => (words, None),
         };
         let (part, seconds) = match words {
@@ -77,8 +91,14 @@ impl<'a, P: Copy> Chosen<'a, P> {
             [part, seconds] => (*part, seconds.parse().ok()?),
             _ => return None,
         };
-        let round = Duration::try_from_secs_f64(seconds).ok().filter(|round| !round.is_zero())?;
-        let parts: Vec<(&str, P)> = parts.iter().copied().filter(|(name, _)| part == "all" || part == *name).collect();
+        let round = Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|round| !round.is_zero())?;
+        let parts: Vec<(&str, P)> = parts
+            .iter()
+            .copied()
+            .filter(|(name, _)| part == "all" || part == *name)
+            .collect();
         (!parts.is_empty()).then_some(Chosen { parts, round, rtt })
     }
 }
@@ -97,7 +117,11 @@ pub(crate) fn report(measured: Result<Verdicts>) -> ExitCode {
     match measured {
         Ok(verdicts) => {
             verdicts.print();
-            if verdicts.are_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if verdicts.are_sound() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Err(error) => {
             eprintln!("palisade-bench: {error}");
@@ -116,13 +140,30 @@ mod tests {
         let chosen = |words: &[&str]| {
             let chosen = Chosen::by(words, &parts, 2.0)?;
             let parts: Vec<i32> = chosen.parts.iter().map(|(_, part)| *part).collect();
-            Some((parts, chosen.round.as_millis(), chosen.rtt.map(|rtt| rtt.as_micros())))
+            Some((
+                parts,
+                chosen.round.as_millis(),
+                chosen.rtt.map(|rtt| rtt.as_micros()),
+            ))
         };
         assert_eq!(chosen(&[]), Some((vec![1, 2], 2000, None)));
         assert_eq!(chosen(&["tasks", "0.5"]), Some((vec![2], 500, None)));
-        assert_eq!(chosen(&["--rtt", "200us"]), Some((vec![1], 2000, Some(200))));
-        assert_eq!(chosen(&["all", "1", "--rtt", "1ms"]), Some((vec![1, 2], 1000, Some(1000))));
-        for words in [&["other"][..], &["cycle", "0"], &["--rtt"], &["--rtt", "soon"], &["--rtt", "0s"], &["cycle", "1", "2"]] {
+        assert_eq!(
+            chosen(&["--rtt", "200us"]),
+            Some((vec![1], 2000, Some(200)))
+        );
+        assert_eq!(
+            chosen(&["all", "1", "--rtt", "1ms"]),
+            Some((vec![1, 2], 1000, Some(1000)))
+        );
+        for words in [
+            &["other"][..],
+            &["cycle", "0"],
+            &["--rtt"],
+            &["--rtt", "soon"],
+            &["--rtt", "0s"],
+            &["cycle", "1", "2"],
+        ] {
             assert_eq!(chosen(words), None, "{words:?}");
         }
     }

@@ -20,12 +20,23 @@ pub(crate) struct Network {
 impl Network {
     /// To this server, with this round trip time, or with that of the machine itself.
     pub(crate) fn to(server: SocketAddr, rtt: Option<Duration>) -> Result<Network> {
-        let Some(rtt) = rtt else { return Ok(Network { address: server, relay: None }) };
+        let Some(rtt) = rtt else {
+            return Ok(Network {
+                address: server,
+                relay: None,
+            });
+        };
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["relay", &server.to_string(), &rtt.as_nanos().to_string()]);
-        let mut relay = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut relay = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let said = relay.stdout.take();
-        let mut network = Network { address: server, relay: Some(relay) };
+        let mut network = Network {
+            address: server,
+            relay: Some(relay),
+        };
         let mut line = String::new();
         BufReader::new(said.ok_or("a relay without a pipe")?).read_line(&mut line)?;
         network.address = line.trim().parse().map_err(|_| "the relay did not start")?;
@@ -44,8 +55,12 @@ impl Drop for Network {
 
 /// Runs as the relay, until the process that started it ends.
 pub(crate) fn relay(words: &[&str]) -> ExitCode {
-    let [server, nanos] = words else { return ExitCode::from(64) };
-    let (Ok(server), Ok(nanos)) = (server.parse(), nanos.parse()) else { return ExitCode::from(64) };
+    let [server, nanos] = words else {
+        return ExitCode::from(64);
+    };
+    let (Ok(server), Ok(nanos)) = (server.parse(), nanos.parse()) else {
+        return ExitCode::from(64);
+    };
     let relay = Relay::start(server, Duration::from_nanos(nanos));
     println!("{}", relay.address());
     // Nothing is ever written there: this returns at its end.

@@ -17,7 +17,10 @@ pub(crate) struct Turn {
 /// A process that gets the lock notes the time before it gives it back, so the order of the notes is the order of the turns.
 pub(crate) fn owner_changes(turns: &mut [Turn], from: Duration) -> usize {
     turns.sort_by_key(|turn| turn.at);
-    turns.windows(2).filter(|pair| pair[1].at >= from && pair[0].process != pair[1].process).count()
+    turns
+        .windows(2)
+        .filter(|pair| pair[1].at >= from && pair[0].process != pair[1].process)
+        .count()
 }
 
 /// The most turns of a process by the least.
@@ -35,14 +38,29 @@ mod tests {
     use super::*;
 
     fn turn(process: usize, at: u64) -> Turn {
-        Turn { process, at: Duration::from_nanos(at), waited: Duration::ZERO }
+        Turn {
+            process,
+            at: Duration::from_nanos(at),
+            waited: Duration::ZERO,
+        }
     }
 
     #[test]
     fn a_process_that_takes_it_again_changes_no_owner() {
-        let mut turns = [turn(0, 1), turn(0, 2), turn(0, 6), turn(1, 3), turn(1, 5), turn(2, 4)];
+        let mut turns = [
+            turn(0, 1),
+            turn(0, 2),
+            turn(0, 6),
+            turn(1, 3),
+            turn(1, 5),
+            turn(2, 4),
+        ];
         assert_eq!(owner_changes(&mut turns, Duration::ZERO), 4);
-        assert_eq!(owner_changes(&mut turns, Duration::from_nanos(4)), 3, "with the one that the first of them makes");
+        assert_eq!(
+            owner_changes(&mut turns, Duration::from_nanos(4)),
+            3,
+            "with the one that the first of them makes"
+        );
         assert_eq!(unfairness(&turns, 3), 3.0);
         assert_eq!(unfairness(&turns, 4), f64::INFINITY);
     }

@@ -19,10 +19,20 @@ pub(crate) struct Round {
 
 impl Round {
     /// Of cycles that took so long each, and all together.
-    pub(crate) fn new(mut times: Vec<Duration>, elapsed: Duration, client: Duration, server: Duration) -> Round {
+    pub(crate) fn new(
+        mut times: Vec<Duration>,
+        elapsed: Duration,
+        client: Duration,
+        server: Duration,
+    ) -> Round {
         times.sort();
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        let at = |share: usize| times.get(times.len() * share / 100).copied().map_or(f64::NAN, micros);
+        let at = |share: usize| {
+            times
+                .get(times.len() * share / 100)
+                .copied()
+                .map_or(f64::NAN, micros)
+        };
         let count = times.len() as f64;
         Round {
             per_second: count / elapsed.as_secs_f64(),
@@ -34,17 +44,28 @@ impl Round {
     }
 
     /// Runs cycles in this process, which must be all that it does meanwhile.
-    pub(crate) fn measure(server: &impl Server, cycles: impl FnOnce() -> Result<Vec<Duration>>) -> Result<Round> {
+    pub(crate) fn measure(
+        server: &impl Server,
+        cycles: impl FnOnce() -> Result<Vec<Duration>>,
+    ) -> Result<Round> {
         let server_before = server.cpu()?;
         let (client_before, begun) = (usage::cpu(), Instant::now());
         let times = cycles()?;
         let (elapsed, client) = (begun.elapsed(), usage::cpu().saturating_sub(client_before));
-        Ok(Round::new(times, elapsed, client, server.cpu()?.saturating_sub(server_before)))
+        Ok(Round::new(
+            times,
+            elapsed,
+            client,
+            server.cpu()?.saturating_sub(server_before),
+        ))
     }
 }
 
 /// Lets every side have its turn, again and again: the rounds of each side.
-pub(crate) fn take_turns<S, R, const N: usize>(sides: &[S; N], mut round: impl FnMut(&S) -> Result<R>) -> Result<[Vec<R>; N]> {
+pub(crate) fn take_turns<S, R, const N: usize>(
+    sides: &[S; N],
+    mut round: impl FnMut(&S) -> Result<R>,
+) -> Result<[Vec<R>; N]> {
     let mut rounds = std::array::from_fn(|_| Vec::with_capacity(ROUNDS));
     for _ in 0..ROUNDS {
         for (side, rounds) in sides.iter().zip(&mut rounds) {
@@ -69,8 +90,10 @@ pub(crate) fn print(who: &str, rounds: &[Round], cycle: &str) {
     spread(rounds, |round| round.per_second).print(who, &format!("{cycle}s/s"));
     spread(rounds, |round| round.p50).print(&format!("{who}, p50"), "µs");
     spread(rounds, |round| round.p99).print(&format!("{who}, p99"), "µs");
-    spread(rounds, |round| round.client).print(&format!("{who}, client CPU"), &format!("µs/{cycle}"));
-    spread(rounds, |round| round.server).print(&format!("{who}, server CPU"), &format!("µs/{cycle}"));
+    spread(rounds, |round| round.client)
+        .print(&format!("{who}, client CPU"), &format!("µs/{cycle}"));
+    spread(rounds, |round| round.server)
+        .print(&format!("{who}, server CPU"), &format!("µs/{cycle}"));
 }
 
 #[cfg(test)]
@@ -92,7 +115,21 @@ mod tests {
     #[test]
     fn a_round_is_counted_per_cycle() {
         let times = (1..=200).rev().map(Duration::from_micros).collect();
-        let round = Round::new(times, Duration::from_secs(2), Duration::from_millis(2), Duration::from_millis(1));
-        assert_eq!((round.per_second, round.p50, round.p99, round.client, round.server), (100.0, 101.0, 199.0, 10.0, 5.0));
+        let round = Round::new(
+            times,
+            Duration::from_secs(2),
+            Duration::from_millis(2),
+            Duration::from_millis(1),
+        );
+        assert_eq!(
+            (
+                round.per_second,
+                round.p50,
+                round.p99,
+                round.client,
+                round.server
+            ),
+            (100.0, 101.0, 199.0, 10.0, 5.0)
+        );
     }
 }

@@ -19,7 +19,11 @@ pub(crate) enum Wanted {
 impl Wanted {
     /// Of a cycle by raw requests, with a network between or without.
     pub(crate) fn of_cycle(rtt: Option<Duration>, without: f64) -> Wanted {
-        if rtt.is_some() { THROUGH_NETWORK } else { Wanted::AtLeast(without) }
+        if rtt.is_some() {
+            THROUGH_NETWORK
+        } else {
+            Wanted::AtLeast(without)
+        }
     }
 
     fn met_by(self, value: f64) -> bool {
@@ -47,7 +51,11 @@ struct Verdict {
 
 impl Verdict {
     fn word(&self) -> &'static str {
-        if self.wanted.met_by(self.value) { "PASS" } else { "MISS" }
+        if self.wanted.met_by(self.value) {
+            "PASS"
+        } else {
+            "MISS"
+        }
     }
 }
 
@@ -61,13 +69,26 @@ pub(crate) struct Verdicts {
 impl Verdicts {
     /// Prints a figure with what was wanted of its median, and keeps it for the table at the end.
     pub(crate) fn judge(&mut self, what: impl Into<String>, spread: Spread, wanted: Wanted) {
-        let verdict = Verdict { what: what.into(), value: spread.median, wanted };
-        figure(&verdict.what, verdict.value, &format!("{spread} wanted {wanted} {}", verdict.word()));
+        let verdict = Verdict {
+            what: what.into(),
+            value: spread.median,
+            wanted,
+        };
+        figure(
+            &verdict.what,
+            verdict.value,
+            &format!("{spread} wanted {wanted} {}", verdict.word()),
+        );
         self.all.push(verdict);
     }
 
     /// Judges a cycle by that of a side that is only a bound, unless a network lies between: then it is to be reached, too.
-    pub(crate) fn judge_through_network(&mut self, what: impl Into<String>, spread: Spread, rtt: Option<Duration>) {
+    pub(crate) fn judge_through_network(
+        &mut self,
+        what: impl Into<String>,
+        spread: Spread,
+        rtt: Option<Duration>,
+    ) {
         match rtt {
             Some(_) => self.judge(what, spread, THROUGH_NETWORK),
             None => spread.print(&what.into(), ""),
@@ -88,8 +109,15 @@ impl Verdicts {
     pub(crate) fn print(&self) {
         println!("== summary");
         for verdict in &self.all {
-            let Verdict { what, value, wanted } = verdict;
-            println!("{what:<64} {value:>8.3}  wanted {wanted:<8} {}", verdict.word());
+            let Verdict {
+                what,
+                value,
+                wanted,
+            } = verdict;
+            println!(
+                "{what:<64} {value:>8.3}  wanted {wanted:<8} {}",
+                verdict.word()
+            );
         }
     }
 }

@@ -26,7 +26,10 @@ pub(crate) trait Contender {
 }
 
 /// Runs as one process of a contest, by a caller of this kind.
-pub(crate) fn contend<C: Contender>(kind: CallerKind, connect: impl AsyncFnOnce() -> Result<C>) -> ExitCode {
+pub(crate) fn contend<C: Contender>(
+    kind: CallerKind,
+    connect: impl AsyncFnOnce() -> Result<C>,
+) -> ExitCode {
     match Caller::new(kind).and_then(|caller| caller.wait(take_part(connect))) {
         Ok(report) => {
             print!("{report}");
@@ -67,9 +70,11 @@ fn word() -> Result<(Duration, Duration, bool)> {
     std::io::stdin().read_line(&mut line)?;
     let mut numbers = line.split_whitespace().map(str::parse);
     match (numbers.next(), numbers.next(), numbers.next()) {
-        (Some(Ok(start)), Some(Ok(length)), Some(Ok(first))) => {
-            Ok((Duration::from_nanos(start), Duration::from_nanos(length), first == 1))
-        }
+        (Some(Ok(start)), Some(Ok(length)), Some(Ok(first))) => Ok((
+            Duration::from_nanos(start),
+            Duration::from_nanos(length),
+            first == 1,
+        )),
         _ => Err("a worker was not told when to start".into()),
     }
 }

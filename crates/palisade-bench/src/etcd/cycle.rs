@@ -16,7 +16,9 @@ const WARM: Duration = Duration::from_millis(200);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let _pinned = CpuPinning::apply(&setting.server)?;
-    CallerKind::ALL.into_iter().try_for_each(|kind| one(setting, kind, verdicts))
+    CallerKind::ALL
+        .into_iter()
+        .try_for_each(|kind| one(setting, kind, verdicts))
 }
 
 fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<()> {
@@ -25,7 +27,11 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
     let ours = caller.call(async move { Ok(palisade::connect(ours).await?) })?;
     let here = caller.call(async move { Raw::connect(&url).await })?;
     let own_thread = OwnThread::connect(setting.server.url())?;
-    let sides = [Side::Ours(ours), Side::Raw(here), Side::Raw(own_thread.raw.clone())];
+    let sides = [
+        Side::Ours(ours),
+        Side::Raw(here),
+        Side::Raw(own_thread.raw.clone()),
+    ];
     for side in &sides {
         caller.call(cycles(side, WARM))?;
     }
@@ -40,11 +46,22 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
     round::print(&format!("{kind}: raw, own thread"), &own_thread, "cycle");
     let speed = |round: &Round| round.per_second;
     let wanted = Wanted::of_cycle(setting.rtt, 0.92);
-    verdicts.judge(format!("{kind}: ours / raw, same runtime"), ratio(&ours, &here, speed), wanted);
-    verdicts.judge_through_network(format!("{kind}: ours / raw, own thread"), ratio(&ours, &own_thread, speed), setting.rtt);
+    verdicts.judge(
+        format!("{kind}: ours / raw, same runtime"),
+        ratio(&ours, &here, speed),
+        wanted,
+    );
+    verdicts.judge_through_network(
+        format!("{kind}: ours / raw, own thread"),
+        ratio(&ours, &own_thread, speed),
+        setting.rtt,
+    );
     Ok(())
 }
 
-fn cycles(side: &Side, length: Duration) -> impl Future<Output = Result<Vec<Duration>>> + Send + 'static + use<> {
+fn cycles(
+    side: &Side,
+    length: Duration,
+) -> impl Future<Output = Result<Vec<Duration>>> + Send + 'static + use<> {
     side.lock("cycle").cycle_until(Instant::now() + length)
 }

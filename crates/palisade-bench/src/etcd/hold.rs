@@ -43,7 +43,12 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let length = setting.round * 10;
     let mut held = Vec::new();
     for _ in 0..ROUNDS {
-        held.push(Builder::new_current_thread().enable_all().build()?.block_on(hold(setting, length))?);
+        held.push(
+            Builder::new_current_thread()
+                .enable_all()
+                .build()?
+                .block_on(hold(setting, length))?,
+        );
     }
     figure("locks held", LOCKS as f64, "");
     figure("observed for, each time", length.as_secs_f64(), "s");
@@ -52,7 +57,11 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     spread(&held, |held| held.client * 100.0).print("client CPU, of one core", "%");
     spread(&held, |held| held.keep_alives).print("keep-alives every 3 s, with a lease of 9 s", "");
     spread(&held, |held| held.others).print("other messages every 3 s", "");
-    verdicts.judge("hold: server CPU, in % of a core", spread(&held, |held| held.server * 100.0), Wanted::AtMost(2.0));
+    verdicts.judge(
+        "hold: server CPU, in % of a core",
+        spread(&held, |held| held.server * 100.0),
+        Wanted::AtMost(2.0),
+    );
     let lost = Spread::of([held.iter().map(|held| held.lost).sum::<usize>() as f64]);
     verdicts.judge("hold: guards lost", lost, Wanted::AtMost(0.0));
     if lost.greatest > 0.0 {
@@ -70,7 +79,13 @@ async fn hold(setting: &Setting, length: Duration) -> Result<Held> {
         tasks.spawn(async move {
             let mut guards: Vec<Guard> = Vec::new();
             for number in (task..LOCKS).step_by(TASKS) {
-                guards.push(locks.mutex(format!("hold/{number}")).lease(LEASE).acquire().await?);
+                guards.push(
+                    locks
+                        .mutex(format!("hold/{number}"))
+                        .lease(LEASE)
+                        .acquire()
+                        .await?,
+                );
             }
             Ok::<_, palisade::Error>(guards)
         });

@@ -25,7 +25,12 @@ use crate::compare::{Chosen, Result, our_url, report};
 /// Of a round. Every write waits for the disk, so that a second has only hundreds of hand-offs.
 const SECONDS: f64 = 2.0;
 
-const PARTS: [(&str, Part); 4] = [("cycle", cycle::run), ("tasks", tasks::run), ("handoff", handoff::run), ("hold", hold::run)];
+const PARTS: [(&str, Part); 4] = [
+    ("cycle", cycle::run),
+    ("tasks", tasks::run),
+    ("handoff", handoff::run),
+    ("hold", hold::run),
+];
 
 type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
 
@@ -45,7 +50,9 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
     match Chosen::by(words, &PARTS, SECONDS) {
         Some(chosen) => report(measure(&chosen)),
         None => {
-            eprintln!("usage: palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS] [--rtt TIME]");
+            eprintln!(
+                "usage: palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS] [--rtt TIME]"
+            );
             ExitCode::from(64)
         }
     }
@@ -54,7 +61,12 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
 fn measure(chosen: &Chosen<Part>) -> Result<Verdicts> {
     let server = Server::start(chosen.rtt)?;
     let ours = our_url(|| server.ours(), chosen.rtt)?;
-    let setting = Setting { server, ours, round: chosen.round, rtt: chosen.rtt };
+    let setting = Setting {
+        server,
+        ours,
+        round: chosen.round,
+        rtt: chosen.rtt,
+    };
     let mut verdicts = Verdicts::default();
     for (name, part) in &chosen.parts {
         println!("== {name}");

@@ -12,9 +12,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::proto::{
-    Compare, DELETE, DeleteRangeRequest, DeleteRangeResponse, LEASE_GRANT, LOCK, LeaseGrantRequest, LeaseGrantResponse,
-    LockRequest, LockResponse, Operand, PutRequest, RequestOp, TXN, TxnRequest, TxnResponse, UNLOCK, UnlockRequest,
-    UnlockResponse,
+    Compare, DELETE, DeleteRangeRequest, DeleteRangeResponse, LEASE_GRANT, LOCK, LeaseGrantRequest,
+    LeaseGrantResponse, LockRequest, LockResponse, Operand, PutRequest, RequestOp, TXN, TxnRequest,
+    TxnResponse, UNLOCK, UnlockRequest, UnlockResponse,
 };
 use crate::compare::Result;
 
@@ -31,9 +31,14 @@ pub(super) struct Raw {
 impl Raw {
     /// Connects; whatever drives the connection lives on the runtime that this is called on.
     pub(super) async fn connect(url: &str) -> Result<Raw> {
-        let channel = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true).connect().await?;
+        let channel = Endpoint::from_shared(url.to_owned())?
+            .tcp_nodelay(true)
+            .connect()
+            .await?;
         let mut raw = Raw { channel, lease: 0 };
-        let granted: LeaseGrantResponse = raw.ask(LEASE_GRANT, LeaseGrantRequest { ttl: LEASE }).await?;
+        let granted: LeaseGrantResponse = raw
+            .ask(LEASE_GRANT, LeaseGrantRequest { ttl: LEASE })
+            .await?;
         raw.lease = granted.id;
         Ok(raw)
     }
@@ -45,19 +50,30 @@ impl Raw {
     {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await?;
-        let answer = grpc.unary(Request::new(question), PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await?;
+        let answer = grpc
+            .unary(
+                Request::new(question),
+                PathAndQuery::from_static(path),
+                ProstCodec::<Q, A>::default(),
+            )
+            .await?;
         Ok(answer.into_inner())
     }
 
     /// The server's own lock: returns when it is ours, with its key.
     pub(super) async fn lock(&self, name: &str) -> Result<Vec<u8>> {
-        let question = LockRequest { name: name.as_bytes().to_vec(), lease: self.lease };
+        let question = LockRequest {
+            name: name.as_bytes().to_vec(),
+            lease: self.lease,
+        };
         let answer: LockResponse = self.ask(LOCK, question).await?;
         Ok(answer.key)
     }
 
     pub(super) async fn unlock(&self, key: Vec<u8>) -> Result<()> {
-        self.ask::<_, UnlockResponse>(UNLOCK, UnlockRequest { key }).await.map(drop)
+        self.ask::<_, UnlockResponse>(UNLOCK, UnlockRequest { key })
+            .await
+            .map(drop)
     }
 }
 
@@ -71,20 +87,44 @@ pub(super) struct RawLock {
 impl RawLock {
     pub(super) fn new(raw: Raw, name: &str) -> RawLock {
         let key = format!("raw/{name}").into_bytes();
-        let absent = Compare { result: 0, target: 1, key: key.clone(), operand: Some(Operand::CreateRevision(0)) };
-        let put = PutRequest { key: key.clone(), value: b"raw".to_vec(), lease: raw.lease };
-        let take = TxnRequest { compare: vec![absent], success: vec![RequestOp { put: Some(put) }] };
-        RawLock { raw, take, give_back: DeleteRangeRequest { key } }
+        let absent = Compare {
+            result: 0,
+            target: 1,
+            key: key.clone(),
+            operand: Some(Operand::CreateRevision(0)),
+        };
+        let put = PutRequest {
+            key: key.clone(),
+            value: b"raw".to_vec(),
+            lease: raw.lease,
+        };
+        let take = TxnRequest {
+            compare: vec![absent],
+            success: vec![RequestOp { put: Some(put) }],
+        };
+        RawLock {
+            raw,
+            take,
+            give_back: DeleteRangeRequest { key },
+        }
     }
 
     pub(super) async fn take(&self) -> Result<()> {
         let taken: TxnResponse = self.raw.ask(TXN, self.take.clone()).await?;
-        if taken.succeeded { Ok(()) } else { Err("raw: not taken".into()) }
+        if taken.succeeded {
+            Ok(())
+        } else {
+            Err("raw: not taken".into())
+        }
     }
 
     pub(super) async fn give_back(&self) -> Result<()> {
         let answer: DeleteRangeResponse = self.raw.ask(DELETE, self.give_back.clone()).await?;
-        if answer.deleted == 1 { Ok(()) } else { Err("raw: lost before it was given back".into()) }
+        if answer.deleted == 1 {
+            Ok(())
+        } else {
+            Err("raw: lost before it was given back".into())
+        }
     }
 }
 
@@ -101,11 +141,17 @@ impl OwnThread {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let raw = runtime.block_on(Raw::connect(url))?;
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("raw-driver".into()).spawn(move || {
-            // An error means that the sender is gone, which is how it stops.
-            runtime.block_on(stopped).unwrap_or_default();
-        })?;
-        Ok(OwnThread { raw, stop: Some(stop), thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("raw-driver".into())
+            .spawn(move || {
+                // An error means that the sender is gone, which is how it stops.
+                runtime.block_on(stopped).unwrap_or_default();
+            })?;
+        Ok(OwnThread {
+            raw,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 

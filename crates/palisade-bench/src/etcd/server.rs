@@ -59,7 +59,10 @@ impl Server {
     pub(super) fn received(&self) -> Result<Received> {
         let page = self.etcd.metrics()?;
         let mut received = Received::default();
-        for line in page.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{")) {
+        for line in page
+            .lines()
+            .filter(|line| line.starts_with("grpc_server_msg_received_total{"))
+        {
             let count: f64 = line.rsplit(' ').next().unwrap_or_default().parse()?;
             if line.contains("grpc_type=\"unary\"") {
                 received.unary += count;
@@ -84,7 +87,11 @@ impl compare::Server for Server {
         let mut nanos = 0;
         for thread in fs::read_dir(format!("/proc/{}/task", self.etcd.pid()))? {
             let counts = fs::read_to_string(thread?.path().join("schedstat"))?;
-            nanos += counts.split(' ').next().unwrap_or_default().parse::<u64>()?;
+            nanos += counts
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .parse::<u64>()?;
         }
         Ok(Duration::from_nanos(nanos))
     }

@@ -31,13 +31,19 @@ fn one(setting: &Setting, kind: CallerKind, label: &str, verdicts: &mut Verdicts
     }
     let cycles = |side: &Side| {
         setting.server.compact()?;
-        Round::measure(&setting.server, || caller.call(all(side.clone(), setting.round)))
+        Round::measure(&setting.server, || {
+            caller.call(all(side.clone(), setting.round))
+        })
     };
     let [ours, raw] = take_turns(&sides, cycles)?;
     round::print(&format!("{TASKS} tasks, {label}: ours"), &ours, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: raw"), &raw, "cycle");
     let speed = ratio(&ours, &raw, |round| round.per_second);
-    verdicts.judge(format!("{TASKS} tasks, {label}: ours / raw"), speed, Wanted::AtLeast(0.90));
+    verdicts.judge(
+        format!("{TASKS} tasks, {label}: ours / raw"),
+        speed,
+        Wanted::AtLeast(0.90),
+    );
     Ok(())
 }
 

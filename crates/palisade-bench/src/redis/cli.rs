@@ -8,6 +8,10 @@ use crate::cli;
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let cost = cli::measure(&setting.ours)?;
     cost.print();
-    verdicts.judge("cli: more, in ms", Spread::of([cost.more()]), Wanted::AtMost(cli::WANTED));
+    verdicts.judge(
+        "cli: more, in ms",
+        Spread::of([cost.more()]),
+        Wanted::AtMost(cli::WANTED),
+    );
     Ok(())
 }

@@ -15,7 +15,9 @@ const WARM: Duration = Duration::from_millis(100);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let _pinned = CpuPinning::apply(&setting.server)?;
-    CallerKind::ALL.into_iter().try_for_each(|kind| one(setting, kind, verdicts))
+    CallerKind::ALL
+        .into_iter()
+        .try_for_each(|kind| one(setting, kind, verdicts))
 }
 
 fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<()> {
@@ -26,11 +28,17 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
     let url = setting.server.url().to_owned();
     let floor = caller.call(async move { floor::connect(&url).await })?;
     let own_thread = OwnThread::connect(setting.server.url())?;
-    let sides = [Side::Ours(ours), Side::Raw(here), Side::Raw(own_thread.connection.clone()), Side::Floor(floor)];
+    let sides = [
+        Side::Ours(ours),
+        Side::Raw(here),
+        Side::Raw(own_thread.connection.clone()),
+        Side::Floor(floor),
+    ];
     for side in &sides {
         caller.call(cycles(side, WARM))?;
     }
-    let turn = |side: &Side, length| Round::measure(&setting.server, || caller.call(cycles(side, length)));
+    let turn =
+        |side: &Side, length| Round::measure(&setting.server, || caller.call(cycles(side, length)));
     let [ours, here, own_thread, floor] = interleaved::measure(&sides, setting.round, turn)?;
     let kind = kind.label();
     round::print(&format!("{kind}: ours"), &ours, "cycle");
@@ -41,11 +49,22 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
     let wanted = Wanted::of_cycle(setting.rtt, 0.85);
     ratio(&floor, &here, speed).print(&format!("{kind}: floor / raw, same runtime"), "");
     ratio(&ours, &floor, speed).print(&format!("{kind}: ours / floor"), "");
-    verdicts.judge(format!("{kind}: ours / raw, same runtime"), ratio(&ours, &here, speed), wanted);
-    verdicts.judge_through_network(format!("{kind}: ours / raw, own thread"), ratio(&ours, &own_thread, speed), setting.rtt);
+    verdicts.judge(
+        format!("{kind}: ours / raw, same runtime"),
+        ratio(&ours, &here, speed),
+        wanted,
+    );
+    verdicts.judge_through_network(
+        format!("{kind}: ours / raw, own thread"),
+        ratio(&ours, &own_thread, speed),
+        setting.rtt,
+    );
     Ok(())
 }
 
-fn cycles(side: &Side, length: Duration) -> impl Future<Output = Result<Vec<Duration>>> + Send + 'static + use<> {
+fn cycles(
+    side: &Side,
+    length: Duration,
+) -> impl Future<Output = Result<Vec<Duration>>> + Send + 'static + use<> {
     side.lock("cycle").cycle_until(Instant::now() + length)
 }

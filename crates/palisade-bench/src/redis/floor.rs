@@ -17,7 +17,8 @@ local time = redis.call('TIME')
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return time[1] * 1000000 + time[2]";
 
-const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// As [`raw::connect`], on a server that then knows these scripts.
 pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
@@ -39,14 +40,31 @@ impl FloorLock {
     pub(super) fn new(connection: MultiplexedConnection, name: &str, lease: Duration) -> FloorLock {
         let key = format!("floor:{name}");
         let (mut claim, mut release) = (redis::cmd("EVALSHA"), redis::cmd("EVALSHA"));
-        claim.arg(Script::new(CLAIM).get_hash()).arg(1).arg(&key).arg(raw::TOKEN).arg(lease.as_millis() as u64);
-        release.arg(Script::new(RELEASE).get_hash()).arg(1).arg(&key).arg(raw::TOKEN);
-        FloorLock { connection, claim, release }
+        claim
+            .arg(Script::new(CLAIM).get_hash())
+            .arg(1)
+            .arg(&key)
+            .arg(raw::TOKEN)
+            .arg(lease.as_millis() as u64);
+        release
+            .arg(Script::new(RELEASE).get_hash())
+            .arg(1)
+            .arg(&key)
+            .arg(raw::TOKEN);
+        FloorLock {
+            connection,
+            claim,
+            release,
+        }
     }
 
     pub(super) async fn cycle(&mut self) -> Result<()> {
         let fence: u64 = self.claim.query_async(&mut self.connection).await?;
         let released: bool = self.release.query_async(&mut self.connection).await?;
-        if fence > 0 && released { Ok(()) } else { Err("floor: not taken, or not given back".into()) }
+        if fence > 0 && released {
+            Ok(())
+        } else {
+            Err("floor: not taken, or not given back".into())
+        }
     }
 }

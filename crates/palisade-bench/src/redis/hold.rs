@@ -40,9 +40,16 @@ impl Held {
         let server_before = server.cpu()?;
         let (client_before, begun) = (usage::cpu(), Instant::now());
         sleep(length).await;
-        let (client, elapsed) = (usage::cpu().saturating_sub(client_before), begun.elapsed().as_secs_f64());
+        let (client, elapsed) = (
+            usage::cpu().saturating_sub(client_before),
+            begun.elapsed().as_secs_f64(),
+        );
         let served = server.cpu()?.saturating_sub(server_before);
-        Ok(Held { client: client.as_secs_f64() / elapsed, server: served.as_secs_f64() / elapsed, lost: 0 })
+        Ok(Held {
+            client: client.as_secs_f64() / elapsed,
+            server: served.as_secs_f64() / elapsed,
+            lost: 0,
+        })
     }
 }
 
@@ -77,10 +84,14 @@ fn runtime() -> Result<Runtime> {
 /// Renewals are counted as due: what a client sends for them is its own business.
 fn print(who: &str, rounds: &[Held]) {
     let renewals = f64::from(LOCKS) / RENEWED_EVERY.as_secs_f64();
-    spread(rounds, |held| held.client * 100.0).print(&format!("{who}, client CPU, of one core"), "%");
-    spread(rounds, |held| held.server * 100.0).print(&format!("{who}, server CPU, of one core"), "%");
-    spread(rounds, |held| held.client * 1e6 / renewals).print(&format!("{who}, client CPU"), "µs/renewal");
-    spread(rounds, |held| held.server * 1e6 / renewals).print(&format!("{who}, server CPU"), "µs/renewal");
+    spread(rounds, |held| held.client * 100.0)
+        .print(&format!("{who}, client CPU, of one core"), "%");
+    spread(rounds, |held| held.server * 100.0)
+        .print(&format!("{who}, server CPU, of one core"), "%");
+    spread(rounds, |held| held.client * 1e6 / renewals)
+        .print(&format!("{who}, client CPU"), "µs/renewal");
+    spread(rounds, |held| held.server * 1e6 / renewals)
+        .print(&format!("{who}, server CPU"), "µs/renewal");
     spread(rounds, |held| held.lost as f64).print(&format!("{who}, lost"), "");
 }
 
@@ -130,7 +141,10 @@ async fn hold_raw(setting: &Setting, length: Duration) -> Result<Held> {
         sleep(Duration::from_millis(10)).await;
     }
     let held = Held::watch(&setting.server, length).await?;
-    Ok(Held { lost: lost.load(Ordering::Relaxed), ..held })
+    Ok(Held {
+        lost: lost.load(Ordering::Relaxed),
+        ..held
+    })
 }
 
 /// Until the lock is lost, or the task is dropped.

@@ -23,8 +23,12 @@ impl Side {
     pub(super) fn lock(&self, name: &str) -> Lock {
         match self {
             Side::Ours(locks) => Lock::Ours(Box::new(locks.mutex(name).lease(LEASE))),
-            Side::Raw(connection) => Lock::Raw(Box::new(RawLock::new(connection.clone(), name, LEASE))),
-            Side::Floor(connection) => Lock::Floor(Box::new(FloorLock::new(connection.clone(), name, LEASE))),
+            Side::Raw(connection) => {
+                Lock::Raw(Box::new(RawLock::new(connection.clone(), name, LEASE)))
+            }
+            Side::Floor(connection) => {
+                Lock::Floor(Box::new(FloorLock::new(connection.clone(), name, LEASE)))
+            }
         }
     }
 }

@@ -26,8 +26,13 @@ use crate::compare::{Chosen, Result, our_url, report, round, spread, verdict};
 /// Of a round. Long enough for thousands of hand-offs, short enough that both sides see the same machine.
 const SECONDS: f64 = 1.5;
 
-const PARTS: [(&str, Part); 5] =
-    [("cycle", cycle::run), ("tasks", tasks::run), ("handoff", handoff::run), ("hold", hold::run), ("cli", cli::run)];
+const PARTS: [(&str, Part); 5] = [
+    ("cycle", cycle::run),
+    ("tasks", tasks::run),
+    ("handoff", handoff::run),
+    ("hold", hold::run),
+    ("cli", cli::run),
+];
 
 type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
 
@@ -51,14 +56,21 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS] [--rtt TIME]");
+    eprintln!(
+        "usage: palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS] [--rtt TIME]"
+    );
     ExitCode::from(64)
 }
 
 fn measure(chosen: &Chosen<Part>) -> Result<Verdicts> {
     let server = Server::start(chosen.rtt)?;
     let ours = our_url(|| server.url().to_owned(), chosen.rtt)?;
-    let setting = Setting { server, ours, round: chosen.round, rtt: chosen.rtt };
+    let setting = Setting {
+        server,
+        ours,
+        round: chosen.round,
+        rtt: chosen.rtt,
+    };
     let mut verdicts = Verdicts::default();
     for (name, part) in &chosen.parts {
         println!("== {name}");

@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 
 use super::Result;
 
-const DELETE_IF_MINE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
-const EXTEND_IF_MINE: &str =
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
+const DELETE_IF_MINE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const EXTEND_IF_MINE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 
 /// As long as those of other clients.
 pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -23,7 +23,9 @@ pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
     let info = url.into_connection_info()?.set_tcp_settings(no_delay());
     // No limit: a timer per request is not the server's cost, and BLPOP waits as long as it takes.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let mut connection = Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
+    let mut connection = Client::open(info)?
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?;
     for script in [DELETE_IF_MINE, EXTEND_IF_MINE] {
         Script::new(script).load_async(&mut connection).await?;
     }
@@ -48,11 +50,17 @@ impl OwnThread {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let connection = runtime.block_on(connect(url))?;
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("raw-driver".into()).spawn(move || {
-            // An error means that the sender is gone, which is how it stops.
-            runtime.block_on(stopped).unwrap_or_default();
-        })?;
-        Ok(OwnThread { connection, stop: Some(stop), thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("raw-driver".into())
+            .spawn(move || {
+                // An error means that the sender is gone, which is how it stops.
+                runtime.block_on(stopped).unwrap_or_default();
+            })?;
+        Ok(OwnThread {
+            connection,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 
@@ -77,11 +85,29 @@ impl RawLock {
     pub(super) fn new(connection: MultiplexedConnection, name: &str, lease: Duration) -> RawLock {
         let (delete, extend) = (Script::new(DELETE_IF_MINE), Script::new(EXTEND_IF_MINE));
         let (key, millis) = (format!("raw:{name}"), lease.as_millis() as u64);
-        let mut lock =
-            RawLock { connection, take: redis::cmd("SET"), give_back: redis::cmd("EVALSHA"), extend: redis::cmd("EVALSHA") };
-        lock.take.arg(&key).arg(TOKEN).arg("NX").arg("PX").arg(millis);
-        lock.give_back.arg(delete.get_hash()).arg(1).arg(&key).arg(TOKEN);
-        lock.extend.arg(extend.get_hash()).arg(1).arg(&key).arg(TOKEN).arg(millis);
+        let mut lock = RawLock {
+            connection,
+            take: redis::cmd("SET"),
+            give_back: redis::cmd("EVALSHA"),
+            extend: redis::cmd("EVALSHA"),
+        };
+        lock.take
+            .arg(&key)
+            .arg(TOKEN)
+            .arg("NX")
+            .arg("PX")
+            .arg(millis);
+        lock.give_back
+            .arg(delete.get_hash())
+            .arg(1)
+            .arg(&key)
+            .arg(TOKEN);
+        lock.extend
+            .arg(extend.get_hash())
+            .arg(1)
+            .arg(&key)
+            .arg(TOKEN)
+            .arg(millis);
         lock
     }
 
@@ -94,7 +120,11 @@ impl RawLock {
 
     pub(super) async fn give_back(&mut self) -> Result<()> {
         let found = self.give_back.query_async(&mut self.connection).await?;
-        if found { Ok(()) } else { Err("raw: lost before it was given back".into()) }
+        if found {
+            Ok(())
+        } else {
+            Err("raw: lost before it was given back".into())
+        }
     }
 
     /// Whether it was still there.

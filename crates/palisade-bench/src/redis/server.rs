@@ -18,7 +18,11 @@ impl Server {
         let redis = start_quietly(Redis::start)?;
         let network = Network::to(redis.address(), rtt)?;
         let url = format!("redis://{}", network.address);
-        Ok(Server { redis, url, _network: network })
+        Ok(Server {
+            redis,
+            url,
+            _network: network,
+        })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -39,8 +43,15 @@ impl compare::Server for Server {
     /// It says so itself, to the microsecond; the kernel's table counts in hundredths of a second.
     fn cpu(&self) -> Result<Duration> {
         let said = self.redis.try_call(&["INFO", "cpu"])?.text();
-        let seconds =
-            |what: &str| said.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':')?.trim().parse::<f64>().ok());
+        let seconds = |what: &str| {
+            said.lines().find_map(|line| {
+                line.strip_prefix(what)?
+                    .strip_prefix(':')?
+                    .trim()
+                    .parse::<f64>()
+                    .ok()
+            })
+        };
         match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
             (Some(user), Some(kernel)) => Ok(Duration::try_from_secs_f64(user + kernel)?),
             _ => Err("the server does not say what CPU time it has used".into()),

@@ -30,7 +30,9 @@ fn one(setting: &Setting, kind: CallerKind, label: &str, verdicts: &mut Verdicts
     for side in &sides {
         caller.call(all(side.clone(), WARM))?;
     }
-    let turn = |side: &Side, length| Round::measure(&setting.server, || caller.call(all(side.clone(), length)));
+    let turn = |side: &Side, length| {
+        Round::measure(&setting.server, || caller.call(all(side.clone(), length)))
+    };
     let [ours, raw, floor] = interleaved::measure(&sides, setting.round, turn)?;
     round::print(&format!("{TASKS} tasks, {label}: ours"), &ours, "cycle");
     round::print(&format!("{TASKS} tasks, {label}: raw"), &raw, "cycle");
@@ -38,7 +40,11 @@ fn one(setting: &Setting, kind: CallerKind, label: &str, verdicts: &mut Verdicts
     let speed = |round: &Round| round.per_second;
     ratio(&floor, &raw, speed).print(&format!("{TASKS} tasks, {label}: floor / raw"), "");
     ratio(&ours, &floor, speed).print(&format!("{TASKS} tasks, {label}: ours / floor"), "");
-    verdicts.judge(format!("{TASKS} tasks, {label}: ours / raw"), ratio(&ours, &raw, speed), Wanted::AtLeast(0.75));
+    verdicts.judge(
+        format!("{TASKS} tasks, {label}: ours / raw"),
+        ratio(&ours, &raw, speed),
+        Wanted::AtLeast(0.75),
+    );
     Ok(())
 }
 

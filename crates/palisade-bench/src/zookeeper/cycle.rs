@@ -35,18 +35,32 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let mut raw = setting.server.raw()?;
     raw.create("/raw", b"", Make::Persistent)?;
     raw.create("/floor", b"", Make::Persistent)?;
-    let own_thread = Side::OwnThread(Caller::new(CallerKind::Body)?, OwnThread::start(setting.server.raw()?)?);
-    let floor = Side::Floor(Caller::new(CallerKind::Body)?, OwnThread::start(setting.server.raw()?)?);
+    let own_thread = Side::OwnThread(
+        Caller::new(CallerKind::Body)?,
+        OwnThread::start(setting.server.raw()?)?,
+    );
+    let floor = Side::Floor(
+        Caller::new(CallerKind::Body)?,
+        OwnThread::start(setting.server.raw()?)?,
+    );
     // Before the cores are shared out: a Java has more to do than one of them can.
-    let java = Side::Java(Java::bare(setting.server.url(), "cycle bare")?, "cycle bare");
-    let curator = Side::Java(Java::curator(setting.server.url(), "cycle curator")?, "cycle curator");
+    let java = Side::Java(
+        Java::bare(setting.server.url(), "cycle bare")?,
+        "cycle bare",
+    );
+    let curator = Side::Java(
+        Java::curator(setting.server.url(), "cycle curator")?,
+        "cycle curator",
+    );
     let _pinned = CpuPinning::apply(&setting.server)?;
     let sides = [Side::Ours(caller, ours), own_thread, floor, java, curator];
     for side in &sides {
         cycles(side, WARM)?;
     }
     let [ours, raw, floor, java, curator] =
-        interleaved::measure(&sides, setting.round, |side, length| Rate::measure(&setting.server, || cycles(side, length)))?;
+        interleaved::measure(&sides, setting.round, |side, length| {
+            Rate::measure(&setting.server, || cycles(side, length))
+        })?;
     rate::print("cycle: ours", &ours);
     rate::print("cycle: raw, ZooKeeper's client", &java);
     rate::print("cycle: raw, own thread", &raw);
@@ -55,11 +69,23 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let speed = |rate: &Rate| rate.per_second;
     let wanted = Wanted::of_cycle(setting.rtt, 0.93);
     // Nodes whose names say nothing, by a client that knows nothing of sessions and losses.
-    verdicts.judge_through_network("cycle: ours / raw create and delete, own thread", ratio(&ours, &raw, speed), setting.rtt);
+    verdicts.judge_through_network(
+        "cycle: ours / raw create and delete, own thread",
+        ratio(&ours, &raw, speed),
+        setting.rtt,
+    );
     ratio(&floor, &raw, speed).print("cycle: floor / raw create and delete, own thread", "");
     ratio(&ours, &floor, speed).print("cycle: ours / floor", "");
-    verdicts.judge("cycle: ours / raw create and delete, ZooKeeper's client", ratio(&ours, &java, speed), wanted);
-    verdicts.judge("cycle: ours / Curator", ratio(&ours, &curator, speed), Wanted::AtLeast(1.2));
+    verdicts.judge(
+        "cycle: ours / raw create and delete, ZooKeeper's client",
+        ratio(&ours, &java, speed),
+        wanted,
+    );
+    verdicts.judge(
+        "cycle: ours / Curator",
+        ratio(&ours, &curator, speed),
+        Wanted::AtLeast(1.2),
+    );
     Ok(())
 }
 
@@ -89,7 +115,9 @@ fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
             let count = caller.call(async move {
                 let mut count = 0.0;
                 while Instant::now() < end {
-                    let (node, line) = raw.run(|raw| Ok(raw.stand("/floor", "node-", b"raw")?)).await?;
+                    let (node, line) = raw
+                        .run(|raw| Ok(raw.stand("/floor", "node-", b"raw")?))
+                        .await?;
                     if line.len() != 1 {
                         return Err("floor: not alone".into());
                     }
@@ -100,16 +128,24 @@ fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
             })?;
             Ok((count, None))
         }
-        Side::Java(java, words) => java.run(words, length).map(|(count, took)| (count, Some(took))),
+        Side::Java(java, words) => java
+            .run(words, length)
+            .map(|(count, took)| (count, Some(took))),
     }
 }
 
 fn make(raw: &mut Raw) -> Result<String> {
-    Ok(raw.create("/raw/node-", b"raw", Make::EphemeralSequential)?.ok_or("raw: not made")?)
+    Ok(raw
+        .create("/raw/node-", b"raw", Make::EphemeralSequential)?
+        .ok_or("raw: not made")?)
 }
 
 fn delete(raw: &mut Raw, node: &str) -> Result<()> {
-    if raw.delete(node)? { Ok(()) } else { Err("raw: gone before it was deleted".into()) }
+    if raw.delete(node)? {
+        Ok(())
+    } else {
+        Err("raw: gone before it was deleted".into())
+    }
 }
 
 /// Takes one lock of ours and gives it back until then.

@@ -36,22 +36,44 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     setting.server.raw()?.create(BARE, b"", Make::Persistent)?;
     let (mut ours, mut raw, mut curator) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        ours.push(Contest::hold(&setting.server, command("ours", &setting.ours)?, setting.round)?);
-        raw.push(Contest::hold(&setting.server, command("raw", setting.server.url())?, setting.round)?);
+        ours.push(Contest::hold(
+            &setting.server,
+            command("ours", &setting.ours)?,
+            setting.round,
+        )?);
+        raw.push(Contest::hold(
+            &setting.server,
+            command("raw", setting.server.url())?,
+            setting.round,
+        )?);
         curator.push(theirs(&setting.server, &java, &handoff, setting)?);
     }
     contest::print("ours", &ours);
     contest::print("raw", &raw);
     rate::print(&format!("{PROCESSES} sessions: Curator"), &curator);
     ratio(&ours, &raw, |contest| contest.round.per_second).print("handoff: ours / raw", "");
-    let speed = ours.iter().zip(&curator).map(|(ours, curator)| ours.round.per_second / curator.per_second);
-    verdicts.judge("handoff: ours / Curator", Spread::of(speed), Wanted::AtLeast(1.1));
-    verdicts.judge("handoff: fairness of ours, most / least", spread(&ours, |contest| contest.unfairness), Wanted::AtMost(1.1));
+    let speed = ours
+        .iter()
+        .zip(&curator)
+        .map(|(ours, curator)| ours.round.per_second / curator.per_second);
+    verdicts.judge(
+        "handoff: ours / Curator",
+        Spread::of(speed),
+        Wanted::AtLeast(1.1),
+    );
+    verdicts.judge(
+        "handoff: fairness of ours, most / least",
+        spread(&ours, |contest| contest.unfairness),
+        Wanted::AtMost(1.1),
+    );
     Ok(())
 }
 
 fn theirs(server: &impl Server, java: &Java, handoff: &str, setting: &Setting) -> Result<Rate> {
-    Rate::measure(server, || java.run(handoff, setting.round).map(|(count, took)| (count, Some(took))))
+    Rate::measure(server, || {
+        java.run(handoff, setting.round)
+            .map(|(count, took)| (count, Some(took)))
+    })
 }
 
 fn command(side: &str, url: &str) -> Result<Command> {
@@ -72,7 +94,11 @@ pub(crate) fn worker(words: &[&str]) -> ExitCode {
 async fn ours(url: &str) -> Result<Mutex> {
     let locks = palisade::connect(url).await?;
     // Connects, without standing in the way of the others.
-    let warm = locks.mutex(format!("{NAME}-warm-{}", std::process::id())).lease(LEASE).acquire().await?;
+    let warm = locks
+        .mutex(format!("{NAME}-warm-{}", std::process::id()))
+        .lease(LEASE)
+        .acquire()
+        .await?;
     match warm.release().await? {
         Released::Done => Ok(locks.mutex(NAME).lease(LEASE)),
         other => Err(format!("ours: not released: {other:?}").into()),
@@ -94,10 +120,16 @@ impl Contender for Bare {
     type Held = String;
 
     async fn take(&mut self) -> Result<String> {
-        let node = self.0.create(&format!("{BARE}/"), b"raw", Make::EphemeralSequential)?.ok_or("raw: not made")?;
+        let node = self
+            .0
+            .create(&format!("{BARE}/"), b"raw", Make::EphemeralSequential)?
+            .ok_or("raw: not made")?;
         let mut line = self.0.children(BARE)?;
         line.sort();
-        let before = line.iter().take_while(|child| !node.ends_with(child.as_str())).last();
+        let before = line
+            .iter()
+            .take_while(|child| !node.ends_with(child.as_str()))
+            .last();
         if let Some(before) = before
             && self.0.watch(&format!("{BARE}/{before}"))?
         {
@@ -107,6 +139,10 @@ impl Contender for Bare {
     }
 
     async fn give_back(&mut self, node: String) -> Result<()> {
-        if self.0.delete(&node)? { Ok(()) } else { Err("raw: gone before it was given back".into()) }
+        if self.0.delete(&node)? {
+            Ok(())
+        } else {
+            Err("raw: gone before it was given back".into())
+        }
     }
 }

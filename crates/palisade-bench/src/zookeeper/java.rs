@@ -31,12 +31,21 @@ impl Java {
         let place = installed()?;
         let path = std::env::join_paths([place.join("lib/*"), place.join("classes")])?;
         let mut java = Command::new("java");
-        java.arg("-cp").arg(path).args(["Driver", recipe, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = java.spawn().map_err(|error| format!("java: {error}: run scripts/setup"))?;
+        java.arg("-cp")
+            .arg(path)
+            .args(["Driver", recipe, url])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = java
+            .spawn()
+            .map_err(|error| format!("java: {error}: run scripts/setup"))?;
         let (Some(requests), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("a Java without pipes".into());
         };
-        let java = Java { child, pipes: RefCell::new((requests, BufReader::new(said))) };
+        let java = Java {
+            child,
+            pipes: RefCell::new((requests, BufReader::new(said))),
+        };
         match java.line()?.as_str() {
             "ready" => {}
             said => return Err(format!("Java: {said}").into()),
@@ -50,7 +59,9 @@ impl Java {
         writeln!(self.pipes.borrow_mut().0, "{words} {}", length.as_millis())?;
         let said = self.line()?;
         match said.split(' ').collect::<Vec<_>>()[..] {
-            ["looped", count, micros] => Ok((count.parse()?, Duration::from_micros(micros.parse()?))),
+            ["looped", count, micros] => {
+                Ok((count.parse()?, Duration::from_micros(micros.parse()?)))
+            }
             _ => Err(format!("Java: {said}").into()),
         }
     }
@@ -74,7 +85,13 @@ impl Drop for Java {
 /// Where the interop tests have it, too.
 fn installed() -> Result<PathBuf> {
     let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/peers/install");
-    let asked = Command::new(install).args(["--where", "zookeeper-java"]).output()?;
+    let asked = Command::new(install)
+        .args(["--where", "zookeeper-java"])
+        .output()?;
     let place = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());
-    if place.is_dir() { Ok(place) } else { Err("Curator is not installed: run scripts/setup".into()) }
+    if place.is_dir() {
+        Ok(place)
+    } else {
+        Err("Curator is not installed: run scripts/setup".into())
+    }
 }

@@ -29,7 +29,11 @@ const SECONDS: f64 = 2.0;
 /// As Curator's sessions here.
 const LEASE: Duration = Duration::from_secs(10);
 
-const PARTS: [(&str, Part); 3] = [("cycle", cycle::run), ("tasks", tasks::run), ("handoff", handoff::run)];
+const PARTS: [(&str, Part); 3] = [
+    ("cycle", cycle::run),
+    ("tasks", tasks::run),
+    ("handoff", handoff::run),
+];
 
 type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
 
@@ -49,7 +53,9 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
     match Chosen::by(words, &PARTS, SECONDS) {
         Some(chosen) => report(measure(&chosen)),
         None => {
-            eprintln!("usage: palisade-bench zookeeper [all|cycle|tasks|handoff] [SECONDS] [--rtt TIME]");
+            eprintln!(
+                "usage: palisade-bench zookeeper [all|cycle|tasks|handoff] [SECONDS] [--rtt TIME]"
+            );
             ExitCode::from(64)
         }
     }
@@ -58,7 +64,12 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
 fn measure(chosen: &Chosen<Part>) -> Result<Verdicts> {
     let server = Server::start(chosen.rtt)?;
     let ours = our_url(|| server.url().to_owned(), chosen.rtt)?;
-    let setting = Setting { server, ours, round: chosen.round, rtt: chosen.rtt };
+    let setting = Setting {
+        server,
+        ours,
+        round: chosen.round,
+        rtt: chosen.rtt,
+    };
     let mut verdicts = Verdicts::default();
     for (name, part) in &chosen.parts {
         println!("== {name}");

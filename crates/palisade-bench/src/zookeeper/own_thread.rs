@@ -19,15 +19,22 @@ pub(super) struct OwnThread {
 impl OwnThread {
     pub(super) fn start(mut raw: Raw) -> Result<OwnThread> {
         let (sender, receiver) = channel::<Work>();
-        thread::Builder::new().name("raw".into()).spawn(move || receiver.into_iter().for_each(|work| work(&mut raw)))?;
+        thread::Builder::new()
+            .name("raw".into())
+            .spawn(move || receiver.into_iter().for_each(|work| work(&mut raw)))?;
         Ok(OwnThread { work: sender })
     }
 
     /// Runs this on that thread.
-    pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce(&mut Raw) -> Result<T> + Send + 'static) -> Result<T> {
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Raw) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let (done, is_done) = oneshot::channel();
         // A caller that does not wait any more needs no answer.
-        self.work.send(Box::new(move |raw| drop(done.send(work(raw))))).map_err(|_| "raw: its thread has ended")?;
+        self.work
+            .send(Box::new(move |raw| drop(done.send(work(raw)))))
+            .map_err(|_| "raw: its thread has ended")?;
         is_done.await?
     }
 }

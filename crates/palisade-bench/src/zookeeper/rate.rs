@@ -16,14 +16,24 @@ pub(super) struct Rate {
 
 impl Rate {
     /// Of something that says how often it was done, and how long that took if another process did it.
-    pub(super) fn measure(server: &impl Server, work: impl FnOnce() -> Result<(f64, Option<Duration>)>) -> Result<Rate> {
+    pub(super) fn measure(
+        server: &impl Server,
+        work: impl FnOnce() -> Result<(f64, Option<Duration>)>,
+    ) -> Result<Rate> {
         let (server_before, client_before, begun) = (server.cpu()?, usage::cpu(), Instant::now());
         let (count, took) = work()?;
-        let (elapsed, client) = (took.unwrap_or_else(|| begun.elapsed()), usage::cpu().saturating_sub(client_before));
+        let (elapsed, client) = (
+            took.unwrap_or_else(|| begun.elapsed()),
+            usage::cpu().saturating_sub(client_before),
+        );
         let served = server.cpu()?.saturating_sub(server_before);
         let each = |spent: Duration| spent.as_secs_f64() * 1e6 / count;
         let client = took.is_none().then(|| each(client));
-        Ok(Rate { per_second: count / elapsed.as_secs_f64(), client, server: each(served) })
+        Ok(Rate {
+            per_second: count / elapsed.as_secs_f64(),
+            client,
+            server: each(served),
+        })
     }
 }
 
@@ -31,7 +41,8 @@ impl Rate {
 pub(super) fn print(who: &str, rates: &[Rate]) {
     spread(rates, |rate| rate.per_second).print(who, "cycles/s");
     if rates.iter().all(|rate| rate.client.is_some()) {
-        spread(rates, |rate| rate.client.unwrap_or(f64::NAN)).print(&format!("{who}, client CPU"), "µs/cycle");
+        spread(rates, |rate| rate.client.unwrap_or(f64::NAN))
+            .print(&format!("{who}, client CPU"), "µs/cycle");
     }
     spread(rates, |rate| rate.server).print(&format!("{who}, server CPU"), "µs/cycle");
 }

@@ -24,10 +24,15 @@ pub(super) struct Server {
 impl Server {
     /// Starts it as in production, and lets it work for a while.
     pub(super) fn start(rtt: Option<Duration>) -> Result<Server> {
-        let zookeeper = start_quietly(|| ZooKeeper::with().long_sessions().as_in_production().start())?;
+        let zookeeper =
+            start_quietly(|| ZooKeeper::with().long_sessions().as_in_production().start())?;
         let network = Network::to(zookeeper.address(), rtt)?;
         let url = format!("zk://{}", network.address);
-        let server = Server { zookeeper, network, url };
+        let server = Server {
+            zookeeper,
+            network,
+            url,
+        };
         let begun = Instant::now();
         let parents = server.parents("warm", 64)?;
         server.raw()?.cycles(&parents, begun + WARM / 2)?;
@@ -73,8 +78,14 @@ impl compare::Server for Server {
         let mut nanos = 0;
         for thread in fs::read_dir(format!("/proc/{}/task", self.zookeeper.pid()))? {
             // A thread that has just ended has no count any more.
-            let Ok(counts) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
-            nanos += counts.split(' ').next().unwrap_or_default().parse::<u64>()?;
+            let Ok(counts) = fs::read_to_string(thread?.path().join("schedstat")) else {
+                continue;
+            };
+            nanos += counts
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .parse::<u64>()?;
         }
         Ok(Duration::from_nanos(nanos))
     }

@@ -33,19 +33,27 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let url = setting.ours.clone();
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
     let curator = Java::curator(setting.server.url(), &format!("tasks curator {TASKS}"))?;
-    let raw = Side::Raw(RefCell::new(setting.server.raw()?), setting.server.parents("raw", TASKS)?);
+    let raw = Side::Raw(
+        RefCell::new(setting.server.raw()?),
+        setting.server.parents("raw", TASKS)?,
+    );
     let sides = [Side::Ours(caller, ours), raw, Side::Curator(curator)];
     for side in &sides {
         all(side, WARM)?;
     }
-    let [ours, raw, curator] =
-        interleaved::measure(&sides, setting.round, |side, length| Rate::measure(&setting.server, || all(side, length)))?;
+    let [ours, raw, curator] = interleaved::measure(&sides, setting.round, |side, length| {
+        Rate::measure(&setting.server, || all(side, length))
+    })?;
     rate::print(&format!("{TASKS} tasks: ours"), &ours);
     rate::print(&format!("{TASKS} tasks: raw"), &raw);
     rate::print(&format!("{TASKS} tasks: Curator"), &curator);
     let speed = |rate: &Rate| rate.per_second;
     ratio(&ours, &raw, speed).print(&format!("{TASKS} tasks: ours / raw create and delete"), "");
-    verdicts.judge(format!("{TASKS} tasks: ours / Curator"), ratio(&ours, &curator, speed), Wanted::AtLeast(1.8));
+    verdicts.judge(
+        format!("{TASKS} tasks: ours / Curator"),
+        ratio(&ours, &curator, speed),
+        Wanted::AtLeast(1.8),
+    );
     Ok(())
 }
 
@@ -72,6 +80,8 @@ fn all(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
             let count = raw.borrow_mut().cycles(parents, Instant::now() + length)?;
             Ok((count as f64, None))
         }
-        Side::Curator(curator) => curator.run(&format!("tasks curator {TASKS}"), length).map(|(count, took)| (count, Some(took))),
+        Side::Curator(curator) => curator
+            .run(&format!("tasks curator {TASKS}"), length)
+            .map(|(count, took)| (count, Some(took))),
     }
 }

@@ -37,7 +37,10 @@ impl Child {
     pub(super) fn start(command: &[OsString], gifts: Gifts) -> io::Result<Child> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
-        command.args(arguments).envs(gifts.variables).process_group(0);
+        command
+            .args(arguments)
+            .envs(gifts.variables)
+            .process_group(0);
         let (liveness, terminal) = (gifts.liveness, gifts.terminal);
         let parent = rustix::process::getpid();
         // SAFETY: between fork and exec, only calls that are safe there: no allocation, no lock.
@@ -47,7 +50,8 @@ impl Child {
         }
         let started = command.spawn()?;
         let pid = i32::try_from(started.id()).ok().and_then(Pid::from_raw);
-        pid.map(|pid| Child { pid }).ok_or_else(|| io::Error::other("a process without an id"))
+        pid.map(|pid| Child { pid })
+            .ok_or_else(|| io::Error::other("a process without an id"))
     }
 
     pub(super) fn group(&self) -> Pid {
@@ -56,7 +60,8 @@ impl Child {
 
     /// Looks at the command, without waiting.
     pub(super) fn look(&self) -> io::Result<State> {
-        let seen = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
+        let seen =
+            rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
         Ok(seen.map_or(State::Runs, |(_, status)| state(status)))
     }
 

@@ -56,18 +56,30 @@ pub(crate) enum Role {
 
 impl From<RunArgs> for Job {
     fn from(args: RunArgs) -> Job {
-        Job { hold: args.lock.hold, role: Role::Holder(args.lock.mode), stop: args.stop, command: args.command }
+        Job {
+            hold: args.lock.hold,
+            role: Role::Holder(args.lock.mode),
+            stop: args.stop,
+            command: args.command,
+        }
     }
 }
 
-pub(crate) fn run(common: &Common, job: Job, notices: Notices, watcher: Option<io::Result<Watcher>>) -> Result<Exit, Failure> {
+pub(crate) fn run(
+    common: &Common,
+    job: Job,
+    notices: Notices,
+    watcher: Option<io::Result<Watcher>>,
+) -> Result<Exit, Failure> {
     let watcher = match watcher {
         Some(Ok(watcher)) => watcher,
         Some(Err(error)) => return Err(Failure::internal(format!("cannot fork: {error}"))),
         None => return Err(Failure::internal("no watcher")),
     };
     // One thread, and it is the main one: it lives as long as palisade, and the command's parent-death signal with it.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| Failure::internal(format!("cannot start: {error}")))?;
     runtime.block_on(Session::begin(common, job, notices, watcher)?.run())
 }
@@ -89,28 +101,60 @@ struct Session {
 }
 
 impl Session {
-    fn begin(common: &Common, mut job: Job, notices: Notices, watcher: Watcher) -> Result<Session, Failure> {
+    fn begin(
+        common: &Common,
+        mut job: Job,
+        notices: Notices,
+        watcher: Watcher,
+    ) -> Result<Session, Failure> {
         let store = config::connect(common, notices)?;
         let grace = grace(&job)?;
-        let program = job.command.first().map(|program| Path::new(program).file_name().unwrap_or(program).to_string_lossy());
+        let program = job.command.first().map(|program| {
+            Path::new(program)
+                .file_name()
+                .unwrap_or(program)
+                .to_string_lossy()
+        });
         let owner = job.hold.owner.clone();
-        let owner = owner.unwrap_or_else(|| lock::default_owner(&program.unwrap_or_default()).to_string());
+        let owner =
+            owner.unwrap_or_else(|| lock::default_owner(&program.unwrap_or_default()).to_string());
         // One that nobody stops needs no time for it, and its hold ends in the store.
         let stops = job.stop.on_lost != OnLost::Ignore;
-        let max_hold = if stops { take_max_hold(&mut job.hold)? } else { None };
+        let max_hold = if stops {
+            take_max_hold(&mut job.hold)?
+        } else {
+            None
+        };
         let margin = stops.then_some(grace + MARGIN);
         let (lock, shown) = match &job.role {
-            Role::Holder(mode) => (Lock::new(store.locks(), (&job.hold, mode), &owner, margin, false)?, owner.clone()),
+            Role::Holder(mode) => (
+                Lock::new(store.locks(), (&job.hold, mode), &owner, margin, false)?,
+                owner.clone(),
+            ),
             Role::Leader(value) => {
                 let value = value.as_ref().unwrap_or(&owner).clone();
-                (Lock::election(store.locks(), &job.hold, value.clone(), margin)?, value)
+                (
+                    Lock::election(store.locks(), &job.hold, value.clone(), margin)?,
+                    value,
+                )
             }
         };
-        Ok(Session { job, store, lock, owner, shown, grace, max_hold, notices, watcher })
+        Ok(Session {
+            job,
+            store,
+            lock,
+            owner,
+            shown,
+            grace,
+            max_hold,
+            notices,
+            watcher,
+        })
     }
 
     async fn run(mut self) -> Result<Exit, Failure> {
-        let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen to signals: {error}")))?;
+        let mut signals = Signals::listen()
+            .map_err(|error| Failure::internal(format!("cannot listen to signals: {error}")))?;
         loop {
             match self.once(&mut signals).await? {
                 End::Here(exit) => return Ok(exit),
@@ -118,7 +162,8 @@ impl Session {
                     if leaving || matches!(self.job.role, Role::Holder(_)) {
                         return Ok(self.job.stop.lost_exit_code.map_or(Exit::LOST, Exit));
                     }
-                    self.notices.notice(&format!("{}: campaigning again", self.job.hold.name));
+                    self.notices
+                        .notice(&format!("{}: campaigning again", self.job.hold.name));
                 }
             }
         }
@@ -132,7 +177,11 @@ impl Session {
             Err(exit) => return Ok(End::Here(exit)),
         };
         let waited = palisade::show_duration(begun.elapsed());
-        self.notices.explain(&format!("acquired {} after {waited}, fence {}", self.job.hold.name, guard.fence()));
+        self.notices.explain(&format!(
+            "acquired {} after {waited}, fence {}",
+            self.job.hold.name,
+            guard.fence()
+        ));
         let quarter = guard.lease() / 4;
         if self.job.stop.kill_after.is_none() {
             // The server may grant less than was hoped for.
@@ -140,14 +189,20 @@ impl Session {
         }
         if self.grace > quarter {
             let _ = guard.undo().await;
-            let message = format!("--kill-after {:?} is more than a quarter of the granted lease; give less", self.grace);
+            let message = format!(
+                "--kill-after {:?} is more than a quarter of the granted lease; give less",
+                self.grace
+            );
             return Err(Failure::usage(message));
         }
         self.supervise(guard, signals).await
     }
 
     /// Waits in line. A signal leaves at once, and leaves no place in the line behind.
-    async fn acquire(&self, signals: &mut Signals) -> Result<Result<Guard<AnyMode>, Exit>, Failure> {
+    async fn acquire(
+        &self,
+        signals: &mut Signals,
+    ) -> Result<Result<Guard<AnyMode>, Exit>, Failure> {
         let args = &self.job.hold;
         let locks = self.store.locks();
         let shown = Cell::new(false);
@@ -164,11 +219,16 @@ impl Session {
         match acquired {
             Ok(Ok(Acquired::Held(guard))) => Ok(Ok(guard)),
             Ok(Ok(Acquired::Busy)) => self.not_acquired(None).await.map(Err),
-            Ok(Err(error)) if error.kind() == ErrorKind::Timeout => self.not_acquired(Some(&error)).await.map(Err),
+            Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
+                self.not_acquired(Some(&error)).await.map(Err)
+            }
             Ok(Err(error)) => Err(self.store.failed(error)),
             Err(signal) => {
                 // The claim is withdrawn by now, or on its way.
-                if tokio::time::timeout(LOST_FAREWELL, locks.shutdown()).await.is_err() {
+                if tokio::time::timeout(LOST_FAREWELL, locks.shutdown())
+                    .await
+                    .is_err()
+                {
                     self.store.is_silent();
                 }
                 Ok(Err(Exit::of_signal(signal.as_raw())))
@@ -186,15 +246,28 @@ impl Session {
     }
 
     /// Runs the command to its end, whatever ends it; then gives the lock back.
-    async fn supervise(&mut self, guard: Guard<AnyMode>, signals: &mut Signals) -> Result<End, Failure> {
-        let failed = |message: String| Failure { exit: Exit::FAILED_AFTER_ACQUIRING, message };
-        let mut ended = signal(SignalKind::child()).map_err(|error| failed(format!("cannot listen to signals: {error}")))?;
+    async fn supervise(
+        &mut self,
+        guard: Guard<AnyMode>,
+        signals: &mut Signals,
+    ) -> Result<End, Failure> {
+        let failed = |message: String| Failure {
+            exit: Exit::FAILED_AFTER_ACQUIRING,
+            message,
+        };
+        let mut ended = signal(SignalKind::child())
+            .map_err(|error| failed(format!("cannot listen to signals: {error}")))?;
         let stop_key = signal(SignalKind::from_raw(Signal::TSTP.as_raw()));
-        let mut stop_key = stop_key.map_err(|error| failed(format!("cannot listen to signals: {error}")))?;
+        let mut stop_key =
+            stop_key.map_err(|error| failed(format!("cannot listen to signals: {error}")))?;
         let mut terminal = Terminal::ours();
         let gifts = Gifts {
             variables: self.variables(&guard),
-            liveness: self.store.locks().liveness().map(|descriptor| descriptor.as_raw_fd()),
+            liveness: self
+                .store
+                .locks()
+                .liveness()
+                .map(|descriptor| descriptor.as_raw_fd()),
             terminal: terminal.as_ref().and_then(Terminal::for_a_start),
         };
         let child = match Child::start(&self.job.command, gifts) {
@@ -202,8 +275,15 @@ impl Session {
             Err(error) => return Ok(End::Here(self.not_started(guard, &error).await)),
         };
         self.watcher.arm(child.group());
-        let ears = Ears { signals, ended: &mut ended, stop_key: &mut stop_key };
-        let end = self.attend(&guard, &child, &mut terminal, ears).await.map_err(failed)?;
+        let ears = Ears {
+            signals,
+            ended: &mut ended,
+            stop_key: &mut stop_key,
+        };
+        let end = self
+            .attend(&guard, &child, &mut terminal, ears)
+            .await
+            .map_err(failed)?;
         self.watcher.disarm();
         drop(terminal);
         match end {
@@ -233,11 +313,20 @@ impl Session {
     }
 
     async fn not_started(&self, guard: Guard<AnyMode>, error: &io::Error) -> Exit {
-        let program = self.job.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = self
+            .job
+            .command
+            .first()
+            .map(|program| program.to_string_lossy().into_owned())
+            .unwrap_or_default();
         // Nothing ran: the once-per mark is taken back.
         let _ = guard.undo().await;
         self.notices.error(&format!("{program}: {error}"));
-        if error.kind() == io::ErrorKind::NotFound { Exit::NOT_FOUND } else { Exit::NOT_EXECUTABLE }
+        if error.kind() == io::ErrorKind::NotFound {
+            Exit::NOT_FOUND
+        } else {
+            Exit::NOT_EXECUTABLE
+        }
     }
 
     /// Stays with the command until it has ended.
@@ -248,14 +337,23 @@ impl Session {
         terminal: &mut Option<Terminal>,
         ears: Ears<'_>,
     ) -> Result<End, String> {
-        let Ears { signals, ended, stop_key } = ears;
+        let Ears {
+            signals,
+            ended,
+            stop_key,
+        } = ears;
         let stop = guard.on_lost();
         let (mut told, mut leaving) = (false, false);
         let mut kill_at: Option<tokio::time::Instant> = None;
         let mut continue_at: Option<tokio::time::Instant> = None;
-        let over_at = self.max_hold.and_then(|longest| tokio::time::Instant::now().checked_add(longest));
+        let over_at = self
+            .max_hold
+            .and_then(|longest| tokio::time::Instant::now().checked_add(longest));
         let exit = loop {
-            match child.look().map_err(|error| format!("cannot wait for the command: {error}"))? {
+            match child
+                .look()
+                .map_err(|error| format!("cannot wait for the command: {error}"))?
+            {
                 State::Ended(exit) => break exit,
                 State::Stopped(by) => continue_at = self.let_go_on(child, terminal, by),
                 State::Runs => {}
@@ -301,9 +399,10 @@ impl Session {
     fn why_lost(&self, guard: &Guard<AnyMode>) -> (String, Duration) {
         match guard.status() {
             Status::Lost(reason) => (reason.to_string(), self.grace),
-            Status::Held | Status::AtRisk => {
-                ("the lease could not be renewed in time".to_owned(), guard.remaining().saturating_sub(MARGIN))
-            }
+            Status::Held | Status::AtRisk => (
+                "the lease could not be renewed in time".to_owned(),
+                guard.remaining().saturating_sub(MARGIN),
+            ),
         }
     }
 
@@ -312,16 +411,20 @@ impl Session {
         let name = &self.job.hold.name;
         match self.job.stop.on_lost {
             OnLost::Ignore => {
-                self.notices.error(&format!("{name} is lost ({why}); the command goes on without it"));
+                self.notices.error(&format!(
+                    "{name} is lost ({why}); the command goes on without it"
+                ));
                 None
             }
             OnLost::Kill => {
-                self.notices.error(&format!("{name} is lost ({why}); the command is killed"));
+                self.notices
+                    .error(&format!("{name} is lost ({why}); the command is killed"));
                 child.signal(Signal::KILL);
                 None
             }
             OnLost::Term => {
-                self.notices.error(&format!("{name} is lost ({why}); the command is stopped"));
+                self.notices
+                    .error(&format!("{name} is lost ({why}); the command is stopped"));
                 child.signal(Signal::TERM);
                 // One that was stopped by Ctrl-Z would never hear it.
                 child.signal(Signal::CONT);
@@ -342,14 +445,20 @@ impl Session {
     }
 
     /// A command that was stopped would hold the lock and do nothing: it is continued, now or when this says.
-    fn let_go_on(&self, child: &Child, terminal: &mut Option<Terminal>, by: i32) -> Option<tokio::time::Instant> {
+    fn let_go_on(
+        &self,
+        child: &Child,
+        terminal: &mut Option<Terminal>,
+        by: i32,
+    ) -> Option<tokio::time::Instant> {
         if by == Signal::TTIN.as_raw() || by == Signal::TTOU.as_raw() {
             if !lend(terminal, child) {
                 // Without a terminal to lend it stops again at once: not in a circle.
                 return Some(tokio::time::Instant::now() + Duration::from_secs(1));
             }
         } else {
-            self.notices.notice("the command holds a lock and was stopped; it is continued");
+            self.notices
+                .notice("the command holds a lock and was stopped; it is continued");
         }
         child.signal(Signal::CONT);
         None
@@ -361,10 +470,15 @@ impl Session {
             Ok(Ok(Released::Done | Released::AlreadyLost)) => {}
             Ok(Ok(Released::Unknown)) | Err(_) => {
                 // One more chance, in the background, while it is cheap.
-                let _ = tokio::time::timeout(Duration::from_secs(1), self.store.locks().shutdown()).await;
-                self.notices.error(&format!("{name}: not released, the store does not answer; it ends with its lease"));
+                let _ = tokio::time::timeout(Duration::from_secs(1), self.store.locks().shutdown())
+                    .await;
+                self.notices.error(&format!(
+                    "{name}: not released, the store does not answer; it ends with its lease"
+                ));
             }
-            Ok(Err(error)) => self.notices.error(&format!("{name}: not released: {error}; it ends with its lease")),
+            Ok(Err(error)) => self.notices.error(&format!(
+                "{name}: not released: {error}; it ends with its lease"
+            )),
         }
     }
 }
@@ -419,10 +533,12 @@ fn grace(job: &Job) -> Result<Duration, Failure> {
 /// Takes the longest hold out of the options: the lock itself would end then, while the command is still being stopped.
 fn take_max_hold(args: &mut HoldArgs) -> Result<Option<Duration>, Failure> {
     match (args.max_hold.take(), args.min_hold) {
-        (Some(Duration::ZERO), _) => Err(Failure::usage("--max-hold 0 is over at once; give a longer time")),
-        (Some(longest), Some(shortest)) if longest < shortest => {
-            Err(Failure::usage("--max-hold is shorter than --min-hold; swap them?"))
-        }
+        (Some(Duration::ZERO), _) => Err(Failure::usage(
+            "--max-hold 0 is over at once; give a longer time",
+        )),
+        (Some(longest), Some(shortest)) if longest < shortest => Err(Failure::usage(
+            "--max-hold is shorter than --min-hold; swap them?",
+        )),
         (max_hold, _) => Ok(max_hold),
     }
 }
@@ -435,17 +551,34 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
 }
 
 /// While waiting on a terminal: one line with holder and position, every second. Never ends.
-async fn show_the_wait(locks: &Client, args: &HoldArgs, owner: &str, notices: Notices, shown: &Cell<bool>) -> Infallible {
+async fn show_the_wait(
+    locks: &Client,
+    args: &HoldArgs,
+    owner: &str,
+    notices: Notices,
+    shown: &Cell<bool>,
+) -> Infallible {
     if !notices.can_update() {
         return std::future::pending().await;
     }
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let Ok(Some(line)) = locks.show(&args.name).await else { continue };
-        let holder = line.holders.first().map(lock::held_by).unwrap_or_else(|| "busy".to_owned());
+        let Ok(Some(line)) = locks.show(&args.name).await else {
+            continue;
+        };
+        let holder = line
+            .holders
+            .first()
+            .map(lock::held_by)
+            .unwrap_or_else(|| "busy".to_owned());
         let place = line.waiters.iter().position(|waiter| waiter.owner == owner);
-        let place = place.map(|place| format!(", position {} of {}", place + 1, line.waiters.len())).unwrap_or_default();
+        let place = place
+            .map(|place| format!(", position {} of {}", place + 1, line.waiters.len()))
+            .unwrap_or_default();
         shown.set(true);
-        notices.update(&format!("palisade: waiting for {}: {holder}{place}", args.name));
+        notices.update(&format!(
+            "palisade: waiting for {}: {holder}{place}",
+            args.name
+        ));
     }
 }

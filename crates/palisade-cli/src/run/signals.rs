@@ -16,11 +16,22 @@ impl Signals {
     /// From now on these signals come here. One that was ignored when we were started stays ignored, here and in the command:
     /// so `nohup` asks for it, and a shell for what it starts in the background.
     pub(super) fn listen() -> io::Result<Signals> {
-        let passed_on = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+        let passed_on = [
+            Signal::INT,
+            Signal::TERM,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::USR1,
+            Signal::USR2,
+        ];
         let stream = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
         let ignored = ignored();
-        let heard = passed_on.into_iter().filter(|passed| ignored >> (passed.as_raw() - 1) & 1 == 0);
-        Ok(Signals { streams: heard.map(stream).collect::<io::Result<_>>()? })
+        let heard = passed_on
+            .into_iter()
+            .filter(|passed| ignored >> (passed.as_raw() - 1) & 1 == 0);
+        Ok(Signals {
+            streams: heard.map(stream).collect::<io::Result<_>>()?,
+        })
     }
 
     /// The next signal.
@@ -51,5 +62,6 @@ impl Signals {
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }

@@ -17,10 +17,18 @@ pub(super) struct Terminal {
 impl Terminal {
     /// Our terminal, if we are in its foreground. Whatever standard input is: a command may ask there for a password.
     pub(super) fn ours() -> Option<Terminal> {
-        let terminal = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        let terminal = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/tty")
+            .ok()?;
         let ours = rustix::process::getpgrp();
         let in_front = rustix::termios::tcgetpgrp(&terminal).ok() == Some(ours);
-        in_front.then(|| Terminal { terminal, ours, lent: Cell::new(false) })
+        in_front.then(|| Terminal {
+            terminal,
+            ours,
+            lent: Cell::new(false),
+        })
     }
 
     /// The terminal for a command that is about to start, if it is to be in the foreground from the start. Not in a pipeline:
@@ -42,7 +50,10 @@ impl Terminal {
     /// Puts a group into the foreground, also from the background.
     fn set_foreground(&self, group: Pid) {
         // SAFETY: sets the disposition of one signal and restores it; no handler is installed, and no command is started between.
-        #[allow(unsafe_code, reason = "from the background this call is answered with a stop, unless that signal is ignored")]
+        #[allow(
+            unsafe_code,
+            reason = "from the background this call is answered with a stop, unless that signal is ignored"
+        )]
         unsafe {
             let before = libc::signal(libc::SIGTTOU, libc::SIG_IGN);
             let _ = rustix::termios::tcsetpgrp(&self.terminal, group);

@@ -40,7 +40,10 @@ pub(crate) fn start() -> io::Result<Watcher> {
             // SAFETY: ends this process without running what the original has registered for its end.
             unsafe { libc::_exit(0) }
         }
-        process => Ok(Watcher { pipe: Some(writer.into()), process: Pid::from_raw(process) }),
+        process => Ok(Watcher {
+            pipe: Some(writer.into()),
+            process: Pid::from_raw(process),
+        }),
     }
 }
 
@@ -85,11 +88,17 @@ fn watch(reader: OwnedFd) {
 
 /// Whoever waits for the end of a pipe that we were given must not wait for us.
 fn let_go_of_everything_but(reader: &OwnedFd) -> io::Result<()> {
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    let ours = [std::os::fd::AsRawFd::as_raw_fd(reader), std::os::fd::AsRawFd::as_raw_fd(&null)];
+    let ours = [
+        std::os::fd::AsRawFd::as_raw_fd(reader),
+        std::os::fd::AsRawFd::as_raw_fd(&null),
+    ];
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
         .flatten()
         .filter_map(|file| file.file_name().to_str()?.parse().ok())

@@ -1,7 +1,10 @@
 //! What the tests of the command share: a folder of its own for each test, the command started in it, and conditions that are
 //! asked until they hold.
 
-#![allow(dead_code, reason = "every test file is a program of its own and uses a part of this")]
+#![allow(
+    dead_code,
+    reason = "every test file is a program of its own and uses a part of this"
+)]
 #![allow(unreachable_pub, reason = "the same")]
 
 use std::ffi::OsStr;
@@ -27,12 +30,19 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Place {
-        Place { folder: tempfile::tempdir().expect("a temporary folder"), url: None, outputs: AtomicU32::new(0) }
+        Place {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            url: None,
+            outputs: AtomicU32::new(0),
+        }
     }
 
     /// A folder whose command uses the store at this URL.
     pub fn of(url: impl Into<String>) -> Place {
-        Place { url: Some(url.into()), ..Place::new() }
+        Place {
+            url: Some(url.into()),
+            ..Place::new()
+        }
     }
 
     pub fn folder(&self) -> &Path {
@@ -48,13 +58,18 @@ impl Place {
     }
 
     pub fn url(&self) -> String {
-        self.url.clone().unwrap_or_else(|| format!("sqlite:{}", self.database().display()))
+        self.url
+            .clone()
+            .unwrap_or_else(|| format!("sqlite:{}", self.database().display()))
     }
 
     /// The command with an environment of its own: nothing of the tester's home is read or written.
     pub fn bare(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", self.folder());
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.folder());
         command.current_dir(self.folder()).stdin(Stdio::null());
         command
     }
@@ -79,10 +94,21 @@ impl Place {
 
     pub fn launch(&self, mut command: Command) -> Running {
         let number = self.outputs.fetch_add(1, Ordering::Relaxed);
-        let (stdout, stderr) = (self.path(&format!("{number}.out")), self.path(&format!("{number}.err")));
+        let (stdout, stderr) = (
+            self.path(&format!("{number}.out")),
+            self.path(&format!("{number}.err")),
+        );
         let file = |path: &Path| File::create(path).expect("a file for output");
-        let child = command.stdout(file(&stdout)).stderr(file(&stderr)).spawn().expect("palisade starts");
-        Running { child, stdout, stderr }
+        let child = command
+            .stdout(file(&stdout))
+            .stderr(file(&stderr))
+            .spawn()
+            .expect("palisade starts");
+        Running {
+            child,
+            stdout,
+            stderr,
+        }
     }
 
     /// Runs a command line to its end.
@@ -103,7 +129,10 @@ impl Place {
     pub fn copy_for_anybody(&self) -> PathBuf {
         let copy = self.path("palisade");
         // By another process: a fork of a test beside this one would keep our file open for writing, and a busy file does not run.
-        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_palisade")).arg(&copy).status();
+        let copied = Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_palisade"))
+            .arg(&copy)
+            .status();
         assert!(copied.expect("cp starts").success());
         for path in [copy.as_path(), self.folder()] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("rights");
@@ -122,42 +151,83 @@ impl Place {
     pub fn list(&self) -> Vec<Value> {
         let done = self.verb("list --json");
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
-        done.stdout.lines().map(|line| serde_json::from_str(line).expect("list --json prints JSON")).collect()
+        done.stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("list --json prints JSON"))
+            .collect()
     }
 
     /// Lists a store in which the line `strange` cannot be read: it is shown with its error, and so are the others without one.
     pub fn lists_beside_a_strange_line(&self, sound: &str, strange: &str, error: &str) {
         let lines = self.list();
-        let line = |name: &str| lines.iter().find(|line| line["name"] == name).unwrap_or_else(|| panic!("no {name}: {lines:?}"));
-        assert!(line(sound).get("error").is_none() && line(sound)["holders"][0]["fence"].is_string(), "{lines:?}");
+        let line = |name: &str| {
+            lines
+                .iter()
+                .find(|line| line["name"] == name)
+                .unwrap_or_else(|| panic!("no {name}: {lines:?}"))
+        };
+        assert!(
+            line(sound).get("error").is_none() && line(sound)["holders"][0]["fence"].is_string(),
+            "{lines:?}"
+        );
         let broken = line(strange);
-        assert!(broken["error"].as_str().is_some_and(|text| text.contains(error)), "{broken}");
-        assert_eq!((&broken["kind"], &broken["waiters_known"]), (&Value::Null, &false.into()));
+        assert!(
+            broken["error"]
+                .as_str()
+                .is_some_and(|text| text.contains(error)),
+            "{broken}"
+        );
+        assert_eq!(
+            (&broken["kind"], &broken["waiters_known"]),
+            (&Value::Null, &false.into())
+        );
         let table = self.verb("list");
         assert_eq!((table.code, table.stderr.as_str()), (0, ""), "{table:?}");
-        let row = |name: &str| table.stdout.lines().find(|row| row.starts_with(&format!("{name} "))).expect("a row").to_owned();
-        assert!(row(strange).contains(error) && !row(sound).contains(error), "{table:?}");
+        let row = |name: &str| {
+            table
+                .stdout
+                .lines()
+                .find(|row| row.starts_with(&format!("{name} ")))
+                .expect("a row")
+                .to_owned()
+        };
+        assert!(
+            row(strange).contains(error) && !row(sound).contains(error),
+            "{table:?}"
+        );
         // The line by itself is still an error.
         assert_eq!(self.finish(self.command(["show", strange])).code, 70);
     }
 
     pub fn holders(&self, name: &str) -> usize {
-        self.show(name)["holders"].as_array().expect("holders").len()
+        self.show(name)["holders"]
+            .as_array()
+            .expect("holders")
+            .len()
     }
 
     pub fn waiters(&self, name: &str) -> usize {
-        self.show(name)["waiters"].as_array().expect("waiters").len()
+        self.show(name)["waiters"]
+            .as_array()
+            .expect("waiters")
+            .len()
     }
 
     pub fn fence(&self, name: &str) -> String {
-        self.show(name)["holders"][0]["fence"].as_str().expect("a fence").to_owned()
+        self.show(name)["holders"][0]["fence"]
+            .as_str()
+            .expect("a fence")
+            .to_owned()
     }
 
     /// A run that holds a name until it is ended. When this returns, it holds.
     pub fn holder(&self, line: &str) -> Running {
         let number = self.outputs.fetch_add(1, Ordering::Relaxed);
         let started = self.path(&format!("{number}.started"));
-        let running = self.start(line, &format!("touch {}; exec sleep 300", started.display()));
+        let running = self.start(
+            line,
+            &format!("touch {}; exec sleep 300", started.display()),
+        );
         until("the holder runs", || started.exists());
         running
     }
@@ -172,8 +242,13 @@ impl Place {
     /// Waits for a file that a command writes, and reads it.
     pub fn written(&self, name: &str) -> String {
         let path = self.path(name);
-        until(&format!("{name} is written"), || fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')));
-        fs::read_to_string(&path).expect("it was there").trim().to_owned()
+        until(&format!("{name} is written"), || {
+            fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n'))
+        });
+        fs::read_to_string(&path)
+            .expect("it was there")
+            .trim()
+            .to_owned()
     }
 
     /// Waits for a process id that a command writes.
@@ -184,7 +259,9 @@ impl Place {
     /// A connection to the database, as another program would have it.
     pub fn connection(&self) -> rusqlite::Connection {
         let connection = rusqlite::Connection::open(self.database()).expect("the database opens");
-        connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
+        connection
+            .busy_timeout(Duration::from_secs(10))
+            .expect("a timeout");
         connection
     }
 }
@@ -234,8 +311,14 @@ impl Running {
     /// Waits for its end.
     pub fn end(mut self) -> Done {
         let status = ended(&mut self.child);
-        let code = status.code().unwrap_or_else(|| panic!("palisade itself was killed: {status}; {}", self.stderr()));
-        Done { code, stdout: self.stdout(), stderr: self.stderr() }
+        let code = status
+            .code()
+            .unwrap_or_else(|| panic!("palisade itself was killed: {status}; {}", self.stderr()));
+        Done {
+            code,
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+        }
     }
 }
 
@@ -281,11 +364,16 @@ pub fn within(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
 }
 
 pub fn pid(number: u32) -> Pid {
-    i32::try_from(number).ok().and_then(Pid::from_raw).expect("a process id")
+    i32::try_from(number)
+        .ok()
+        .and_then(Pid::from_raw)
+        .expect("a process id")
 }
 
 /// Whether a process runs. One that has ended and was not waited for runs no more.
 pub fn is_alive(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
+    status
+        .lines()
+        .any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
 }

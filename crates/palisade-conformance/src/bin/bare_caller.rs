@@ -13,7 +13,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let url = std::env::args().nth(1).ok_or("usage: bare_caller URL")?;
     every_verb(&Builder::new_current_thread().build()?, &url)?;
-    every_verb(&Builder::new_multi_thread().worker_threads(1).build()?, &url)
+    every_verb(
+        &Builder::new_multi_thread().worker_threads(1).build()?,
+        &url,
+    )
 }
 
 fn every_verb(bare: &Runtime, url: &str) -> Result<(), Box<dyn Error>> {

@@ -11,7 +11,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: taker URL NAME LEASE_MS".into());
     };
     let locks = palisade::connect(url).wait()?;
-    let guard = locks.mutex(name).lease(Duration::from_millis(lease.parse()?)).acquire().wait()?;
+    let guard = locks
+        .mutex(name)
+        .lease(Duration::from_millis(lease.parse()?))
+        .acquire()
+        .wait()?;
     println!("{}", guard.fence());
     std::io::stdin().read_line(&mut String::new())?;
     let _ = guard.release().wait()?;

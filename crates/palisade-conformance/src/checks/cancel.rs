@@ -21,12 +21,26 @@ type Verb = fn(Client, String, String) -> Walked;
 fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
     let capability = subject.capability();
     let mut verbs: Vec<(&'static str, Verb)> = vec![
-        ("acquire", |client, a, _| Box::pin(async move { client.mutex(a).acquire().await.map(drop) })),
-        ("acquire, in line", |client, _, b| Box::pin(async move { client.mutex(b).acquire().await.map(drop) })),
-        ("try_acquire", |client, a, _| Box::pin(async move { client.mutex(a).try_acquire().await.map(drop) })),
-        ("try_acquire, busy", |client, _, b| Box::pin(async move { client.mutex(b).try_acquire().await.map(drop) })),
+        ("acquire", |client, a, _| {
+            Box::pin(async move { client.mutex(a).acquire().await.map(drop) })
+        }),
+        ("acquire, in line", |client, _, b| {
+            Box::pin(async move { client.mutex(b).acquire().await.map(drop) })
+        }),
+        ("try_acquire", |client, a, _| {
+            Box::pin(async move { client.mutex(a).try_acquire().await.map(drop) })
+        }),
+        ("try_acquire, busy", |client, _, b| {
+            Box::pin(async move { client.mutex(b).try_acquire().await.map(drop) })
+        }),
         ("acquire_timeout", |client, _, b| {
-            Box::pin(async move { client.mutex(b).acquire_timeout(Duration::from_millis(20)).await.map(drop) })
+            Box::pin(async move {
+                client
+                    .mutex(b)
+                    .acquire_timeout(Duration::from_millis(20))
+                    .await
+                    .map(drop)
+            })
         }),
         ("acquire_as", |client, _, b| {
             Box::pin(async move {
@@ -37,9 +51,15 @@ fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
                 inner.release().await.map(drop)
             })
         }),
-        ("release", |client, a, _| Box::pin(async move { client.mutex(a).acquire().await?.release().await.map(drop) })),
-        ("run", |client, _, b| Box::pin(async move { client.mutex(b).run(async |guard| drop(guard)).await })),
-        ("multi", |client, a, b| Box::pin(async move { client.multi([a, b]).acquire().await.map(drop) })),
+        ("release", |client, a, _| {
+            Box::pin(async move { client.mutex(a).acquire().await?.release().await.map(drop) })
+        }),
+        ("run", |client, _, b| {
+            Box::pin(async move { client.mutex(b).run(async |guard| drop(guard)).await })
+        }),
+        ("multi", |client, a, b| {
+            Box::pin(async move { client.multi([a, b]).acquire().await.map(drop) })
+        }),
         ("multi release", |client, a, b| {
             Box::pin(async move {
                 let guard = client.multi([a, b]).acquire().await?;
@@ -49,8 +69,12 @@ fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
         }),
     ];
     if capability.rwlock {
-        verbs.push(("read", |client, _, b| Box::pin(async move { client.rwlock(b).read().await.map(drop) })));
-        verbs.push(("write", |client, _, b| Box::pin(async move { client.rwlock(b).write().await.map(drop) })));
+        verbs.push(("read", |client, _, b| {
+            Box::pin(async move { client.rwlock(b).read().await.map(drop) })
+        }));
+        verbs.push(("write", |client, _, b| {
+            Box::pin(async move { client.rwlock(b).write().await.map(drop) })
+        }));
     }
     if capability.downgrade {
         verbs.push(("downgrade", |client, a, _| {
@@ -63,7 +87,12 @@ fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
     if capability.once_per {
         verbs.push(("undo", |client, a, _| {
             Box::pin(async move {
-                match client.mutex(a).once_per(Duration::from_millis(1)).acquire().await? {
+                match client
+                    .mutex(a)
+                    .once_per(Duration::from_millis(1))
+                    .acquire()
+                    .await?
+                {
                     Some(guard) => guard.undo().await.map(drop),
                     None => Ok(()),
                 }
@@ -71,7 +100,9 @@ fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
         }));
     }
     if capability.once {
-        verbs.push(("once", |client, a, _| Box::pin(async move { client.once(a).begin().await.map(drop) })));
+        verbs.push(("once", |client, a, _| {
+            Box::pin(async move { client.once(a).begin().await.map(drop) })
+        }));
     }
     verbs
 }
@@ -82,7 +113,10 @@ pub async fn every_verb_at_every_step(subject: &Subject) -> Verdict {
     let outside = subject.client();
     for (verb, start) in verbs(subject) {
         for steps in 0..100 {
-            let (a, b) = (subject.name(&format!("{verb}-{steps}-a")), subject.name(&format!("{verb}-{steps}-b")));
+            let (a, b) = (
+                subject.name(&format!("{verb}-{steps}-a")),
+                subject.name(&format!("{verb}-{steps}-b")),
+            );
             let held = outside.mutex(&b).acquire().await.expect("acquired");
             let (faulty, faults) = Faulty::over(subject.store());
             let client = Client::over(faulty, Arc::new(BootClock));
@@ -92,7 +126,11 @@ pub async fn every_verb_at_every_step(subject: &Subject) -> Verdict {
             drop(future);
             faults.steps(10_000);
             client.shutdown().await;
-            assert_eq!(client.stats().kept, 0, "{verb} after {steps} steps: the keeper still keeps something");
+            assert_eq!(
+                client.stats().kept,
+                0,
+                "{verb} after {steps} steps: the keeper still keeps something"
+            );
             for name in [&a, &b] {
                 free(&outside, name).await;
             }
@@ -108,7 +146,11 @@ pub async fn every_verb_at_every_step(subject: &Subject) -> Verdict {
 /// Lets the store take so many steps, polling the future after each; half-way, the other holder lets go. Whether it ended.
 async fn walk(future: &mut Walked, faults: &Faults, steps: usize, held: Guard) -> bool {
     let mut held = Some(held);
-    let poll = |future: &mut Walked| future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let poll = |future: &mut Walked| {
+        future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+    };
     if poll(future).is_ready() {
         return true;
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use palisade::Fence;
 use palisade::line::{Line, StoreTime};
-use palisade::store::{Answer, Claim, ClaimId, Ending, Gone, Kind, Mode, Order, Released, Revoked, Standing, Store};
+use palisade::store::{
+    Answer, Claim, ClaimId, Ending, Gone, Kind, Mode, Order, Released, Revoked, Standing, Store,
+};
 
 use crate::{Subject, Verdict, needs};
 
@@ -23,9 +25,15 @@ struct Both {
 /// Promise 1, in all kinds and modes: the store grants when and to whom the line would. Leases are an hour, so that nothing
 /// expires by itself.
 pub async fn the_store_follows_the_line(subject: &Subject) -> Verdict {
-    needs!(subject.is_as_it_is(), "anything about kinds once they are adapted");
+    needs!(
+        subject.is_as_it_is(),
+        "anything about kinds once they are adapted"
+    );
     let capability = subject.capability();
-    needs!(capability.order == Order::Fifo && capability.mutex_is_write_side, "one line in order");
+    needs!(
+        capability.order == Order::Fifo && capability.mutex_is_write_side,
+        "one line in order"
+    );
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     for history in 0..HISTORIES {
@@ -36,7 +44,9 @@ pub async fn the_store_follows_the_line(subject: &Subject) -> Verdict {
             replay
                 .step(&mut random, semaphore)
                 .await
-                .unwrap_or_else(|what| panic!("seed {seed}, history {history}, step {step}: {what}"));
+                .unwrap_or_else(|what| {
+                    panic!("seed {seed}, history {history}, step {step}: {what}")
+                });
         }
         replay.clear_away().await;
     }
@@ -55,7 +65,14 @@ struct Replay<'a> {
 impl<'a> Replay<'a> {
     fn new(subject: &'a Subject, history: u64) -> Replay<'a> {
         let name = format!("history-{history}");
-        Replay { subject, store: subject.store(), name, line: Line::default(), clock: 0, claims: Vec::new() }
+        Replay {
+            subject,
+            store: subject.store(),
+            name,
+            line: Line::default(),
+            clock: 0,
+            claims: Vec::new(),
+        }
     }
 
     fn now(&mut self) -> StoreTime {
@@ -76,24 +93,57 @@ impl<'a> Replay<'a> {
         let again = !self.claims.is_empty() && random.u8(0..5) == 0;
         if !again {
             let (kind, mode) = match (semaphore, random.u8(0..3)) {
-                (true, permits) => (Kind::Semaphore { limit: 3 }, Mode::Permits(u32::from(permits) + 1)),
+                (true, permits) => (
+                    Kind::Semaphore { limit: 3 },
+                    Mode::Permits(u32::from(permits) + 1),
+                ),
                 (false, 0) => (Kind::Mutex, Mode::Exclusive),
                 (false, 1) if self.subject.capability().rwlock => (Kind::RwLock, Mode::Shared),
                 (false, _) => (Kind::RwLock, Mode::Exclusive),
             };
-            let kind = if self.subject.capability().rwlock || semaphore { kind } else { Kind::Mutex };
+            let kind = if self.subject.capability().rwlock || semaphore {
+                kind
+            } else {
+                Kind::Mutex
+            };
             let id = ClaimId::from_bits(random.u128(..));
             let lease = Duration::from_secs(3600);
-            let claim = Claim { id, kind, mode, lease, queue: random.u8(0..4) > 0, ..self.subject.claim(&self.name) };
-            self.claims.push(Both { claim: Arc::new(claim), ours: None, theirs: None });
+            let claim = Claim {
+                id,
+                kind,
+                mode,
+                lease,
+                queue: random.u8(0..4) > 0,
+                ..self.subject.claim(&self.name)
+            };
+            self.claims.push(Both {
+                claim: Arc::new(claim),
+                ours: None,
+                theirs: None,
+            });
         }
-        let at = if again { random.usize(0..self.claims.len()) } else { self.claims.len() - 1 };
+        let at = if again {
+            random.usize(0..self.claims.len())
+        } else {
+            self.claims.len() - 1
+        };
         let (now, claim) = (self.now(), Arc::clone(&self.claims[at].claim));
-        let expected = self.line.claim(now, &claim, &mut Vec::new()).map_err(|error| format!("{error:?}"))?;
-        let answer = self.store.claim(&claim).await.map_err(|error| error.to_string())?;
+        let expected = self
+            .line
+            .claim(now, &claim, &mut Vec::new())
+            .map_err(|error| format!("{error:?}"))?;
+        let answer = self
+            .store
+            .claim(&claim)
+            .await
+            .map_err(|error| error.to_string())?;
         match (&expected, &answer) {
-            (Answer::Granted(ours), Answer::Granted(theirs)) => self.granted(at, ours.fence, theirs.fence),
-            (Answer::Queued(ours), Answer::Queued(theirs)) if theirs.ahead.is_none_or(|ahead| Some(ahead) == ours.ahead) => {
+            (Answer::Granted(ours), Answer::Granted(theirs)) => {
+                self.granted(at, ours.fence, theirs.fence)
+            }
+            (Answer::Queued(ours), Answer::Queued(theirs))
+                if theirs.ahead.is_none_or(|ahead| Some(ahead) == ours.ahead) =>
+            {
                 Ok(())
             }
             (Answer::Busy(_), Answer::Busy(_)) => Ok(()),
@@ -103,52 +153,95 @@ impl<'a> Replay<'a> {
 
     fn granted(&mut self, at: usize, ours: Fence, theirs: Fence) -> Result<(), String> {
         let both = &mut self.claims[at];
-        if both.ours.is_some_and(|known| known == ours) && both.theirs.is_some_and(|known| known != theirs) {
+        if both.ours.is_some_and(|known| known == ours)
+            && both.theirs.is_some_and(|known| known != theirs)
+        {
             return Err(format!("another fence for the same grant: {theirs}"));
         }
         (both.ours, both.theirs) = (Some(ours), Some(theirs));
-        let order = |one: &Both, other: &Both| (one.ours.cmp(&other.ours), one.theirs.cmp(&other.theirs));
+        let order =
+            |one: &Both, other: &Both| (one.ours.cmp(&other.ours), one.theirs.cmp(&other.theirs));
         let both = &self.claims[at];
         let known = self.claims.iter().filter(|other| other.ours.is_some());
-        let wrong = known.map(|other| order(both, other)).any(|(ours, theirs)| ours != theirs);
-        if wrong && !theirs.is_none() { Err(format!("fence {theirs} is out of order")) } else { Ok(()) }
+        let wrong = known
+            .map(|other| order(both, other))
+            .any(|(ours, theirs)| ours != theirs);
+        if wrong && !theirs.is_none() {
+            Err(format!("fence {theirs} is out of order"))
+        } else {
+            Ok(())
+        }
     }
 
     async fn renew(&mut self, at: usize) -> Result<(), String> {
         let now = self.now();
-        let Both { claim, ours, theirs } = &self.claims[at];
+        let Both {
+            claim,
+            ours,
+            theirs,
+        } = &self.claims[at];
         let expected = self.line.renew(now, claim.id, *ours, &mut Vec::new());
-        let answer = self.store.renew(&[claim.to_ref(*theirs)]).await.remove(0).map_err(|error| error.to_string())?;
+        let answer = self
+            .store
+            .renew(&[claim.to_ref(*theirs)])
+            .await
+            .remove(0)
+            .map_err(|error| error.to_string())?;
         match (&expected, &answer) {
-            (Standing::Held(ours), Standing::Held(theirs)) => self.granted(at, ours.fence, theirs.fence),
+            (Standing::Held(ours), Standing::Held(theirs)) => {
+                self.granted(at, ours.fence, theirs.fence)
+            }
             (Standing::Waiting(ours), Standing::Waiting(theirs))
                 if theirs.ahead.is_none_or(|ahead| Some(ahead) == ours.ahead) =>
             {
                 Ok(())
             }
             (Standing::Gone(Gone::Revoked), Standing::Gone(Gone::Revoked)) => Ok(()),
-            (Standing::Gone(Gone::Expired | Gone::Taken), Standing::Gone(Gone::Expired | Gone::Taken)) => Ok(()),
+            (
+                Standing::Gone(Gone::Expired | Gone::Taken),
+                Standing::Gone(Gone::Expired | Gone::Taken),
+            ) => Ok(()),
             _ => Err(format!("renew: {answer:?} and not {expected:?}")),
         }
     }
 
     async fn release(&mut self, at: usize) -> Result<(), String> {
         let now = self.now();
-        let Both { claim, ours, theirs } = &self.claims[at];
-        let expected = self.line.release(now, claim.id, *ours, Ending::Release, &mut Vec::new());
-        let answer = self.store.release(&claim.to_ref(*theirs), Ending::Release).await.map_err(|error| error.to_string())?;
-        if answer == expected { Ok(()) } else { Err(format!("release: {answer:?} and not {expected:?}")) }
+        let Both {
+            claim,
+            ours,
+            theirs,
+        } = &self.claims[at];
+        let expected = self
+            .line
+            .release(now, claim.id, *ours, Ending::Release, &mut Vec::new());
+        let answer = self
+            .store
+            .release(&claim.to_ref(*theirs), Ending::Release)
+            .await
+            .map_err(|error| error.to_string())?;
+        if answer == expected {
+            Ok(())
+        } else {
+            Err(format!("release: {answer:?} and not {expected:?}"))
+        }
     }
 
     async fn revoke(&mut self, at: usize) -> Result<(), String> {
-        let (Some(ours), Some(theirs)) = (self.claims[at].ours, self.claims[at].theirs) else { return Ok(()) };
+        let (Some(ours), Some(theirs)) = (self.claims[at].ours, self.claims[at].theirs) else {
+            return Ok(());
+        };
         if !self.subject.capability().revoke {
             return Ok(());
         }
         let now = self.now();
         let name = self.claims[at].claim.name.clone();
         let expected = self.line.revoke(now, ours, &mut Vec::new());
-        let answer = self.store.revoke(&name, theirs).await.map_err(|error| error.to_string())?;
+        let answer = self
+            .store
+            .revoke(&name, theirs)
+            .await
+            .map_err(|error| error.to_string())?;
         match (&expected, &answer) {
             (Revoked::Done, Revoked::Done) | (Revoked::NotHeld, Revoked::NotHeld) => Ok(()),
             (Revoked::OtherHolder { .. }, Revoked::OtherHolder { .. }) => Ok(()),
@@ -159,7 +252,11 @@ impl<'a> Replay<'a> {
     /// Ends every claim, so that nothing is left in the store.
     async fn clear_away(self) {
         for Both { claim, .. } in &self.claims {
-            let ended = self.store.release(&claim.to_ref(None), Ending::Undo).await.expect("an answer");
+            let ended = self
+                .store
+                .release(&claim.to_ref(None), Ending::Undo)
+                .await
+                .expect("an answer");
             assert!(matches!(ended, Released::Done | Released::AlreadyLost));
         }
     }

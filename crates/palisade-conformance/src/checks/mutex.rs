@@ -14,14 +14,21 @@ use crate::{Subject, Verdict, eventually, in_vain, needs, patience};
 /// Waits until so many stand in line.
 pub(super) async fn waiters(client: &Client, name: &str, count: usize) {
     eventually("the waiters stand in line", async || {
-        client.show(name).await.expect("an answer").is_some_and(|line| line.waiters.len() == count)
+        client
+            .show(name)
+            .await
+            .expect("an answer")
+            .is_some_and(|line| line.waiters.len() == count)
     })
     .await;
 }
 
 /// Waits until nothing is known of a name.
 pub(super) async fn free(client: &Client, name: &str) {
-    eventually("the name is free", async || client.show(name).await.expect("an answer").is_none()).await;
+    eventually("the name is free", async || {
+        client.show(name).await.expect("an answer").is_none()
+    })
+    .await;
 }
 
 /// Promise 1: never two at once. The counter is not atomic as a whole: two holders at once lose an update. Fences rise in the
@@ -44,22 +51,36 @@ pub async fn excludes(subject: &Subject) -> Verdict {
                 tokio::task::yield_now().await;
                 counter.store(seen + 1, Ordering::SeqCst);
                 let before = last_fence.swap(guard.fence().get(), Ordering::SeqCst);
-                assert!(!has_fence || before < guard.fence().get(), "fence {} after {before}", guard.fence());
+                assert!(
+                    !has_fence || before < guard.fence().get(),
+                    "fence {} after {before}",
+                    guard.fence()
+                );
                 assert_eq!(guard.release().await.expect("released"), Released::Done);
             }
         }));
     }
     for task in tasks {
-        tokio::time::timeout(patience() * 3, task).await.expect("every task gets its turn").expect("no task panics");
+        tokio::time::timeout(patience() * 3, task)
+            .await
+            .expect("every task gets its turn")
+            .expect("no task panics");
     }
-    assert_eq!(counter.load(Ordering::SeqCst), TASKS * ROUNDS, "updates were lost: two held at once");
+    assert_eq!(
+        counter.load(Ordering::SeqCst),
+        TASKS * ROUNDS,
+        "updates were lost: two held at once"
+    );
     Verdict::Kept
 }
 
 /// First come, first served.
 pub async fn serves_in_order(subject: &Subject) -> Verdict {
     let capability = subject.capability();
-    needs!(capability.order == Order::Fifo && capability.waiters_known, "an order that can be seen");
+    needs!(
+        capability.order == Order::Fifo && capability.waiters_known,
+        "an order that can be seen"
+    );
     let name = subject.name("in-order");
     let client = subject.client();
     let first = client.mutex(&name).acquire().await.expect("acquired");
@@ -79,7 +100,10 @@ pub async fn serves_in_order(subject: &Subject) -> Verdict {
     for task in tasks {
         assert_eq!(task.await.expect("no task panics"), Released::Done);
     }
-    assert_eq!(*served.lock().expect("no panic"), (0..10).collect::<Vec<_>>());
+    assert_eq!(
+        *served.lock().expect("no panic"),
+        (0..10).collect::<Vec<_>>()
+    );
     Verdict::Kept
 }
 
@@ -88,18 +112,32 @@ pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
     let name = subject.name("time-out");
     let (ours, theirs) = (subject.client().labelled("the holder"), subject.client());
     let guard = ours.mutex(&name).acquire().await.expect("acquired");
-    assert!(theirs.mutex(&name).try_acquire().await.expect("an answer").is_none(), "busy is not an error");
+    assert!(
+        theirs
+            .mutex(&name)
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none(),
+        "busy is not an error"
+    );
     for wait in [Duration::ZERO, Duration::from_millis(300)] {
         let begun = Instant::now();
         let lock = theirs.mutex(&name);
         let error = in_vain(wait, |wait| lock.acquire_timeout(wait)).await;
         assert!(begun.elapsed() >= wait, "too early");
-        let (ErrorKind::Timeout, holder) = (error.kind(), error.holder()) else { panic!("not a time-out: {error:?}") };
+        let (ErrorKind::Timeout, holder) = (error.kind(), error.holder()) else {
+            panic!("not a time-out: {error:?}")
+        };
         let holder = holder.expect("the store knows the holder");
         assert_eq!(holder.owner, "the holder");
     }
     theirs.shutdown().await;
-    let line = ours.show(&name).await.expect("an answer").expect("it is held");
+    let line = ours
+        .show(&name)
+        .await
+        .expect("an answer")
+        .expect("it is held");
     assert!(line.waiters.is_empty(), "a place in line is left: {line:?}");
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     free(&ours, &name).await;
@@ -147,15 +185,29 @@ pub async fn names_do_not_meet(subject: &Subject) -> Verdict {
         let name = format!("{name}{}", subject.name(""));
         let guard = match client.mutex(&name).try_acquire().await {
             Ok(guard) => guard.unwrap_or_else(|| panic!("{name:?} met another")),
-            Err(error) if error.kind() == ErrorKind::Config && !subject.capability().any_name => continue,
+            Err(error) if error.kind() == ErrorKind::Config && !subject.capability().any_name => {
+                continue;
+            }
             Err(error) => panic!("{name:?} is a good name: {error}"),
         };
-        assert!(client.mutex(&name).try_acquire().await.expect("an answer").is_none(), "{name:?} does not exclude");
+        assert!(
+            client
+                .mutex(&name)
+                .try_acquire()
+                .await
+                .expect("an answer")
+                .is_none(),
+            "{name:?} does not exclude"
+        );
         guards.push(guard);
     }
     for guard in guards {
         let name = guard.name().to_owned();
-        assert_eq!(guard.release().await.expect("released"), Released::Done, "{name:?}");
+        assert_eq!(
+            guard.release().await.expect("released"),
+            Released::Done,
+            "{name:?}"
+        );
         free(&client, &name).await;
     }
     Verdict::Kept
@@ -170,13 +222,25 @@ pub async fn nothing_is_left_behind(subject: &Subject) -> Verdict {
         let guard = lock.acquire().await.expect("acquired");
         assert!(lock.try_acquire().await.expect("an answer").is_none());
         // A waiter that leaves, a release and a drop.
-        assert!(lock.acquire_timeout(Duration::from_millis(1)).await.is_err());
-        if round % 2 == 0 { assert_eq!(guard.release().await.expect("released"), Released::Done) } else { drop(guard) }
+        assert!(
+            lock.acquire_timeout(Duration::from_millis(1))
+                .await
+                .is_err()
+        );
+        if round % 2 == 0 {
+            assert_eq!(guard.release().await.expect("released"), Released::Done)
+        } else {
+            drop(guard)
+        }
     }
     client.shutdown().await;
     assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
     needs!(subject.capability().list, "listing");
-    assert_eq!(client.list(&prefix).await.expect("an answer"), [], "the store still has something");
+    assert_eq!(
+        client.list(&prefix).await.expect("an answer"),
+        [],
+        "the store still has something"
+    );
     Verdict::Kept
 }
 
@@ -185,17 +249,32 @@ pub async fn tells_of_a_revocation(subject: &Subject) -> Verdict {
     needs!(subject.capability().revoke, "revocation");
     let name = subject.name("revoked");
     let (holder, operator) = (subject.client(), subject.client());
-    let guard =
-        holder.mutex(&name).lease(subject.capability().min_lease.max(Duration::from_secs(3))).acquire().await.expect("acquired");
+    let guard = holder
+        .mutex(&name)
+        .lease(subject.capability().min_lease.max(Duration::from_secs(3)))
+        .acquire()
+        .await
+        .expect("acquired");
     let stop = guard.on_lost();
     assert!(guard.is_held() && !stop.is_cancelled());
-    assert_eq!(operator.revoke(&name, guard.fence()).await.expect("an answer"), Revoked::Done);
-    let reason = tokio::time::timeout(patience(), guard.lost()).await.expect("told");
+    assert_eq!(
+        operator
+            .revoke(&name, guard.fence())
+            .await
+            .expect("an answer"),
+        Revoked::Done
+    );
+    let reason = tokio::time::timeout(patience(), guard.lost())
+        .await
+        .expect("told");
     assert_eq!(reason, LossReason::Revoked);
     assert!(!guard.is_held());
     assert!(stop.is_cancelled());
     assert_eq!(guard.lost().await, LossReason::Revoked, "lost is for good");
-    assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
+    assert_eq!(
+        guard.release().await.expect("an answer"),
+        Released::AlreadyLost
+    );
     Verdict::Kept
 }
 
@@ -217,21 +296,48 @@ pub async fn a_holder_renews_and_verifies(subject: &Subject) -> Verdict {
     let name = subject.name("verified");
     let (holder, operator) = (subject.client(), subject.client());
     let lease = subject.capability().min_lease.max(Duration::from_secs(2));
-    let guard = holder.mutex(&name).lease(lease).auto_renew(false).acquire().await.expect("acquired");
+    let guard = holder
+        .mutex(&name)
+        .lease(lease)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .expect("acquired");
     assert!(guard.verify().await.expect("an answer"));
     // So long that the next renewal is worth a request on stores that share sessions.
     let worn = guard.lease() / 2;
-    eventually("half of the lease is over", async || guard.remaining() < worn).await;
+    eventually("half of the lease is over", async || {
+        guard.remaining() < worn
+    })
+    .await;
     assert!(guard.verify().await.expect("an answer"));
     assert!(guard.remaining() < worn, "a look has renewed the lease");
     let left = guard.renew().await.expect("renewed");
-    assert!(left > worn && guard.remaining() > worn, "{left:?} after a renewal");
+    assert!(
+        left > worn && guard.remaining() > worn,
+        "{left:?} after a renewal"
+    );
     needs!(subject.capability().revoke, "revocation");
-    assert_eq!(operator.revoke(&name, guard.fence()).await.expect("an answer"), Revoked::Done);
-    assert!(!guard.verify().await.expect("an answer"), "the store has dropped it");
+    assert_eq!(
+        operator
+            .revoke(&name, guard.fence())
+            .await
+            .expect("an answer"),
+        Revoked::Done
+    );
+    assert!(
+        !guard.verify().await.expect("an answer"),
+        "the store has dropped it"
+    );
     assert!(!guard.is_held());
-    assert!(matches!(guard.renew().await.expect_err("gone").kind(), ErrorKind::Lost(_)));
-    assert_eq!(guard.release().await.expect("an answer"), Released::AlreadyLost);
+    assert!(matches!(
+        guard.renew().await.expect_err("gone").kind(),
+        ErrorKind::Lost(_)
+    ));
+    assert_eq!(
+        guard.release().await.expect("an answer"),
+        Released::AlreadyLost
+    );
     free(&operator, &name).await;
     Verdict::Kept
 }
@@ -241,13 +347,27 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == Order::Fifo, "a line");
     let store = subject.store();
     let lease = subject.capability().min_lease.max(Duration::from_secs(1));
-    let claim = Claim { lease, ..subject.claim("dead-waiters") };
+    let claim = Claim {
+        lease,
+        ..subject.claim("dead-waiters")
+    };
     let client = subject.client();
-    let guard = client.mutex(claim.name.as_str()).lease(lease).acquire().await.expect("acquired");
+    let guard = client
+        .mutex(claim.name.as_str())
+        .lease(lease)
+        .acquire()
+        .await
+        .expect("acquired");
     for _ in 0..30 {
         // Claimed and never renewed: dead.
-        let dead = Claim { id: ClaimId::from_bits(fastrand::u128(..)), ..claim.clone() };
-        assert!(matches!(store.claim(&Arc::new(dead)).await.expect("an answer"), Answer::Queued(_)));
+        let dead = Claim {
+            id: ClaimId::from_bits(fastrand::u128(..)),
+            ..claim.clone()
+        };
+        assert!(matches!(
+            store.claim(&Arc::new(dead)).await.expect("an answer"),
+            Answer::Queued(_)
+        ));
     }
     let live = client.mutex(claim.name.as_str()).lease(lease);
     let waiting = tokio::spawn(async move { live.acquire().await });
@@ -256,8 +376,16 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     let guard = waiting.await.expect("no panic").expect("acquired");
     // Half a second on top for a machine that is busy with other checks; where a waiter hangs on a session, the server's ticks, too.
-    let slack = Duration::from_millis(if subject.capability().short_waits { 500 } else { 10_000 });
-    assert!(freed.elapsed() <= lease + slack, "after {:?}", freed.elapsed());
+    let slack = Duration::from_millis(if subject.capability().short_waits {
+        500
+    } else {
+        10_000
+    });
+    assert!(
+        freed.elapsed() <= lease + slack,
+        "after {:?}",
+        freed.elapsed()
+    );
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     Verdict::Kept
 }
@@ -268,11 +396,25 @@ pub async fn a_dead_waiter_is_given_no_lease(subject: &Subject) -> Verdict {
     let store = subject.store();
     // Where a waiter hangs on the session of its lease, it stands in line for as long as that lasts. An ensemble adds several ticks:
     // it rounds up to one, and its followers report sessions to the leader once in another.
-    let (times, slack) = if subject.capability().short_waits { (4, 1) } else { (1, 10) };
-    let claim = Arc::new(Claim { lease: times * Claim::LONGEST_WAIT_LEASE, ..subject.claim("no-lease") });
+    let (times, slack) = if subject.capability().short_waits {
+        (4, 1)
+    } else {
+        (1, 10)
+    };
+    let claim = Arc::new(Claim {
+        lease: times * Claim::LONGEST_WAIT_LEASE,
+        ..subject.claim("no-lease")
+    });
     let client = subject.client();
-    let guard = client.mutex(claim.name.as_str()).acquire().await.expect("acquired");
-    assert!(matches!(store.claim(&claim).await.expect("an answer"), Answer::Queued(_)));
+    let guard = client
+        .mutex(claim.name.as_str())
+        .acquire()
+        .await
+        .expect("acquired");
+    assert!(matches!(
+        store.claim(&claim).await.expect("an answer"),
+        Answer::Queued(_)
+    ));
     let live = client.mutex(claim.name.as_str());
     let waiting = tokio::spawn(async move { live.acquire().await });
     waiters(&client, claim.name.as_str(), 2).await;
@@ -280,7 +422,11 @@ pub async fn a_dead_waiter_is_given_no_lease(subject: &Subject) -> Verdict {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     let guard = waiting.await.expect("no panic").expect("acquired");
     // Something on top for a machine that is busy with other checks.
-    assert!(freed.elapsed() <= claim.wait_lease() + Duration::from_secs(slack), "after {:?}", freed.elapsed());
+    assert!(
+        freed.elapsed() <= claim.wait_lease() + Duration::from_secs(slack),
+        "after {:?}",
+        freed.elapsed()
+    );
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     Verdict::Kept
 }
@@ -292,13 +438,22 @@ pub async fn a_lost_push_is_healed(subject: &Subject) -> Verdict {
     let (holder, waiter) = (subject.client(), Client::over(faulty, Arc::new(BootClock)));
     let guard = holder.mutex(&name).acquire().await.expect("acquired");
     faults.drop_pushes(true);
-    let lock = waiter.mutex(&name).lease(subject.capability().min_lease.max(Duration::from_millis(600)));
+    let lock = waiter.mutex(&name).lease(
+        subject
+            .capability()
+            .min_lease
+            .max(Duration::from_millis(600)),
+    );
     let waiting = tokio::spawn(async move { lock.acquire().await });
     if subject.capability().waiters_known {
         waiters(&holder, &name, 1).await;
     }
     assert_eq!(guard.release().await.expect("released"), Released::Done);
-    let guard = tokio::time::timeout(patience(), waiting).await.expect("healed").expect("no panic").expect("acquired");
+    let guard = tokio::time::timeout(patience(), waiting)
+        .await
+        .expect("healed")
+        .expect("no panic")
+        .expect("acquired");
     assert_eq!(guard.status(), Status::Held);
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     Verdict::Kept
@@ -312,10 +467,26 @@ pub async fn a_lost_reply_is_found_again(subject: &Subject) -> Verdict {
     faults.lose_replies(true);
     let lock = client.mutex(&name);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("the claim arrives", async || other.show(&name).await.expect("an answer").is_some()).await;
+    eventually("the claim arrives", async || {
+        other.show(&name).await.expect("an answer").is_some()
+    })
+    .await;
     faults.lose_replies(false);
-    let guard = tokio::time::timeout(patience(), waiting).await.expect("found").expect("no panic").expect("acquired");
-    assert_eq!(other.show(&name).await.expect("an answer").expect("held").holders.len(), 1);
+    let guard = tokio::time::timeout(patience(), waiting)
+        .await
+        .expect("found")
+        .expect("no panic")
+        .expect("acquired");
+    assert_eq!(
+        other
+            .show(&name)
+            .await
+            .expect("an answer")
+            .expect("held")
+            .holders
+            .len(),
+        1
+    );
     faults.lose_replies(true);
     assert_eq!(guard.release().await.expect("an answer"), Released::Unknown);
     free(&other, &name).await;
@@ -357,7 +528,13 @@ pub async fn inspection_shows_the_line(subject: &Subject) -> Verdict {
     let name = subject.name("inspected");
     let client = subject.client();
     assert_eq!(client.show(&name).await.expect("an answer"), None);
-    let guard = client.labelled("alice").mutex(&name).reason("nightly run").acquire().await.expect("acquired");
+    let guard = client
+        .labelled("alice")
+        .mutex(&name)
+        .reason("nightly run")
+        .acquire()
+        .await
+        .expect("acquired");
     let mut waiting = Vec::new();
     for (number, owner) in ["bob", "carol"].into_iter().enumerate() {
         let lock = client.labelled(owner).mutex(&name).reason("next");
@@ -366,20 +543,37 @@ pub async fn inspection_shows_the_line(subject: &Subject) -> Verdict {
             waiters(&client, &name, number + 1).await;
         }
     }
-    let line = client.show(&name).await.expect("an answer").expect("it is held");
+    let line = client
+        .show(&name)
+        .await
+        .expect("an answer")
+        .expect("it is held");
     assert_eq!(line.name, name);
     let holder = &line.holders[0];
-    assert_eq!((holder.owner.as_str(), holder.reason.as_deref()), ("alice", Some("nightly run")));
+    assert_eq!(
+        (holder.owner.as_str(), holder.reason.as_deref()),
+        ("alice", Some("nightly run"))
+    );
     assert_eq!(holder.fence, guard.fence());
     assert!(holder.lease_left.is_none_or(|left| left <= guard.lease()));
     assert_eq!(line.waiters_known, capability.waiters_known);
     if capability.waiters_known {
-        let owners: Vec<&str> = line.waiters.iter().map(|waiter| waiter.owner.as_str()).collect();
+        let owners: Vec<&str> = line
+            .waiters
+            .iter()
+            .map(|waiter| waiter.owner.as_str())
+            .collect();
         assert_eq!(owners, ["bob", "carol"]);
     }
     if capability.list {
         let listed = client.list(&name).await.expect("an answer");
-        assert_eq!(listed.iter().map(|line| line.name.as_str()).collect::<Vec<_>>(), [name.as_str()]);
+        assert_eq!(
+            listed
+                .iter()
+                .map(|line| line.name.as_str())
+                .collect::<Vec<_>>(),
+            [name.as_str()]
+        );
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     assert_eq!(guard.release().await.expect("released"), Released::Done);

@@ -21,24 +21,35 @@ const LONGEST: Duration = Duration::from_millis(8);
 /// How soon another client must get in afterwards, on all names. In the soak the machine is the store's alone; otherwise other checks use
 /// it at the same time.
 fn recovery() -> Duration {
-    Duration::from_secs(if std::env::var_os("PALISADE_STORM").is_some() { 1 } else { 8 })
+    Duration::from_secs(if std::env::var_os("PALISADE_STORM").is_some() {
+        1
+    } else {
+        8
+    })
 }
 
 /// Of all tasks together, unless `PALISADE_STORM` says otherwise: as few as show a client without bounds.
 const ATTEMPTS: usize = 2_400;
 
 fn attempts() -> usize {
-    std::env::var("PALISADE_STORM").map_or(ATTEMPTS, |number| number.parse().expect("PALISADE_STORM is a number"))
+    std::env::var("PALISADE_STORM").map_or(ATTEMPTS, |number| {
+        number.parse().expect("PALISADE_STORM is a number")
+    })
 }
 
 /// Claims that are dropped, before they are sent, on their way, in line, or with the lock just granted.
 pub async fn dropped_claims_do_not_pile_up(subject: &Subject) -> Verdict {
     storm(subject, "dropped", |lock, length| async move {
         let holding = async {
-            let _held = lock.acquire().await.expect("a claim that waits is not refused");
+            let _held = lock
+                .acquire()
+                .await
+                .expect("a claim that waits is not refused");
             std::future::pending::<()>().await;
         };
-        timeout(length, holding).await.expect_err("it never ends by itself");
+        timeout(length, holding)
+            .await
+            .expect_err("it never ends by itself");
     })
     .await
 }
@@ -64,7 +75,10 @@ pub async fn timed_out_claims_do_not_pile_up(subject: &Subject) -> Verdict {
 
 /// Waiters that all stand in line, and leave together.
 pub async fn a_crowd_that_leaves_leaves_nothing(subject: &Subject) -> Verdict {
-    needs!(subject.capability().waiters_known, "a line that can be seen");
+    needs!(
+        subject.capability().waiters_known,
+        "a line that can be seen"
+    );
     let name = subject.name("crowd");
     let (client, outside) = (subject.client(), subject.client());
     let held = outside.mutex(&name).acquire().await.expect("acquired");
@@ -76,27 +90,51 @@ pub async fn a_crowd_that_leaves_leaves_nothing(subject: &Subject) -> Verdict {
     }
     waiters(&outside, &name, CROWD).await;
     tasks.shutdown().await;
-    timeout(patience(), client.shutdown()).await.expect("all claims are withdrawn");
+    timeout(patience(), client.shutdown())
+        .await
+        .expect("all claims are withdrawn");
     assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
-    let line = outside.show(&name).await.expect("an answer").expect("it is held");
-    assert!(line.waiters.is_empty(), "{} places in line are left", line.waiters.len());
+    let line = outside
+        .show(&name)
+        .await
+        .expect("an answer")
+        .expect("it is held");
+    assert!(
+        line.waiters.is_empty(),
+        "{} places in line are left",
+        line.waiters.len()
+    );
     assert_eq!(held.release().await.expect("released"), Released::Done);
-    drop(lock.try_acquire().await.expect("an answer").expect("no waiter that has left is served"));
+    drop(
+        lock.try_acquire()
+            .await
+            .expect("an answer")
+            .expect("no waiter that has left is served"),
+    );
     Verdict::Kept
 }
 
 /// Lets many tasks of one client attempt something on a few names; then another client must get in at once, and nothing may be left.
-async fn storm<A>(subject: &Subject, what: &str, attempt: impl Fn(Mutex, Duration) -> A + Copy + Send + 'static) -> Verdict
+async fn storm<A>(
+    subject: &Subject,
+    what: &str,
+    attempt: impl Fn(Mutex, Duration) -> A + Copy + Send + 'static,
+) -> Verdict
 where
     A: Future<Output = ()> + Send + 'static,
 {
     let prefix = subject.name(what);
-    let names: Vec<String> = (0..NAMES).map(|number| format!("{prefix}-{number}")).collect();
+    let names: Vec<String> = (0..NAMES)
+        .map(|number| format!("{prefix}-{number}"))
+        .collect();
     let client = subject.client();
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
-        let (lock, mut random) = (client.mutex(&names[task % NAMES]), fastrand::Rng::with_seed(task as u64));
+        let (lock, mut random) = (
+            client.mutex(&names[task % NAMES]),
+            fastrand::Rng::with_seed(task as u64),
+        );
         tasks.spawn(async move {
             for _ in 0..attempts() / TASKS {
                 attempt(lock.clone(), LONGEST.mul_f64(random.f64())).await;
@@ -108,12 +146,23 @@ where
     }
     let stormed = begun.elapsed();
     let took = acquire_all(&subject.client(), &names).await;
-    println!("{} attempts in {stormed:?}, then another client got in within {took:?}", attempts());
-    assert!(took <= recovery(), "another client waited {took:?} for names that no task wants any more");
-    timeout(patience(), client.shutdown()).await.expect("all claims are withdrawn");
+    println!(
+        "{} attempts in {stormed:?}, then another client got in within {took:?}",
+        attempts()
+    );
+    assert!(
+        took <= recovery(),
+        "another client waited {took:?} for names that no task wants any more"
+    );
+    timeout(patience(), client.shutdown())
+        .await
+        .expect("all claims are withdrawn");
     assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
     for name in &names {
-        assert!(client.show(name).await.expect("an answer").is_none(), "the store still has something of {name}");
+        assert!(
+            client.show(name).await.expect("an answer").is_none(),
+            "the store still has something of {name}"
+        );
     }
     Verdict::Kept
 }
@@ -122,7 +171,11 @@ where
 async fn acquire_all(client: &Client, names: &[String]) -> Duration {
     let begun = Instant::now();
     for name in names {
-        let held = client.mutex(name).acquire_timeout(patience()).await.expect("nothing stands in the way");
+        let held = client
+            .mutex(name)
+            .acquire_timeout(patience())
+            .await
+            .expect("nothing stands in the way");
         assert_eq!(held.release().await.expect("released"), Released::Done);
     }
     begun.elapsed()

@@ -55,10 +55,20 @@ impl Cluster {
     }
 
     fn start_once(places: &[Place; 3], tls: Tls) -> Result<Self> {
-        let nodes: Vec<(String, Node)> =
-            places.iter().enumerate().map(|(at, place)| (format!("n{at}"), Node::new(place))).collect();
-        let members = nodes.iter().map(|(name, node)| node.member(name)).collect::<Vec<_>>().join(",");
-        let nodes = nodes.into_iter().map(|(name, node)| node.launch(&name, &members, tls, &[])).collect::<Result<Vec<_>>>()?;
+        let nodes: Vec<(String, Node)> = places
+            .iter()
+            .enumerate()
+            .map(|(at, place)| (format!("n{at}"), Node::new(place)))
+            .collect();
+        let members = nodes
+            .iter()
+            .map(|(name, node)| node.member(name))
+            .collect::<Vec<_>>()
+            .join(",");
+        let nodes = nodes
+            .into_iter()
+            .map(|(name, node)| node.launch(&name, &members, tls, &[]))
+            .collect::<Result<Vec<_>>>()?;
         nodes.iter().try_for_each(Etcd::wait_ready)?;
         Ok(Self { nodes })
     }
@@ -90,14 +100,26 @@ impl Cluster {
     }
 
     fn leader_but(&self, old: Option<&Etcd>) -> &Etcd {
-        let others = || self.nodes.iter().filter(|node| old.is_none_or(|old| old.address() != node.address()));
-        within("a leader", PATIENCE, || others().find(|node| node.is_leader()).ok_or_else(|| "none of them leads".into()))
-            .or_panic()
+        let others = || {
+            self.nodes
+                .iter()
+                .filter(|node| old.is_none_or(|old| old.address() != node.address()))
+        };
+        within("a leader", PATIENCE, || {
+            others()
+                .find(|node| node.is_leader())
+                .ok_or_else(|| "none of them leads".into())
+        })
+        .or_panic()
     }
 
     /// The addresses of all, with commas between, for URLs with several hosts.
     #[must_use]
     pub fn addresses(&self) -> String {
-        self.nodes.iter().map(|node| node.address().to_string()).collect::<Vec<_>>().join(",")
+        self.nodes
+            .iter()
+            .map(|node| node.address().to_string())
+            .collect::<Vec<_>>()
+            .join(",")
     }
 }

@@ -87,7 +87,11 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(place: &Place) -> Self {
-        Self { place: place.clone(), client: Port::new(), peer: Port::new() }
+        Self {
+            place: place.clone(),
+            client: Port::new(),
+            peer: Port::new(),
+        }
     }
 
     /// Its entry in the list of members.
@@ -95,18 +99,44 @@ impl Node {
         format!("{name}=http://{}:{}", self.place.ip(), self.peer)
     }
 
-    pub(super) fn launch(self, name: &str, members: &str, tls: Tls, args: &[std::ffi::OsString]) -> Result<Etcd> {
+    pub(super) fn launch(
+        self,
+        name: &str,
+        members: &str,
+        tls: Tls,
+        args: &[std::ffi::OsString],
+    ) -> Result<Etcd> {
         let dir = Dir::new("etcd");
-        let client =
-            Client { address: (self.place.ip(), self.client.number()).into(), tls, users: Arc::new(AtomicBool::new(false)) };
+        let client = Client {
+            address: (self.place.ip(), self.client.number()).into(),
+            tls,
+            users: Arc::new(AtomicBool::new(false)),
+        };
         let peer = format!("http://{}:{}", self.place.ip(), self.peer);
         let data = dir.path().join("data");
         let recipe = Recipe::new("etcd", &self.place)
-            .args(["--name", name, "--initial-cluster-state", "new", "--initial-cluster", members])
+            .args([
+                "--name",
+                name,
+                "--initial-cluster-state",
+                "new",
+                "--initial-cluster",
+                members,
+            ])
             .args(["--data-dir".into(), data.into_os_string()])
-            .args(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
+            .args([
+                "--listen-client-urls",
+                &client.url(),
+                "--advertise-client-urls",
+                &client.url(),
+            ])
             // Both, or it takes its well-known port as well.
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
             .args(tls_args(tls))
             .args(args);
         let probe = Box::new({
@@ -114,8 +144,16 @@ impl Node {
             move || client.probe()
         });
         let server = Server::launch(recipe, dir, vec![self.client, self.peer], probe)?;
-        let identity = Identity { name: name.to_owned(), members: members.to_owned(), peer };
-        Ok(Etcd { server, client, identity })
+        let identity = Identity {
+            name: name.to_owned(),
+            members: members.to_owned(),
+            peer,
+        };
+        Ok(Etcd {
+            server,
+            client,
+            identity,
+        })
     }
 }
 
@@ -123,11 +161,20 @@ fn tls_args(tls: Tls) -> Vec<std::ffi::OsString> {
     let certs = certs_if(tls);
     let mut args = Vec::new();
     if let Some(certs) = certs {
-        args.extend(["--cert-file".into(), certs.server.clone().into(), "--key-file".into(), certs.server_key.clone().into()]);
+        args.extend([
+            "--cert-file".into(),
+            certs.server.clone().into(),
+            "--key-file".into(),
+            certs.server_key.clone().into(),
+        ]);
     }
     // An authority alone already makes client certificates a must.
     if let (Some(certs), Tls::Mutual) = (certs, tls) {
-        args.extend(["--client-cert-auth".into(), "--trusted-ca-file".into(), certs.ca.clone().into()]);
+        args.extend([
+            "--client-cert-auth".into(),
+            "--trusted-ca-file".into(),
+            certs.ca.clone().into(),
+        ]);
     }
     args
 }
@@ -179,7 +226,9 @@ impl Etcd {
 
     /// As [`Etcd::etcdctl`], for a server that may be down: says what the tool says of that.
     pub fn try_etcdctl(&self, words: &[&str]) -> Result<String, String> {
-        self.client.etcdctl(words).map_err(|failure| failure.to_string())
+        self.client
+            .etcdctl(words)
+            .map_err(|failure| failure.to_string())
     }
 
     /// Saves a snapshot of its data, for [`Etcd::restore`].
@@ -191,7 +240,10 @@ impl Etcd {
     #[track_caller]
     pub fn snapshot(&self) -> PathBuf {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let file = self.server.dir().join(format!("snapshot-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let file = self.server.dir().join(format!(
+            "snapshot-{}",
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        ));
         self.etcdctl(&["snapshot", "save", &file.display().to_string()]);
         file
     }
@@ -214,11 +266,27 @@ impl Etcd {
         let data = self.server.dir().join("data");
         self.server.kill();
         std::fs::remove_dir_all(&data)?;
-        let Identity { name, members, peer } = &self.identity;
+        let Identity {
+            name,
+            members,
+            peer,
+        } = &self.identity;
         // Since etcd 3.5 a tool of its own does it, and since 3.6 that alone.
         let mut restore = command::command("etcdutl").or_else(|_| command::command("etcdctl"))?;
-        restore.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot).arg("--data-dir").arg(&data);
-        restore.args(["--name", name, "--initial-cluster", members, "--initial-advertise-peer-urls", peer]);
+        restore
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"])
+            .arg(snapshot)
+            .arg("--data-dir")
+            .arg(&data);
+        restore.args([
+            "--name",
+            name,
+            "--initial-cluster",
+            members,
+            "--initial-advertise-peer-urls",
+            peer,
+        ]);
         restore.args(["--initial-cluster-token", token]);
         command::run(restore, TOOL_LIMIT).map(drop)
     }
@@ -228,14 +296,25 @@ impl Etcd {
     pub fn is_leader(&self) -> bool {
         if self.client.tls != Tls::None {
             // The columns of the simple form are others in each version.
-            let status = self.client.etcdctl(&["endpoint", "status", "-w", "json"]).unwrap_or_default();
+            let status = self
+                .client
+                .etcdctl(&["endpoint", "status", "-w", "json"])
+                .unwrap_or_default();
             let id = |word: &str| {
-                let after = status.split(&format!("\"{word}\":")).nth(1)?.trim_start_matches('"');
-                after.split(|other: char| !other.is_ascii_digit()).next()?.parse::<u64>().ok()
+                let after = status
+                    .split(&format!("\"{word}\":"))
+                    .nth(1)?
+                    .trim_start_matches('"');
+                after
+                    .split(|other: char| !other.is_ascii_digit())
+                    .next()?
+                    .parse::<u64>()
+                    .ok()
             };
             return id("leader").is_some_and(|leader| Some(leader) == id("member_id"));
         }
-        probe::get(self.address(), "/metrics").is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
+        probe::get(self.address(), "/metrics")
+            .is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
     }
 
     /// What it counts of itself, in the words of its page `/metrics`. Not of one that speaks TLS.
@@ -273,7 +352,11 @@ struct Client {
 
 impl Client {
     fn url(&self) -> String {
-        let scheme = if self.tls == Tls::None { "http" } else { "https" };
+        let scheme = if self.tls == Tls::None {
+            "http"
+        } else {
+            "https"
+        };
         format!("{scheme}://{}", self.address)
     }
 
@@ -281,17 +364,25 @@ impl Client {
         if self.tls == Tls::None {
             return probe::get(self.address, "/health").map(drop);
         }
-        self.etcdctl(&["endpoint", "health"]).map(drop).map_err(|failure| failure.to_string())
+        self.etcdctl(&["endpoint", "health"])
+            .map(drop)
+            .map_err(|failure| failure.to_string())
     }
 
     fn etcdctl(&self, words: &[&str]) -> Result<String> {
         let mut etcdctl = command::command("etcdctl")?;
-        etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &self.url()]);
+        etcdctl
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.url()]);
         if let Some(certs) = certs_if(self.tls) {
             etcdctl.arg("--cacert").arg(&certs.ca);
         }
         if self.tls == Tls::Mutual {
-            etcdctl.arg("--cert").arg(&certs().client).arg("--key").arg(&certs().client_key);
+            etcdctl
+                .arg("--cert")
+                .arg(&certs().client)
+                .arg("--key")
+                .arg(&certs().client_key);
         }
         if self.users.load(Ordering::Relaxed) {
             etcdctl.args(["--user", "root:rootpw"]);
@@ -301,9 +392,18 @@ impl Client {
     }
 
     fn make_users(&self) -> Result<()> {
-        let root = ["user add root:rootpw", "role add root", "user grant-role root root"].map(str::to_owned);
+        let root = [
+            "user add root:rootpw",
+            "role add root",
+            "user grant-role root root",
+        ]
+        .map(str::to_owned);
         let rights = super::documented_rights();
-        for words in root.into_iter().chain(rights).chain(["auth enable".to_owned()]) {
+        for words in root
+            .into_iter()
+            .chain(rights)
+            .chain(["auth enable".to_owned()])
+        {
             self.etcdctl(&words.split(' ').collect::<Vec<_>>())?;
         }
         self.users.store(true, Ordering::Relaxed);

@@ -89,7 +89,12 @@ impl Proxy {
         let address: SocketAddr = (Ipv4Addr::LOCALHOST, port.number()).into();
         let shared = Arc::new(Shared::new(protocol, target));
         let thread = relay::start(address, Arc::clone(&shared))?;
-        Ok(Self { address, shared, thread: Some(thread), _port: port })
+        Ok(Self {
+            address,
+            shared,
+            thread: Some(thread),
+            _port: port,
+        })
     }
 
     /// Where clients connect.
@@ -161,7 +166,14 @@ impl Proxy {
         });
         let settled = || self.shared.settled.load(Ordering::SeqCst) >= epoch;
         let is_over = || settled() && self.shared.open().iter().all(|made| *made >= epoch);
-        within("a reset", PATIENCE, || if is_over() { Ok(()) } else { Err("connections are open".into()) }).or_panic();
+        within("a reset", PATIENCE, || {
+            if is_over() {
+                Ok(())
+            } else {
+                Err("connections are open".into())
+            }
+        })
+        .or_panic();
     }
 
     /// Delivers the next request of any connection, waits for the server's answer, loses that, and resets the client's
@@ -182,7 +194,10 @@ impl Proxy {
     /// When the proxy does not know the protocol, or the protocol does not say what is a push; use [`Proxy::lose_if`] then.
     pub fn lose_pushes(&self) {
         let protocol = self.shared.protocol;
-        assert!(!matches!(protocol, Protocol::Bytes | Protocol::Http2), "{protocol:?} does not say what is a push");
+        assert!(
+            !matches!(protocol, Protocol::Bytes | Protocol::Http2),
+            "{protocol:?} does not say what is a push"
+        );
         self.lose_if(move |message| protocol.is_push(message));
     }
 
@@ -194,7 +209,13 @@ impl Proxy {
     /// Ends all faults. Connections that are open go on.
     pub fn heal(&self) {
         *self.shared.armed() = None;
-        self.change(|plan| *plan = Plan { epoch: plan.epoch, freezes: plan.freezes, ..Plan::default() });
+        self.change(|plan| {
+            *plan = Plan {
+                epoch: plan.epoch,
+                freezes: plan.freezes,
+                ..Plan::default()
+            }
+        });
         self.wait_listening(true);
     }
 
@@ -204,7 +225,14 @@ impl Proxy {
 
     fn wait_listening(&self, wanted: bool) {
         let listening = || self.shared.listening.load(Ordering::SeqCst) == wanted;
-        within("the proxy's port", PATIENCE, || if listening() { Ok(()) } else { Err(format!("not {wanted}")) }).or_panic();
+        within("the proxy's port", PATIENCE, || {
+            if listening() {
+                Ok(())
+            } else {
+                Err(format!("not {wanted}"))
+            }
+        })
+        .or_panic();
     }
 }
 

@@ -55,7 +55,11 @@ impl Plan {
     }
 
     pub(super) fn lane(&self, way: Way) -> &Lane {
-        if way == Way::ToServer { &self.to_server } else { &self.to_client }
+        if way == Way::ToServer {
+            &self.to_server
+        } else {
+            &self.to_client
+        }
     }
 }
 
@@ -76,7 +80,9 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(protocol: Protocol, target: SocketAddr) -> Self {
-        let given = std::env::var("PALISADE_SEED").ok().map(|seed| seed.parse().expect("PALISADE_SEED is a number"));
+        let given = std::env::var("PALISADE_SEED")
+            .ok()
+            .map(|seed| seed.parse().expect("PALISADE_SEED is a number"));
         let seed = given.unwrap_or_else(|| fastrand::u64(..));
         Self {
             protocol,
@@ -128,7 +134,10 @@ impl Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("protocol", &self.protocol).field("target", &*self.target()).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("protocol", &self.protocol)
+            .field("target", &*self.target())
+            .finish_non_exhaustive()
     }
 }
 

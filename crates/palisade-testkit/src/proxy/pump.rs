@@ -51,7 +51,11 @@ impl Pump<'_> {
 
     async fn read(&self, mut from: ReadHalf<'_>, queue: mpsc::Sender<Message>) -> Result<(), End> {
         let mut plan = self.shared.plan.subscribe();
-        let mut cutter = Cutter::new(if self.way == Way::ToClient { self.shared.protocol } else { Protocol::Bytes });
+        let mut cutter = Cutter::new(if self.way == Way::ToClient {
+            self.shared.protocol
+        } else {
+            Protocol::Bytes
+        });
         let mut last = Instant::now();
         loop {
             self.until(|flow| flow != Flow::Stall).await;
@@ -64,7 +68,8 @@ impl Pump<'_> {
             match read {
                 Ok(0) => {
                     if !cutter.bytes.is_empty() {
-                        self.enqueue(std::mem::take(&mut cutter.bytes), &mut last, &queue).await;
+                        self.enqueue(std::mem::take(&mut cutter.bytes), &mut last, &queue)
+                            .await;
                     }
                     return Ok(());
                 }
@@ -88,10 +93,21 @@ impl Pump<'_> {
         *last = (*last).max(Instant::now() + latency);
         let lose = self.way == Way::ToClient && self.losing.load(Ordering::SeqCst);
         // The writer outlives the reader, unless the connection ends.
-        queue.send(Message { due: *last, bytes, lose }).await.ok();
+        queue
+            .send(Message {
+                due: *last,
+                bytes,
+                lose,
+            })
+            .await
+            .ok();
     }
 
-    async fn write(&self, mut messages: mpsc::Receiver<Message>, mut to: WriteHalf<'_>) -> Result<(), End> {
+    async fn write(
+        &self,
+        mut messages: mpsc::Receiver<Message>,
+        mut to: WriteHalf<'_>,
+    ) -> Result<(), End> {
         let mut is_open = true;
         while let Some(message) = messages.recv().await {
             sleep_until(message.due).await;
@@ -104,7 +120,12 @@ impl Pump<'_> {
                 self.shared.lost.fetch_add(1, Ordering::SeqCst);
                 return Err(End::ReplyLost);
             }
-            if self.way == Way::ToClient && plan.lose.as_ref().is_some_and(|is_it| is_it(&message.bytes)) {
+            if self.way == Way::ToClient
+                && plan
+                    .lose
+                    .as_ref()
+                    .is_some_and(|is_it| is_it(&message.bytes))
+            {
                 self.shared.lost.fetch_add(1, Ordering::SeqCst);
                 continue;
             }
@@ -121,9 +142,16 @@ impl Pump<'_> {
 
     async fn deliver(&self, mut bytes: &[u8], to: &mut WriteHalf<'_>) -> io::Result<()> {
         // Asked for each piece, so that healing also ends a long message.
-        while let Some(rate) = self.plan().lane(self.way).rate.filter(|_| !bytes.is_empty()) {
+        while let Some(rate) = self
+            .plan()
+            .lane(self.way)
+            .rate
+            .filter(|_| !bytes.is_empty())
+        {
             // Twenty pieces in a second, so that it is slow rather than late.
-            let length = usize::try_from(rate / 20).unwrap_or(usize::MAX).clamp(1, bytes.len());
+            let length = usize::try_from(rate / 20)
+                .unwrap_or(usize::MAX)
+                .clamp(1, bytes.len());
             sleep(Duration::from_secs_f64(length as f64 / f64::from(rate))).await;
             to.write_all(&bytes[..length]).await?;
             bytes = &bytes[length..];
@@ -132,7 +160,11 @@ impl Pump<'_> {
     }
 
     fn flow(&self, plan: &Plan) -> Flow {
-        if plan.freezes > self.born { Flow::Stall } else { plan.lane(self.way).flow }
+        if plan.freezes > self.born {
+            Flow::Stall
+        } else {
+            plan.lane(self.way).flow
+        }
     }
 
     fn plan(&self) -> Plan {
@@ -154,7 +186,11 @@ struct Cutter {
 
 impl Cutter {
     fn new(protocol: Protocol) -> Self {
-        Self { protocol, bytes: Vec::with_capacity(16 * 1024), first: true }
+        Self {
+            protocol,
+            bytes: Vec::with_capacity(16 * 1024),
+            first: true,
+        }
     }
 
     fn next(&mut self) -> Option<Vec<u8>> {

@@ -21,7 +21,9 @@ pub(super) fn start(address: SocketAddr, shared: Arc<Shared>) -> io::Result<Join
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let listener = runtime.block_on(TcpListener::bind(address))?;
     shared.listening.store(true, Ordering::SeqCst);
-    thread::Builder::new().name("testkit-proxy".into()).spawn(move || runtime.block_on(listen(listener, shared)))
+    thread::Builder::new()
+        .name("testkit-proxy".into())
+        .spawn(move || runtime.block_on(listen(listener, shared)))
 }
 
 async fn listen(listener: TcpListener, shared: Arc<Shared>) {
@@ -38,7 +40,9 @@ async fn listen(listener: TcpListener, shared: Arc<Shared>) {
             return;
         }
         if refuse || now > epoch {
-            listener = listener.map(|listener| settle(listener, epoch, &shared)).filter(|_| !refuse);
+            listener = listener
+                .map(|listener| settle(listener, epoch, &shared))
+                .filter(|_| !refuse);
             epoch = now;
         }
         if listener.is_none() && !refuse {
@@ -67,7 +71,11 @@ fn settle(listener: TcpListener, epoch: u64, shared: &Arc<Shared>) -> TcpListene
     let listener = listener.into_std().expect("it is registered");
     while let Ok((client, _)) = listener.accept() {
         client.set_nonblocking(true).expect("a socket");
-        carry(TcpStream::from_std(client).expect("a runtime"), epoch, shared);
+        carry(
+            TcpStream::from_std(client).expect("a runtime"),
+            epoch,
+            shared,
+        );
     }
     TcpListener::from_std(listener).expect("a runtime")
 }
@@ -98,7 +106,11 @@ impl Opened {
     fn new(epoch: u64, shared: &Arc<Shared>) -> Self {
         shared.open().push(epoch);
         let freezes = shared.plan.borrow().freezes;
-        Self { epoch, freezes, shared: Arc::clone(shared) }
+        Self {
+            epoch,
+            freezes,
+            shared: Arc::clone(shared),
+        }
     }
 
     async fn carry(self, mut client: TcpStream) {
@@ -136,7 +148,12 @@ impl Opened {
     async fn exchange(&self, client: &mut TcpStream, server: &mut TcpStream) -> End {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         let losing = AtomicBool::new(false);
-        let pump = |way| Pump { way, shared: &self.shared, losing: &losing, born: self.freezes };
+        let pump = |way| Pump {
+            way,
+            shared: &self.shared,
+            losing: &losing,
+            born: self.freezes,
+        };
         let there = pump(Way::ToServer).run(from_client, to_server);
         let back = pump(Way::ToClient).run(from_server, to_client);
         match tokio::try_join!(there, back) {
@@ -154,7 +171,10 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         let mut open = self.shared.open();
-        let at = open.iter().position(|epoch| *epoch == self.epoch).expect("it was counted");
+        let at = open
+            .iter()
+            .position(|epoch| *epoch == self.epoch)
+            .expect("it was counted");
         open.swap_remove(at);
     }
 }

@@ -27,9 +27,13 @@ impl Cluster {
 
     fn try_start() -> Result<Self> {
         let setup = Redis::with().clustered();
-        let nodes = (0..6).map(|_| setup.try_start()).collect::<Result<Vec<_>>>()?;
+        let nodes = (0..6)
+            .map(|_| setup.try_start())
+            .collect::<Result<Vec<_>>>()?;
         let mut create = command::command("redis-cli")?;
-        create.args(["--cluster", "create"]).args(nodes.iter().map(|node| node.address().to_string()));
+        create
+            .args(["--cluster", "create"])
+            .args(nodes.iter().map(|node| node.address().to_string()));
         create.args(["--cluster-replicas", "1", "--cluster-yes"]);
         command::run(create, Duration::from_secs(60))?;
         let cluster = Self { nodes };
@@ -50,7 +54,11 @@ impl Cluster {
                 return Err(known);
             }
         }
-        if replicas == 3 { Ok(()) } else { Err(format!("{replicas} replicas")) }
+        if replicas == 3 {
+            Ok(())
+        } else {
+            Err(format!("{replicas} replicas"))
+        }
     }
 
     /// All six.
@@ -66,13 +74,25 @@ impl Cluster {
     /// When no node answers.
     #[must_use]
     pub fn primary_of(&self, key: &str) -> &Redis {
-        let speaker = self.nodes.iter().find(|node| node.try_call(&["PING"]).is_ok()).expect("a node that answers");
+        let speaker = self
+            .nodes
+            .iter()
+            .find(|node| node.try_call(&["PING"]).is_ok())
+            .expect("a node that answers");
         let slot = speaker.call(&["CLUSTER", "KEYSLOT", key]).int();
         let ranges = speaker.call(&["CLUSTER", "SLOTS"]);
-        let has_slot = |range: &&Reply| range.list()[0].int() <= slot && slot <= range.list()[1].int();
-        let range = ranges.list().iter().find(has_slot).expect("all slots are served");
+        let has_slot =
+            |range: &&Reply| range.list()[0].int() <= slot && slot <= range.list()[1].int();
+        let range = ranges
+            .list()
+            .iter()
+            .find(has_slot)
+            .expect("all slots are served");
         let port = range.list()[2].list()[1].int();
-        self.nodes.iter().find(|node| Some(node.address().port().into()) == port).expect("it is one of the six")
+        self.nodes
+            .iter()
+            .find(|node| Some(node.address().port().into()) == port)
+            .expect("it is one of the six")
     }
 
     /// Returns when all nodes that run say that all slots are served.
@@ -94,5 +114,9 @@ impl Cluster {
 
 fn served(node: &Redis) -> Result<(), String> {
     let info = node.try_call(&["CLUSTER", "INFO"])?.text();
-    if info.contains("cluster_state:ok") { Ok(()) } else { Err(info) }
+    if info.contains("cluster_state:ok") {
+        Ok(())
+    } else {
+        Err(info)
+    }
 }

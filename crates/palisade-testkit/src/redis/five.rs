@@ -16,7 +16,9 @@ impl Five {
     #[must_use]
     pub fn start() -> Self {
         let setup = Redis::with().durable().clock();
-        Self { nodes: start(&setup, 5).or_panic() }
+        Self {
+            nodes: start(&setup, 5).or_panic(),
+        }
     }
 
     /// The servers.
@@ -38,5 +40,9 @@ fn start(setup: &Setup, count: usize) -> Result<Vec<Redis>> {
 
 /// Their addresses in the form of a URL with several hosts.
 pub(super) fn addresses(nodes: &[Redis]) -> String {
-    nodes.iter().map(|node| node.address().to_string()).collect::<Vec<_>>().join(",")
+    nodes
+        .iter()
+        .map(|node| node.address().to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }

@@ -11,11 +11,19 @@ const PAGE: &str = include_str!("../../../../docs/stores/redis.md");
 #[must_use]
 pub fn documented_rights(format: &str) -> String {
     let marker = format!("<!-- rights: {format} -->");
-    let (_, block) = PAGE.split_once(&marker).unwrap_or_else(|| panic!("docs/stores/redis.md: no {marker}"));
-    let (_, command) = block.split_once(" ACL SETUSER ").unwrap_or_else(|| panic!("no ACL SETUSER after {marker}"));
+    let (_, block) = PAGE
+        .split_once(&marker)
+        .unwrap_or_else(|| panic!("docs/stores/redis.md: no {marker}"));
+    let (_, command) = block
+        .split_once(" ACL SETUSER ")
+        .unwrap_or_else(|| panic!("no ACL SETUSER after {marker}"));
     let mut words = Vec::new();
     for line in command.lines() {
-        words.extend(line.trim_end_matches('\\').split_whitespace().map(|word| word.trim_matches('\'')));
+        words.extend(
+            line.trim_end_matches('\\')
+                .split_whitespace()
+                .map(|word| word.trim_matches('\'')),
+        );
         if !line.ends_with('\\') {
             break;
         }

@@ -40,17 +40,28 @@ impl Sentinel {
     fn try_start([first, second, watchers @ ..]: [Setup; 5]) -> Result<Self> {
         let first = first.try_start()?;
         let address = first.address();
-        let second = second.set("replicaof", &format!("{} {}", address.ip(), address.port())).try_start()?;
+        let second = second
+            .set("replicaof", &format!("{} {}", address.ip(), address.port()))
+            .try_start()?;
         let watch = |setup: Setup| {
             setup
                 .sentinel()
-                .set("sentinel", &format!("monitor {NAME} {} {} 2", address.ip(), address.port()))
+                .set(
+                    "sentinel",
+                    &format!("monitor {NAME} {} {} 2", address.ip(), address.port()),
+                )
                 .set("sentinel", &format!("down-after-milliseconds {NAME} 500"))
                 .set("sentinel", &format!("failover-timeout {NAME} 3000"))
                 .set("sentinel", &format!("parallel-syncs {NAME} 1"))
         };
-        let sentinels = watchers.into_iter().map(|setup| watch(setup).try_start()).collect::<Result<Vec<_>>>()?;
-        let pair = Self { nodes: [first, second], sentinels };
+        let sentinels = watchers
+            .into_iter()
+            .map(|setup| watch(setup).try_start())
+            .collect::<Result<Vec<_>>>()?;
+        let pair = Self {
+            nodes: [first, second],
+            sentinels,
+        };
         within("redis with sentinels", PATIENCE, || pair.is_ready())?;
         Ok(pair)
     }
@@ -59,7 +70,10 @@ impl Sentinel {
         for sentinel in &self.sentinels {
             let quorum = sentinel.try_call(&["SENTINEL", "CKQUORUM", NAME])?.text();
             let facts = sentinel.try_call(&["SENTINEL", "MASTER", NAME])?;
-            if !quorum.starts_with("OK") || fact(&facts, "num-slaves") != "1" || fact(&facts, "num-other-sentinels") != "2" {
+            if !quorum.starts_with("OK")
+                || fact(&facts, "num-slaves") != "1"
+                || fact(&facts, "num-other-sentinels") != "2"
+            {
                 return Err(format!("{quorum}; {}", facts.text()));
             }
         }
@@ -85,9 +99,15 @@ impl Sentinel {
     /// When the first sentinel does not answer.
     #[must_use]
     pub fn primary(&self) -> &Redis {
-        let named = self.sentinels[0].call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).list()[1].int();
+        let named = self.sentinels[0]
+            .call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME])
+            .list()[1]
+            .int();
         let is_named = |node: &&Redis| Some(node.address().port().into()) == named;
-        self.nodes.iter().find(is_named).expect("the primary is one of the two")
+        self.nodes
+            .iter()
+            .find(is_named)
+            .expect("the primary is one of the two")
     }
 
     /// The other one.
@@ -98,7 +118,10 @@ impl Sentinel {
     #[must_use]
     pub fn replica(&self) -> &Redis {
         let primary = self.primary().address();
-        self.nodes.iter().find(|node| node.address() != primary).expect("there are two")
+        self.nodes
+            .iter()
+            .find(|node| node.address() != primary)
+            .expect("there are two")
     }
 
     /// Cuts the replica off from the primary without the primary noticing more than a lost connection: what is written from
@@ -123,7 +146,11 @@ impl Sentinel {
                 return Err(format!("{named} is still named"));
             }
             let role = node.try_call(&["ROLE"])?.text();
-            if role.starts_with("master") { Ok(()) } else { Err(role) }
+            if role.starts_with("master") {
+                Ok(())
+            } else {
+                Err(role)
+            }
         })
         .or_panic();
     }
@@ -141,11 +168,18 @@ impl Sentinel {
 /// A fact in a list of names and values.
 fn fact(facts: &crate::resp::Reply, name: &str) -> String {
     let mut pairs = facts.list().chunks_exact(2);
-    pairs.find(|pair| pair[0].text() == name).map(|pair| pair[1].text()).unwrap_or_default()
+    pairs
+        .find(|pair| pair[0].text() == name)
+        .map(|pair| pair[1].text())
+        .unwrap_or_default()
 }
 
 /// Whether a replica has caught up and follows.
 pub(super) fn is_linked(replica: &Redis) -> Result<(), String> {
     let info = replica.try_call(&["INFO", "replication"])?.text();
-    if info.contains("master_link_status:up") { Ok(()) } else { Err(info) }
+    if info.contains("master_link_status:up") {
+        Ok(())
+    } else {
+        Err(info)
+    }
 }

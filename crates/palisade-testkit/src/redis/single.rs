@@ -17,7 +17,8 @@ use crate::spec::server;
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A user for [`Setup::acl`] that may do everything a lock needs, on keys and channels that begin with `lock:`.
-pub const LOCKER: &str = "locker on >lockpw ~lock:* &lock:* +@read +@write +@scripting +@pubsub +@connection +wait";
+pub const LOCKER: &str =
+    "locker on >lockpw ~lock:* &lock:* +@read +@write +@scripting +@pubsub +@connection +wait";
 
 /// The password of the user `default` where there are users at all.
 const ROOT_PASSWORD: &str = "rootpw";
@@ -66,7 +67,8 @@ impl Setup {
     #[must_use]
     pub fn clustered(mut self) -> Self {
         self.bus = true;
-        self.set("cluster-enabled", "yes").set("cluster-node-timeout", "1000")
+        self.set("cluster-enabled", "yes")
+            .set("cluster-node-timeout", "1000")
     }
 
     /// No store but one that watches over others.
@@ -77,7 +79,11 @@ impl Setup {
 
     fn start_once(&self) -> Result<Redis> {
         let dir = Dir::new(if self.sentinel { "sentinel" } else { "redis" });
-        let port = if self.bus { Port::with_bus() } else { Port::new() };
+        let port = if self.bus {
+            Port::with_bus()
+        } else {
+            Port::new()
+        };
         let client = Client {
             address: (self.place.ip(), port.number()).into(),
             tls: self.tls,
@@ -89,18 +95,29 @@ impl Setup {
         if self.sentinel {
             recipe = recipe.args(["--sentinel"]);
         }
-        let clock = self.clock.then(|| Clock::give(&mut recipe, &dir)).transpose()?;
+        let clock = self
+            .clock
+            .then(|| Clock::give(&mut recipe, &dir))
+            .transpose()?;
         let probe = Box::new({
             let client = client.clone();
             move || client.probe()
         });
         let server = Server::start(recipe, dir, vec![port], probe)?;
-        Ok(Redis { server, client, data, clock })
+        Ok(Redis {
+            server,
+            client,
+            data,
+            clock,
+        })
     }
 
     fn config(&self, client: &Client, data: &std::path::Path) -> String {
         let port = client.address.port().to_string();
-        let mut lines = vec![format!("bind {}", client.address.ip()), format!("dir {}", data.display())];
+        let mut lines = vec![
+            format!("bind {}", client.address.ip()),
+            format!("dir {}", data.display()),
+        ];
         // Reachable from our own private network only.
         lines.push("protected-mode no".into());
         if !self.sentinel {
@@ -109,8 +126,14 @@ impl Setup {
         }
         if self.tls {
             let certs = certs();
-            lines.push(format!("port 0\ntls-port {port}\ntls-auth-clients optional"));
-            lines.push(format!("tls-cert-file {}\ntls-key-file {}", certs.server.display(), certs.server_key.display()));
+            lines.push(format!(
+                "port 0\ntls-port {port}\ntls-auth-clients optional"
+            ));
+            lines.push(format!(
+                "tls-cert-file {}\ntls-key-file {}",
+                certs.server.display(),
+                certs.server_key.display()
+            ));
             lines.push(format!("tls-ca-cert-file {}", certs.ca.display()));
         } else {
             lines.push(format!("port {port}"));
@@ -118,7 +141,11 @@ impl Setup {
         if let Some(user) = &self.acl {
             lines.push(format!("requirepass {ROOT_PASSWORD}\nuser {user}"));
         }
-        lines.extend(self.settings.iter().map(|(word, value)| format!("{word} {value}")));
+        lines.extend(
+            self.settings
+                .iter()
+                .map(|(word, value)| format!("{word} {value}")),
+        );
         lines.push(String::new());
         lines.join("\n")
     }
@@ -146,7 +173,11 @@ impl Redis {
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.client.tls { "rediss" } else { "redis" };
-        let user = self.client.password.map(|password| format!(":{password}@")).unwrap_or_default();
+        let user = self
+            .client
+            .password
+            .map(|password| format!(":{password}@"))
+            .unwrap_or_default();
         format!("{scheme}://{user}{}", self.address())
     }
 
@@ -162,13 +193,18 @@ impl Redis {
 
     /// As [`Redis::call`], for a server that may be down: says why no reply came.
     pub fn try_call(&self, words: &[&str]) -> Result<Reply, String> {
-        self.client.call(words, Duration::from_secs(5)).map_err(|failure| failure.to_string())
+        self.client
+            .call(words, Duration::from_secs(5))
+            .map_err(|failure| failure.to_string())
     }
 
     /// Kills it and starts it without its data, as a node that lost its disk.
     pub fn restart_empty(&self) {
         self.kill();
-        fs::remove_dir_all(&self.data).and_then(|()| fs::create_dir(&self.data)).map_err(Failure::from).or_panic();
+        fs::remove_dir_all(&self.data)
+            .and_then(|()| fs::create_dir(&self.data))
+            .map_err(Failure::from)
+            .or_panic();
         self.restart();
     }
 }
@@ -204,7 +240,13 @@ impl Client {
     /// Redis' own tool knows TLS. It gives lists as lines, which is text enough for a test.
     fn cli(&self, words: &[&str]) -> Result<Reply> {
         let mut cli = command::command("redis-cli")?;
-        cli.args(["-h", &self.address.ip().to_string(), "-p", &self.address.port().to_string(), "--no-auth-warning"]);
+        cli.args([
+            "-h",
+            &self.address.ip().to_string(),
+            "-p",
+            &self.address.port().to_string(),
+            "--no-auth-warning",
+        ]);
         cli.args(["--tls", "--cacert"]).arg(&certs().ca);
         if let Some(password) = self.password {
             cli.args(["-a", password]);

@@ -28,7 +28,10 @@ impl Ensemble {
     /// When one does not start.
     #[must_use]
     pub fn start_as(setup: &Setup) -> Self {
-        Self::on_places(&[Place::default(), Place::default(), Place::default()], setup)
+        Self::on_places(
+            &[Place::default(), Place::default(), Place::default()],
+            setup,
+        )
     }
 
     /// As [`Ensemble::start`], each on a host of its own.
@@ -57,8 +60,15 @@ impl Ensemble {
 
     fn start_once(places: &[Place; 3], setup: &Setup) -> Result<Self> {
         let nodes: Vec<Node> = places.iter().map(Node::new).collect();
-        let members = (1..).zip(&nodes).map(|(id, node)| node.member(id)).collect::<Vec<_>>().join("\n");
-        let nodes = (1..).zip(nodes).map(|(id, node)| node.launch(Some((id, &members)), setup)).collect::<Result<Vec<_>>>()?;
+        let members = (1..)
+            .zip(&nodes)
+            .map(|(id, node)| node.member(id))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let nodes = (1..)
+            .zip(nodes)
+            .map(|(id, node)| node.launch(Some((id, &members)), setup))
+            .collect::<Result<Vec<_>>>()?;
         nodes.iter().try_for_each(ZooKeeper::wait_ready)?;
         Ok(Self { nodes })
     }
@@ -90,14 +100,27 @@ impl Ensemble {
     }
 
     fn leader_but(&self, old: Option<&ZooKeeper>) -> &ZooKeeper {
-        let others = || self.nodes.iter().filter(|node| old.is_none_or(|old| old.address() != node.address()));
+        let others = || {
+            self.nodes
+                .iter()
+                .filter(|node| old.is_none_or(|old| old.address() != node.address()))
+        };
         let leads = |node: &&ZooKeeper| node.mode().as_deref() == Some("leader");
-        within("a leader", PATIENCE, || others().find(leads).ok_or_else(|| "none of them leads".into())).or_panic()
+        within("a leader", PATIENCE, || {
+            others()
+                .find(leads)
+                .ok_or_else(|| "none of them leads".into())
+        })
+        .or_panic()
     }
 
     /// The addresses of all, with commas between, for URLs with several hosts.
     #[must_use]
     pub fn addresses(&self) -> String {
-        self.nodes.iter().map(|node| node.address().to_string()).collect::<Vec<_>>().join(",")
+        self.nodes
+            .iter()
+            .map(|node| node.address().to_string())
+            .collect::<Vec<_>>()
+            .join(",")
     }
 }

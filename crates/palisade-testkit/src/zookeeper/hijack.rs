@@ -38,7 +38,10 @@ fn take_and_close(address: SocketAddr, session: i64) -> Result<bool> {
     let mut answer = Vec::new();
     // Its answers, and then the end.
     drop(stream.read_to_end(&mut answer));
-    let granted = answer.get(12..20).and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
+    let granted = answer
+        .get(12..20)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(i64::from_be_bytes);
     // Only a server that says so has it no more.
     Ok(granted != Some(0))
 }

@@ -41,11 +41,19 @@ impl Raw {
         let stream = TcpStream::connect_timeout(&address, session)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(session))?;
-        let mut raw = Self { stream, next: 0, told: VecDeque::new() };
+        let mut raw = Self {
+            stream,
+            next: 0,
+            told: VecDeque::new(),
+        };
         let mut hello = Vec::new();
         hello.extend(0_i32.to_be_bytes());
         hello.extend(0_i64.to_be_bytes());
-        hello.extend(i32::try_from(session.as_millis()).unwrap_or(i32::MAX).to_be_bytes());
+        hello.extend(
+            i32::try_from(session.as_millis())
+                .unwrap_or(i32::MAX)
+                .to_be_bytes(),
+        );
         hello.extend(0_i64.to_be_bytes());
         put(&mut hello, &[0; 16]);
         hello.push(0);
@@ -61,9 +69,18 @@ impl Raw {
     }
 
     /// Makes a node in a line and reads the line, in one round trip: its path, and who is there.
-    pub fn stand(&mut self, line: &str, prefix: &str, data: &[u8]) -> io::Result<(String, Vec<String>)> {
+    pub fn stand(
+        &mut self,
+        line: &str,
+        prefix: &str,
+        data: &[u8],
+    ) -> io::Result<(String, Vec<String>)> {
         let mut out = Vec::new();
-        self.put(&mut out, CREATE, &creating(&format!("{line}/{prefix}"), data, Make::EphemeralSequential));
+        self.put(
+            &mut out,
+            CREATE,
+            &creating(&format!("{line}/{prefix}"), data, Make::EphemeralSequential),
+        );
         self.put(&mut out, GET_CHILDREN, &listing(line));
         self.stream.write_all(&out)?;
         let refused = || io::Error::other("ZooKeeper refuses a node");
@@ -98,7 +115,13 @@ impl Raw {
     pub fn cycles(&mut self, parents: &[String], end: Instant) -> io::Result<u64> {
         let mut answers = BufReader::with_capacity(1 << 16, self.stream.try_clone()?);
         let (mut out, mut count) = (Vec::new(), 0);
-        let create = |parent: &String| creating(&format!("{parent}/node-"), b"raw", Make::EphemeralSequential);
+        let create = |parent: &String| {
+            creating(
+                &format!("{parent}/node-"),
+                b"raw",
+                Make::EphemeralSequential,
+            )
+        };
         // In the order of their answers; with the parent while the node is made.
         let mut waiting = VecDeque::new();
         for parent in parents {
@@ -112,9 +135,12 @@ impl Raw {
             }
             let message = read(&mut answers)?;
             let mut rest = message.as_slice();
-            let (_number, _transaction, code) = (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
+            let (_number, _transaction, code) =
+                (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
             if code != 0 {
-                return Err(io::Error::other(format!("ZooKeeper refuses with code {code}")));
+                return Err(io::Error::other(format!(
+                    "ZooKeeper refuses with code {code}"
+                )));
             }
             if is_made {
                 self.put(&mut out, DELETE, &deleting(&text(&mut rest)?));
@@ -139,7 +165,8 @@ impl Raw {
 
     /// The names of a node's children; none when it is not there.
     pub fn children(&mut self, path: &str) -> io::Result<Vec<String>> {
-        self.ask(GET_CHILDREN, &listing(path), NO_NODE)?.map_or(Ok(Vec::new()), |answer| names(&answer))
+        self.ask(GET_CHILDREN, &listing(path), NO_NODE)?
+            .map_or(Ok(Vec::new()), |answer| names(&answer))
     }
 
     /// The body of the answer; nothing when the server refuses with this code.
@@ -162,12 +189,17 @@ impl Raw {
             }
         };
         let mut rest = answer.as_slice();
-        let (number, _transaction, code) = (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
+        let (number, _transaction, code) =
+            (int(&mut rest)?, take::<8>(&mut rest)?, int(&mut rest)?);
         match code {
-            _ if number != asked => Err(io::Error::other(format!("an answer to request {number}, and not {asked}"))),
+            _ if number != asked => Err(io::Error::other(format!(
+                "an answer to request {number}, and not {asked}"
+            ))),
             0 => Ok(Some(rest.to_vec())),
             code if code == refused => Ok(None),
-            code => Err(io::Error::other(format!("ZooKeeper refuses with code {code}"))),
+            code => Err(io::Error::other(format!(
+                "ZooKeeper refuses with code {code}"
+            ))),
         }
     }
 
@@ -250,7 +282,9 @@ fn put(to: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> io::Result<[u8; N]> {
-    let (first, others) = rest.split_first_chunk::<N>().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (first, others) = rest
+        .split_first_chunk::<N>()
+        .ok_or(io::ErrorKind::UnexpectedEof)?;
     *rest = others;
     Ok(*first)
 }
@@ -261,7 +295,9 @@ fn int(rest: &mut &[u8]) -> io::Result<i32> {
 
 fn text(rest: &mut &[u8]) -> io::Result<String> {
     let length = usize::try_from(int(rest)?).map_err(io::Error::other)?;
-    let (text, others) = rest.split_at_checked(length).ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (text, others) = rest
+        .split_at_checked(length)
+        .ok_or(io::ErrorKind::UnexpectedEof)?;
     *rest = others;
     String::from_utf8(text.to_vec()).map_err(io::Error::other)
 }

@@ -55,7 +55,8 @@ impl Setup {
     /// Grants sessions of every length from a second to a day.
     #[must_use]
     pub fn long_sessions(self) -> Self {
-        self.set("minSessionTimeout", "1000").set("maxSessionTimeout", "86400000")
+        self.set("minSessionTimeout", "1000")
+            .set("maxSessionTimeout", "86400000")
     }
 
     /// Speaks TLS as well, on a port of its own. A client certificate is accepted and not asked for.
@@ -137,8 +138,14 @@ impl ZooKeeper {
     #[must_use]
     pub fn sessions(&self) -> Vec<i64> {
         let said = self.ask("cons");
-        let ids = said.split("sid=0x").skip(1).filter_map(|rest| rest.split([',', ')']).next());
-        ids.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).filter(|id| *id != 0).map(u64::cast_signed).collect()
+        let ids = said
+            .split("sid=0x")
+            .skip(1)
+            .filter_map(|rest| rest.split([',', ')']).next());
+        ids.filter_map(|hex| u64::from_str_radix(hex, 16).ok())
+            .filter(|id| *id != 0)
+            .map(u64::cast_signed)
+            .collect()
     }
 
     /// Ends somebody's session behind its back, as anybody can who reaches the server: its password follows from its number.
@@ -148,7 +155,9 @@ impl ZooKeeper {
     /// When the server does not answer.
     #[track_caller]
     pub fn end_session(&self, session: i64) {
-        hijack::end_session(self.address, session).map_err(|error| error.to_string()).or_panic();
+        hijack::end_session(self.address, session)
+            .map_err(|error| error.to_string())
+            .or_panic();
     }
 
     /// What it counts, by the names of `mntr`, such as `zk_packets_received`.
@@ -160,7 +169,12 @@ impl ZooKeeper {
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {
         let said = self.ask("mntr");
-        let value = said.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix('\t')?.parse::<f64>().ok());
+        let value = said.lines().find_map(|line| {
+            line.strip_prefix(what)?
+                .strip_prefix('\t')?
+                .parse::<f64>()
+                .ok()
+        });
         value.unwrap_or_else(|| panic!("{what} is not counted: {said}")) as u64
     }
 
@@ -184,7 +198,8 @@ impl ZooKeeper {
     pub fn cli(&self, words: &[&str]) -> String {
         let run = || {
             let mut cli = command::command("java")?;
-            cli.args(["-Xmx64m".into(), "-cp".into(), classpath()?]).arg("org.apache.zookeeper.ZooKeeperMain");
+            cli.args(["-Xmx64m".into(), "-cp".into(), classpath()?])
+                .arg("org.apache.zookeeper.ZooKeeperMain");
             cli.args(["-server", &self.address.to_string()]).args(words);
             command::run(cli, TOOL_LIMIT)
         };
@@ -210,7 +225,10 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(place: &Place) -> Self {
-        Self { place: place.clone(), ports: [Port::new(), Port::new(), Port::new(), Port::new()] }
+        Self {
+            place: place.clone(),
+            ports: [Port::new(), Port::new(), Port::new(), Port::new()],
+        }
     }
 
     /// Its line in the configuration of an ensemble.
@@ -224,10 +242,19 @@ impl Node {
         let dir = Dir::new("zookeeper");
         let data = dir.folder("data");
         let address: SocketAddr = (self.place.ip(), self.ports[0].number()).into();
-        let mut config = format!("tickTime=500\ndataDir={}\nmaxClientCnxns=0\n", data.display());
+        let mut config = format!(
+            "tickTime=500\ndataDir={}\nmaxClientCnxns=0\n",
+            data.display()
+        );
         // Its own web server would take port 8080.
         config.push_str("admin.enableServer=false\n4lw.commands.whitelist=*\n");
-        writeln!(config, "clientPort={}\nclientPortAddress={}", address.port(), address.ip()).expect("a string");
+        writeln!(
+            config,
+            "clientPort={}\nclientPortAddress={}",
+            address.port(),
+            address.ip()
+        )
+        .expect("a string");
         if let Some((id, members)) = member {
             writeln!(config, "initLimit=10\nsyncLimit=4\n{members}").expect("a string");
             dir.write("data/myid", &format!("{id}\n"));
@@ -238,9 +265,14 @@ impl Node {
         }
         let mut properties = setup.properties.clone();
         if !setup.users.is_empty() {
-            config.push_str("authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n");
+            config.push_str(
+                "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n",
+            );
             let users = dir.write("jaas.conf", &jaas(&setup.users));
-            properties.push(("java.security.auth.login.config".to_owned(), users.display().to_string()));
+            properties.push((
+                "java.security.auth.login.config".to_owned(),
+                users.display().to_string(),
+            ));
         }
         for (word, value) in &setup.settings {
             writeln!(config, "{word}={value}").expect("a string");
@@ -255,7 +287,11 @@ impl Node {
             .args(java)
             .args(["-cp"])
             .args([classpath()?])
-            .args(properties.iter().map(|(word, value)| format!("-D{word}={value}")))
+            .args(
+                properties
+                    .iter()
+                    .map(|(word, value)| format!("-D{word}={value}")),
+            )
             .args(["org.apache.zookeeper.server.quorum.QuorumPeerMain"])
             .args([config]);
         // Not "ruok": it answers before requests are.
@@ -263,10 +299,18 @@ impl Node {
         let probe = Box::new(move || {
             mode(address)?;
             // Opened after the other.
-            tls.map_or(Ok(()), |tls| TcpStream::connect(tls).map(drop).map_err(|error| error.to_string()))
+            tls.map_or(Ok(()), |tls| {
+                TcpStream::connect(tls)
+                    .map(drop)
+                    .map_err(|error| error.to_string())
+            })
         });
         let server = Server::launch(recipe, dir, self.ports.into(), probe)?;
-        Ok(ZooKeeper { server, address, tls_address })
+        Ok(ZooKeeper {
+            server,
+            address,
+            tls_address,
+        })
     }
 }
 
@@ -274,7 +318,10 @@ impl Node {
 fn tls_words(dir: &Dir, address: SocketAddr, clients: &str) -> String {
     let certs = certs();
     let read = |path: &std::path::Path| std::fs::read_to_string(path).expect("a file of ours");
-    let own = dir.write("server.pem", &(read(&certs.server_key) + &read(&certs.server)));
+    let own = dir.write(
+        "server.pem",
+        &(read(&certs.server_key) + &read(&certs.server)),
+    );
     let ca = dir.write("ca.pem", &read(&certs.ca));
     let (port, ip) = (address.port(), address.ip());
     format!(
@@ -288,17 +335,33 @@ fn tls_words(dir: &Dir, address: SocketAddr, clients: &str) -> String {
 
 /// Those who can log in, as Java reads them.
 fn jaas(users: &[(String, String)]) -> String {
-    let users: String = users.iter().map(|(name, password)| format!("  user_{name}=\"{password}\"\n")).collect();
-    format!("Server {{\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n").replace("\n;", ";")
+    let users: String = users
+        .iter()
+        .map(|(name, password)| format!("  user_{name}=\"{password}\"\n"))
+        .collect();
+    format!(
+        "Server {{\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n"
+    )
+    .replace("\n;", ";")
 }
 
 fn classpath() -> Result<OsString> {
     if let Some(folder) = std::env::var_os(OTHER_VERSION).map(PathBuf::from) {
         let is_there = folder.is_absolute() && folder.is_dir();
         let all = folder.join("*").into_os_string();
-        return if is_there { Ok(all) } else { Err(Failure::new(format!("{OTHER_VERSION} is no folder: {}", folder.display()))) };
+        return if is_there {
+            Ok(all)
+        } else {
+            Err(Failure::new(format!(
+                "{OTHER_VERSION} is no folder: {}",
+                folder.display()
+            )))
+        };
     }
-    let jars = JARS.iter().map(|jar| command::installed(jar)).collect::<Result<Vec<_>>>()?;
+    let jars = JARS
+        .iter()
+        .map(|jar| command::installed(jar))
+        .collect::<Result<Vec<_>>>()?;
     Ok(std::env::join_paths(jars).expect("fixed paths"))
 }
 
@@ -308,6 +371,8 @@ fn ask(address: SocketAddr, word: &str) -> Result<String, String> {
 
 fn mode(address: SocketAddr) -> Result<String, String> {
     let said = ask(address, "srvr")?;
-    let mode = said.lines().find_map(|line| line.strip_prefix("Mode: ").map(str::to_owned));
+    let mode = said
+        .lines()
+        .find_map(|line| line.strip_prefix("Mode: ").map(str::to_owned));
     mode.ok_or(said)
 }

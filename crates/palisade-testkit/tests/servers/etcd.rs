@@ -11,11 +11,30 @@ fn an_etcd_starts_answers_and_goes() {
     let trace = Trace::of(&etcd);
     etcd.etcdctl(&["put", "name", "value"]);
     etcd.kill();
-    assert!(etcd.try_etcdctl(&["--dial-timeout=200ms", "--command-timeout=300ms", "get", "name"]).is_err());
+    assert!(
+        etcd.try_etcdctl(&[
+            "--dial-timeout=200ms",
+            "--command-timeout=300ms",
+            "get",
+            "name"
+        ])
+        .is_err()
+    );
     etcd.restart();
-    assert_eq!(etcd.etcdctl(&["get", "name", "--print-value-only"]).trim(), "value");
+    assert_eq!(
+        etcd.etcdctl(&["get", "name", "--print-value-only"]).trim(),
+        "value"
+    );
     etcd.pause();
-    assert!(etcd.try_etcdctl(&["--dial-timeout=200ms", "--command-timeout=300ms", "get", "name"]).is_err());
+    assert!(
+        etcd.try_etcdctl(&[
+            "--dial-timeout=200ms",
+            "--command-timeout=300ms",
+            "get",
+            "name"
+        ])
+        .is_err()
+    );
     etcd.resume();
     wait_for("an answer", || etcd.try_etcdctl(&["get", "name"]).is_ok());
     etcd.stop();
@@ -32,9 +51,14 @@ fn tls_and_users() {
     // With the users in its data, it must still be found ready.
     etcd.restart();
     assert!(etcd.etcdctl(&["user", "get", "locker"]).contains("lock"));
-    let denied = etcd.try_etcdctl(&["--user", "locker:lockpw", "get", "other"]).expect_err("it is not below lock/");
+    let denied = etcd
+        .try_etcdctl(&["--user", "locker:lockpw", "get", "other"])
+        .expect_err("it is not below lock/");
     assert!(denied.contains("permission denied"), "{denied}");
-    assert!(etcd.try_etcdctl(&["--user", "locker:lockpw", "get", "lock/a"]).is_ok());
+    assert!(
+        etcd.try_etcdctl(&["--user", "locker:lockpw", "get", "lock/a"])
+            .is_ok()
+    );
 }
 
 #[test]
@@ -42,14 +66,26 @@ fn client_certificates() {
     let etcd = Etcd::with().mutual_tls().start();
     etcd.etcdctl(&["put", "name", "value"]);
     let without = Command::new("timeout")
-        .args(["20", "etcdctl", "--command-timeout=2s", "--endpoints", &etcd.url(), "--cacert"])
+        .args([
+            "20",
+            "etcdctl",
+            "--command-timeout=2s",
+            "--endpoints",
+            &etcd.url(),
+            "--cacert",
+        ])
         .arg(&certs().ca)
         .args(["get", "name"])
         .env("ETCDCTL_API", "3")
         .output()
         .expect("etcdctl");
-    assert!(!without.status.success(), "a client without a certificate was served");
-    wait_for("the refusal in the log", || etcd.log().contains("client didn't provide a certificate"));
+    assert!(
+        !without.status.success(),
+        "a client without a certificate was served"
+    );
+    wait_for("the refusal in the log", || {
+        etcd.log().contains("client didn't provide a certificate")
+    });
 }
 
 #[test]
@@ -60,10 +96,18 @@ fn three_etcd_choose_another_leader() {
     old.etcdctl(&["put", "name", "value"]);
     old.kill();
     let new = three.leader_after(old);
-    wait_for("a write", || new.try_etcdctl(&["put", "name", "again"]).is_ok());
+    wait_for("a write", || {
+        new.try_etcdctl(&["put", "name", "again"]).is_ok()
+    });
     old.restart();
-    assert_eq!(old.etcdctl(&["get", "name", "--print-value-only"]).trim(), "again");
+    assert_eq!(
+        old.etcdctl(&["get", "name", "--print-value-only"]).trim(),
+        "again"
+    );
     let restarted = Trace::of(old);
     drop(three);
-    traces.iter().chain([&restarted]).for_each(Trace::assert_gone);
+    traces
+        .iter()
+        .chain([&restarted])
+        .for_each(Trace::assert_gone);
 }

@@ -20,8 +20,12 @@ fn a_redis_that_is_cut_off_is_silent_and_comes_back() {
     let mut connection = Connection::open(redis.address(), PATIENCE).expect("a connection");
     connection.call(&["PING"]).expect("an answer");
     host.cut();
-    connection.send(&["SET", "name", "value"]).expect("the kernel takes it");
-    connection.set_limit(Duration::from_millis(300)).expect("an open socket");
+    connection
+        .send(&["SET", "name", "value"])
+        .expect("the kernel takes it");
+    connection
+        .set_limit(Duration::from_millis(300))
+        .expect("an open socket");
     assert!(connection.read().is_err(), "it was not cut off");
     assert!(TcpStream::connect_timeout(&redis.address(), Duration::from_millis(300)).is_err());
     host.heal();
@@ -37,12 +41,20 @@ fn a_leader_that_is_cut_off_is_replaced_without_its_knowledge() {
     let hosts = [lan.host(), lan.host(), lan.host()];
     let three = etcd::Cluster::start_on(&hosts);
     let old = three.leader();
-    let host = hosts.iter().find(|host| host.ip() == old.address().ip()).expect("it is on one of them");
+    let host = hosts
+        .iter()
+        .find(|host| host.ip() == old.address().ip())
+        .expect("it is on one of them");
     host.cut();
     let new = three.leader_after(old);
-    wait_for("a write", || new.try_etcdctl(&["put", "name", "value"]).is_ok());
+    wait_for("a write", || {
+        new.try_etcdctl(&["put", "name", "value"]).is_ok()
+    });
     host.heal();
-    wait_for("the old one follows", || old.try_etcdctl(&["get", "name"]).is_ok_and(|said| said.contains("value")));
+    wait_for("the old one follows", || {
+        old.try_etcdctl(&["get", "name"])
+            .is_ok_and(|said| said.contains("value"))
+    });
 }
 
 #[test]
@@ -56,11 +68,17 @@ fn two_sides_that_think_each_other_dead_both_take_writes() {
     }
     pair.wait_for_primary(new);
     assert_eq!(new.call(&["SET", "name", "new"]).text(), "OK");
-    assert_eq!(old.call(&["SET", "name", "old"]).text(), "OK", "the old primary does not know");
+    assert_eq!(
+        old.call(&["SET", "name", "old"]).text(),
+        "OK",
+        "the old primary does not know"
+    );
     for other in &hosts[1..] {
         hosts[0].heal_with(other);
     }
-    wait_for("the old one follows", || old.call(&["GET", "name"]).text() == "new");
+    wait_for("the old one follows", || {
+        old.call(&["GET", "name"]).text() == "new"
+    });
 }
 
 #[test]

@@ -25,7 +25,10 @@ struct Trace {
 impl Trace {
     fn of(server: &Server) -> Self {
         assert!(is_alive(server.pid()) && server.is_running() && server.dir().is_dir());
-        Self { pid: server.pid(), dir: server.dir().to_owned() }
+        Self {
+            pid: server.pid(),
+            dir: server.dir().to_owned(),
+        }
     }
 
     fn all<'a>(servers: impl IntoIterator<Item = &'a Server>) -> Vec<Self> {
@@ -42,5 +45,11 @@ impl Trace {
 /// Waits until a question has the expected answer.
 #[track_caller]
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    eventually(what, PATIENCE, || if is_so() { Ok(()) } else { Err("not yet".into()) });
+    eventually(what, PATIENCE, || {
+        if is_so() {
+            Ok(())
+        } else {
+            Err("not yet".into())
+        }
+    });
 }

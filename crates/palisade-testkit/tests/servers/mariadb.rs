@@ -26,8 +26,20 @@ fn a_mariadb_starts_answers_and_goes() {
 fn tls_and_a_clock_of_its_own() {
     let mariadb = MariaDb::with().tls().clock().start();
     assert_eq!(mariadb.sql("select @@have_ssl"), "YES");
-    mariadb.clock().set_back(Duration::from_secs(10 * 24 * 3600));
-    let server: i64 = mariadb.sql("select unix_timestamp(sysdate())").parse().expect("seconds");
-    let machine = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs().cast_signed();
-    assert!((machine - server - 10 * 24 * 3600).abs() < 60, "{server} against {machine}");
+    mariadb
+        .clock()
+        .set_back(Duration::from_secs(10 * 24 * 3600));
+    let server: i64 = mariadb
+        .sql("select unix_timestamp(sysdate())")
+        .parse()
+        .expect("seconds");
+    let machine = std::time::UNIX_EPOCH
+        .elapsed()
+        .expect("after 1970")
+        .as_secs()
+        .cast_signed();
+    assert!(
+        (machine - server - 10 * 24 * 3600).abs() < 60,
+        "{server} against {machine}"
+    );
 }

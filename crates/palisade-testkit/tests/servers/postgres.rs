@@ -29,13 +29,14 @@ fn a_pause_stops_also_the_children_that_answer() {
                 perform pg_sleep(0.05); end loop; end $$";
     std::thread::scope(|scope| {
         scope.spawn(|| postgres.try_sql(beat));
-        wait_for("a beat", || postgres.sql("select count(*) from beats") != "0");
+        wait_for("a beat", || {
+            postgres.sql("select count(*) from beats") != "0"
+        });
         postgres.pause();
         std::thread::sleep(Duration::from_secs(2));
         postgres.resume();
         wait_for("beats after the pause", || {
-            let gap =
-                "select coalesce(max(gap), 0) from (select extract(epoch from at - lag(at) over (order by at)) gap from beats) g";
+            let gap = "select coalesce(max(gap), 0) from (select extract(epoch from at - lag(at) over (order by at)) gap from beats) g";
             postgres.sql(gap).parse::<f64>().expect("seconds") > 1.5
         });
         postgres.kill();
@@ -47,8 +48,20 @@ fn tls_and_a_clock_of_its_own() {
     let postgres = Postgres::with().tls().clock().start();
     let in_tls = "select ssl from pg_stat_ssl where pid = pg_backend_pid()";
     assert_eq!(postgres.sql(in_tls), "t");
-    postgres.clock().set_ahead(Duration::from_secs(10 * 24 * 3600));
-    let server: i64 = postgres.sql("select extract(epoch from clock_timestamp())::bigint").parse().expect("seconds");
-    let machine = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_secs().cast_signed();
-    assert!((server - machine - 10 * 24 * 3600).abs() < 60, "{server} against {machine}");
+    postgres
+        .clock()
+        .set_ahead(Duration::from_secs(10 * 24 * 3600));
+    let server: i64 = postgres
+        .sql("select extract(epoch from clock_timestamp())::bigint")
+        .parse()
+        .expect("seconds");
+    let machine = std::time::UNIX_EPOCH
+        .elapsed()
+        .expect("after 1970")
+        .as_secs()
+        .cast_signed();
+    assert!(
+        (server - machine - 10 * 24 * 3600).abs() < 60,
+        "{server} against {machine}"
+    );
 }

@@ -13,7 +13,10 @@ fn five_redis_keep_what_they_confirm_each_by_itself() {
     let traces = Trace::all(servers(five.nodes()));
     assert_eq!(traces.len(), 5);
     for (number, node) in five.nodes().iter().enumerate() {
-        assert_eq!(node.call(&["SET", "node", &number.to_string()]).text(), "OK");
+        assert_eq!(
+            node.call(&["SET", "node", &number.to_string()]).text(),
+            "OK"
+        );
     }
     five.nodes()[3].restart();
     for (number, node) in five.nodes().iter().enumerate() {
@@ -32,14 +35,20 @@ fn sentinels_name_the_replica_and_what_did_not_reach_it_is_lost() {
     let traces = Trace::all(servers(pair.nodes()).chain(servers(pair.sentinels())));
     let (primary, replica) = (pair.primary(), pair.replica());
     primary.call(&["SET", "early", "1"]);
-    wait_for("replication", || replica.call(&["GET", "early"]).text() == "1");
+    wait_for("replication", || {
+        replica.call(&["GET", "early"]).text() == "1"
+    });
     pair.strand_replica();
     assert_eq!(primary.call(&["SET", "late", "1"]).text(), "OK");
     primary.kill();
     replica.resume();
     pair.wait_for_primary(replica);
     assert_eq!(replica.call(&["GET", "early"]).text(), "1");
-    assert_eq!(replica.call(&["GET", "late"]).text(), "", "the replica was not cut off");
+    assert_eq!(
+        replica.call(&["GET", "late"]).text(),
+        "",
+        "the replica was not cut off"
+    );
     drop(pair);
     traces.iter().for_each(Trace::assert_gone);
 }
@@ -55,7 +64,10 @@ fn a_cluster_replaces_a_primary_that_was_killed() {
     let others = || cluster.nodes().iter().filter(|node| node.is_running());
     // Served by somebody again: another node takes the key.
     wait_for("another primary", || {
-        others().any(|node| node.try_call(&["SET", "name", "again"]).is_ok_and(|reply| reply.text() == "OK"))
+        others().any(|node| {
+            node.try_call(&["SET", "name", "again"])
+                .is_ok_and(|reply| reply.text() == "OK")
+        })
     });
     cluster.wait_served();
     assert_ne!(cluster.primary_of("name").address(), old.address());

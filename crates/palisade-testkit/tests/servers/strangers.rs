@@ -16,7 +16,10 @@ fn is_noticed(server: &Server, address: SocketAddr) {
     // It hangs up on everybody, so that the probes do not wait for it. It ends with the process.
     std::thread::spawn(move || stranger.incoming().for_each(drop));
     let failed = catch_unwind(AssertUnwindSafe(|| server.restart()));
-    let message = *failed.expect_err("it cannot start").downcast::<String>().expect("a message");
+    let message = *failed
+        .expect_err("it cannot start")
+        .downcast::<String>()
+        .expect("a message");
     assert!(message.contains("ddress already in use"), "{message}");
 }
 

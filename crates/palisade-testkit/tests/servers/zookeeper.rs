@@ -29,7 +29,9 @@ fn three_zookeepers_choose_another_leader() {
     let new = three.leader_after(old);
     assert_ne!(new.address(), old.address());
     old.restart();
-    wait_for("the old one follows", || old.mode().as_deref() == Some("follower"));
+    wait_for("the old one follows", || {
+        old.mode().as_deref() == Some("follower")
+    });
     drop(three);
     traces.iter().for_each(Trace::assert_gone);
 }

@@ -19,7 +19,10 @@ use crate::lease::tracked::{Stage, TrackedClaim};
 use crate::store::{Answer, Busy, Claim, ClaimId, Gone, Holder, Query, Wakes};
 
 /// Between two attempts to reach a store.
-const UNREACHED: Spin = Spin { min: Duration::from_millis(20), max: Duration::from_secs(1) };
+const UNREACHED: Spin = Spin {
+    min: Duration::from_millis(20),
+    max: Duration::from_secs(1),
+};
 
 /// How much longer than its wait a caller stays to learn who holds the name.
 const NAMING: Duration = Duration::from_millis(250);
@@ -49,13 +52,24 @@ pub(crate) enum Outcome {
 /// Dropping it at any point withdraws the claim: at once where the store answers at once, else by the client's thread as soon
 /// as the store has answered the request in flight.
 pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: WaitLimit) -> Result<Outcome> {
-    let wait = if wait == WaitLimit::AtMost(Duration::ZERO) { WaitLimit::Now } else { wait };
+    let wait = if wait == WaitLimit::AtMost(Duration::ZERO) {
+        WaitLimit::Now
+    } else {
+        wait
+    };
     let deadline = match wait {
         WaitLimit::AtMost(span) => core.now() + span,
         WaitLimit::Now | WaitLimit::Forever => Moment::NEVER,
     };
     let once = wait == WaitLimit::Now;
-    let acquisition = Acquisition { core: Arc::clone(core), plan, once, deadline, holder: None, is_answered: false };
+    let acquisition = Acquisition {
+        core: Arc::clone(core),
+        plan,
+        once,
+        deadline,
+        holder: None,
+        is_answered: false,
+    };
     inside(core.handle()?, acquisition.run()).await
 }
 
@@ -68,7 +82,11 @@ struct Entered {
 
 impl Entered {
     fn new(core: &Arc<Core>, claim: ClaimId) -> Entered {
-        Entered { core: Arc::clone(core), claim, pending: core.registry.enter(claim) }
+        Entered {
+            core: Arc::clone(core),
+            claim,
+            pending: core.registry.enter(claim),
+        }
     }
 }
 
@@ -119,7 +137,11 @@ impl Drop for PendingClaim {
             return;
         }
         let answer = std::mem::replace(&mut self.answer, Box::pin(std::future::pending()));
-        let (core, claim, may_be_there) = (Arc::clone(&self.core), self.claim.to_ref(None), self.may_be_there);
+        let (core, claim, may_be_there) = (
+            Arc::clone(&self.core),
+            self.claim.to_ref(None),
+            self.may_be_there,
+        );
         let permit = self.permit.take();
         self.core.spawn(async move {
             if core.capability().claim_blocks {
@@ -215,12 +237,22 @@ impl Acquisition<'_> {
     async fn claim(&mut self, claim: Arc<Claim>, pending: &Pending) -> Result<Progress, Exit> {
         let core = Arc::clone(&self.core);
         for attempts in 0.. {
-            let Answered { sent, answer, sent_again } = self.ask(&claim, pending).await?;
+            let Answered {
+                sent,
+                answer,
+                sent_again,
+            } = self.ask(&claim, pending).await?;
             let (terms, now) = (self.plan.terms, core.now());
             let tracked = match answer {
-                Answer::Granted(grant) => TrackedClaim::granted(Arc::clone(&claim), terms, sent, grant, now),
-                Answer::Queued(place) => TrackedClaim::queued(Arc::clone(&claim), terms, sent, place, now),
-                Answer::Busy(busy) if self.once || busy.too_soon => return Ok(Progress::Settled(Outcome::Busy(busy))),
+                Answer::Granted(grant) => {
+                    TrackedClaim::granted(Arc::clone(&claim), terms, sent, grant, now)
+                }
+                Answer::Queued(place) => {
+                    TrackedClaim::queued(Arc::clone(&claim), terms, sent, place, now)
+                }
+                Answer::Busy(busy) if self.once || busy.too_soon => {
+                    return Ok(Progress::Settled(Outcome::Busy(busy)));
+                }
                 Answer::Sealed => return Ok(Progress::Settled(Outcome::Sealed)),
                 Answer::Busy(busy) => {
                     // Nothing was left in the store: the same claim asks again.
@@ -228,7 +260,14 @@ impl Acquisition<'_> {
                     continue;
                 }
             };
-            let held = HeldClaim::new(core, if sent_again { tracked.sent_again() } else { tracked });
+            let held = HeldClaim::new(
+                core,
+                if sent_again {
+                    tracked.sent_again()
+                } else {
+                    tracked
+                },
+            );
             return Ok(match held.tracked.stage() {
                 Stage::Held => Progress::Settled(Outcome::Granted(held)),
                 _ => Progress::Waiting(held),
@@ -260,16 +299,28 @@ impl Acquisition<'_> {
             let error = match answer {
                 Ok(answer) => {
                     self.is_answered = true;
-                    return Ok(Answered { sent, answer, sent_again: attempts > 0 });
+                    return Ok(Answered {
+                        sent,
+                        answer,
+                        sent_again: attempts > 0,
+                    });
                 }
                 Err(error) => error,
             };
             // Unless the store refused it outright, or was never asked: then it has nothing of ours.
-            let refused = matches!(error.kind(), ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Denied);
+            let refused = matches!(
+                error.kind(),
+                ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Denied
+            );
             let may_be_there = request.may_be_there || !error.nothing_was_sent();
-            let mut unconfirmed = UnconfirmedClaim { core: &core, claim: (may_be_there && !refused).then_some(claim) };
+            let mut unconfirmed = UnconfirmedClaim {
+                core: &core,
+                claim: (may_be_there && !refused).then_some(claim),
+            };
             let since = *unreached_since.get_or_insert(sent);
-            let give_up = self.once || !error.retry_may_help() || core.now().since(since) >= self.plan.store_wait;
+            let give_up = self.once
+                || !error.retry_may_help()
+                || core.now().since(since) >= self.plan.store_wait;
             if give_up {
                 return Err(Exit::Failed(error));
             }
@@ -295,7 +346,11 @@ impl Acquisition<'_> {
     /// claim that waits inside the engine is answered late by design.
     fn unanswered_until(&self, since: Moment) -> Moment {
         let is_limited = !self.plan.store_wait.is_zero() && !self.core.capability().claim_blocks;
-        if is_limited { since + self.plan.store_wait } else { Moment::NEVER }
+        if is_limited {
+            since + self.plan.store_wait
+        } else {
+            Moment::NEVER
+        }
     }
 
     /// Queues in the client while too many requests are in flight.
@@ -321,7 +376,9 @@ impl Acquisition<'_> {
             let mut changed = pin!(tracked.changed());
             changed.as_mut().enable();
             match tracked.stage() {
-                Stage::Waiting { place, .. } => self.holder = place.holder.or_else(|| self.holder.take()),
+                Stage::Waiting { place, .. } => {
+                    self.holder = place.holder.or_else(|| self.holder.take())
+                }
                 Stage::Held => {
                     // Its end must be watched from now on.
                     core.registry.keep(&tracked);
@@ -332,7 +389,9 @@ impl Acquisition<'_> {
                 Stage::Lost(_) | Stage::GivenBack => return Ok(Progress::ClaimAgain),
             }
             let trouble = tracked.trouble();
-            let give_up_at = trouble.as_ref().map_or(Moment::NEVER, |trouble| trouble.since + self.plan.store_wait);
+            let give_up_at = trouble.as_ref().map_or(Moment::NEVER, |trouble| {
+                trouble.since + self.plan.store_wait
+            });
             if let Some(trouble) = &trouble
                 && (!trouble.error.retry_may_help() || core.now() >= give_up_at)
             {
@@ -368,7 +427,13 @@ impl Acquisition<'_> {
     }
 
     /// Pauses before the next attempt on a store that does not queue.
-    async fn pause(&mut self, claim: &Claim, pending: &Pending, busy: Busy, attempts: u32) -> Result<(), Exit> {
+    async fn pause(
+        &mut self,
+        claim: &Claim,
+        pending: &Pending,
+        busy: Busy,
+        attempts: u32,
+    ) -> Result<(), Exit> {
         let core = Arc::clone(&self.core);
         self.holder = busy.holder.or_else(|| self.holder.take());
         // Where the store wakes us, asking by the clock is only the net below.
@@ -376,7 +441,10 @@ impl Acquisition<'_> {
             Wakes::Poll if !busy.woken => self.plan.spin.pause(attempts),
             Wakes::Poll | Wakes::Push | Wakes::Watch | Wakes::Engine => claim.wait_lease() / 3,
         };
-        let resume = core.now() + busy.ask_in.map_or(pause, |left| left.clamp(Duration::from_millis(1), pause));
+        let resume = core.now()
+            + busy
+                .ask_in
+                .map_or(pause, |left| left.clamp(Duration::from_millis(1), pause));
         tokio::select! {
             biased;
             () = core.sleep_until(self.deadline) => Err(Exit::TimedOut),
@@ -388,7 +456,9 @@ impl Acquisition<'_> {
     fn timed_out(&mut self) -> Error {
         let name = &self.plan.name;
         if !self.is_answered {
-            return Error::unavailable(format!("the store has not answered in time: whether {name} is free is not known"));
+            return Error::unavailable(format!(
+                "the store has not answered in time: whether {name} is free is not known"
+            ));
         }
         let message = match &self.holder {
             Some(holder) => format!("not acquired in time: {name} is held by {}", holder.owner),
@@ -411,12 +481,19 @@ impl Progress {
     fn turned_away(why: Gone) -> Progress {
         match why {
             Gone::Sealed => Progress::Settled(Outcome::Sealed),
-            Gone::TooSoon => Progress::Settled(Outcome::Busy(Busy { too_soon: true, ..Busy::default() })),
-            Gone::Expired | Gone::Taken | Gone::SessionEnded | Gone::Revoked => Progress::ClaimAgain,
+            Gone::TooSoon => Progress::Settled(Outcome::Busy(Busy {
+                too_soon: true,
+                ..Busy::default()
+            })),
+            Gone::Expired | Gone::Taken | Gone::SessionEnded | Gone::Revoked => {
+                Progress::ClaimAgain
+            }
         }
     }
 }
 
 fn overloaded() -> Error {
-    Error::unavailable("this client has too many requests in flight; the store does not answer them in time")
+    Error::unavailable(
+        "this client has too many requests in flight; the store does not answer them in time",
+    )
 }

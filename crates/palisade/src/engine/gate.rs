@@ -50,7 +50,10 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn new() -> Gate {
-        Gate { claims: Arc::default(), endings: Arc::default() }
+        Gate {
+            claims: Arc::default(),
+            endings: Arc::default(),
+        }
     }
 
     /// A place for a claim, inside the client's runtime. Releases that queue already go first: a claim would only lengthen the lines
@@ -85,7 +88,10 @@ struct Lane {
 
 impl Default for Lane {
     fn default() -> Lane {
-        Lane { free: Arc::new(Semaphore::new(IN_FLIGHT)), taken: Mutex::default() }
+        Lane {
+            free: Arc::new(Semaphore::new(IN_FLIGHT)),
+            taken: Mutex::default(),
+        }
     }
 }
 
@@ -124,13 +130,18 @@ impl Lane {
     }
 
     fn take(&self, permit: OwnedSemaphorePermit) -> Permit {
-        let place = Arc::new(Place { permit: Mutex::new(Some(permit)), since: Instant::now() });
+        let place = Arc::new(Place {
+            permit: Mutex::new(Some(permit)),
+            since: Instant::now(),
+        });
         let mut taken = locked(&self.taken);
         if taken.len() >= 2 * IN_FLIGHT {
             taken.retain(|place| place.strong_count() > 0);
         }
         taken.push_back(Arc::downgrade(&place));
-        Permit { _place: Some(place) }
+        Permit {
+            _place: Some(place),
+        }
     }
 
     /// Takes back the permits that are overdue.
@@ -179,7 +190,9 @@ mod tests {
         drop(waiting.remove(0));
         tokio::task::yield_now().await;
         held.pop();
-        let [first, second] = &mut waiting[..] else { panic!("two are left") };
+        let [first, second] = &mut waiting[..] else {
+            panic!("two are left")
+        };
         tokio::select! {
             biased;
             _ = second => panic!("out of turn"),
@@ -197,7 +210,10 @@ mod tests {
         let (mut ending, mut claim) = (Box::pin(gate.ending()), Box::pin(gate.claim()));
         assert!(begun(&mut ending).await);
         tokio::task::yield_now().await;
-        assert!(begun(&mut claim).await, "it goes before a release that waits");
+        assert!(
+            begun(&mut claim).await,
+            "it goes before a release that waits"
+        );
         tokio::task::yield_now().await;
         held.pop();
         let ended = tokio::select! {

@@ -20,13 +20,21 @@ impl HeldClaim {
     /// Tracks a claim; it is released however this ends.
     pub(crate) fn new(core: Arc<Core>, tracked: Arc<TrackedClaim>) -> HeldClaim {
         core.registry.keep(&tracked);
-        HeldClaim { core, tracked, ending: Some(Ending::Undo) }
+        HeldClaim {
+            core,
+            tracked,
+            ending: Some(Ending::Undo),
+        }
     }
 
     /// Tracks a grant that this client does not have yet; `None` when it has.
     pub(crate) fn adopted(core: Arc<Core>, tracked: Arc<TrackedClaim>) -> Option<HeldClaim> {
         let new = core.registry.keep_new(&tracked);
-        new.then(|| HeldClaim { core, tracked, ending: Some(Ending::Release) })
+        new.then(|| HeldClaim {
+            core,
+            tracked,
+            ending: Some(Ending::Release),
+        })
     }
 
     /// The user has it: from now on its marks count.
@@ -39,7 +47,11 @@ impl HeldClaim {
     /// What a write in the same system can compare to know that this claim still holds, where there is such a thing.
     #[cfg(any(feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn lock_key(&self) -> Option<String> {
-        self.core.store.extensions().lock_keys?.lock_key(self.tracked.claim.id)
+        self.core
+            .store
+            .extensions()
+            .lock_keys?
+            .lock_key(self.tracked.claim.id)
     }
 
     pub(crate) fn fence(&self) -> Fence {

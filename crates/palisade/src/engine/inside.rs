@@ -26,7 +26,10 @@ pub(crate) async fn inside<F: Future>(runtime: &Handle, future: F) -> F::Output 
         let caller = context.waker();
         let (_, waker) = match &mut known {
             Some(known) if known.0.will_wake(caller) => known,
-            known => known.insert((caller.clone(), Waker::from(Arc::new(CallerWaker(caller.clone()))))),
+            known => known.insert((
+                caller.clone(),
+                Waker::from(Arc::new(CallerWaker(caller.clone()))),
+            )),
         };
         let _inside = runtime.enter();
         future.as_mut().poll(&mut Context::from_waker(waker))
@@ -48,10 +51,13 @@ impl Wake for CallerWaker {
 }
 
 /// Turns a panic of a store into an error: neither the caller's task nor the client's thread ends by it.
-pub(super) fn caught<T: Send + 'static>(future: impl Future<Output = Result<T>> + Send + 'static) -> Boxed<Result<T>> {
+pub(super) fn caught<T: Send + 'static>(
+    future: impl Future<Output = Result<T>> + Send + 'static,
+) -> Boxed<Result<T>> {
     let mut future = Box::pin(future);
     Box::pin(poll_fn(move |context| {
-        catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))).unwrap_or_else(|_| Poll::Ready(Err(broken_off())))
+        catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)))
+            .unwrap_or_else(|_| Poll::Ready(Err(broken_off())))
     }))
 }
 
@@ -66,8 +72,14 @@ pub(super) struct ToTheEnd<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> ToTheEnd<T> {
-    pub(super) fn new(core: &Arc<Core>, future: impl Future<Output = Result<T>> + Send + 'static) -> ToTheEnd<T> {
-        ToTheEnd { core: Arc::clone(core), future: Some(caught(future)) }
+    pub(super) fn new(
+        core: &Arc<Core>,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> ToTheEnd<T> {
+        ToTheEnd {
+            core: Arc::clone(core),
+            future: Some(caught(future)),
+        }
     }
 }
 
@@ -75,7 +87,9 @@ impl<T: Send + 'static> Future for ToTheEnd<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let Some(future) = &mut self.future else { return Poll::Pending };
+        let Some(future) = &mut self.future else {
+            return Poll::Pending;
+        };
         let polled = future.as_mut().poll(context);
         if polled.is_ready() {
             self.future = None;

@@ -59,7 +59,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, drift: Drift, identity: Option<String>) -> Arc<Core> {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        drift: Drift,
+        identity: Option<String>,
+    ) -> Arc<Core> {
         let jumped = Arc::new(Notify::new());
         let tell = Arc::clone(&jumped);
         clock.on_jump(Arc::new(move || tell.notify_waiters()));
@@ -98,10 +103,14 @@ impl Core {
             return Ok(handle);
         }
         let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&self.registry));
-        let (handle, hears) = thread::start(keeper, self.background.clone())
-            .map_err(|cause| Error::unavailable("the client's thread cannot be started").with_source(cause))?;
+        let (handle, hears) = thread::start(keeper, self.background.clone()).map_err(|cause| {
+            Error::unavailable("the client's thread cannot be started").with_source(cause)
+        })?;
         *ended = Some(hears);
-        self.store.attach(ClientHandle::new(handle.clone(), Arc::new(ToRegistry(Arc::clone(&self.registry)))));
+        self.store.attach(ClientHandle::new(
+            handle.clone(),
+            Arc::new(ToRegistry(Arc::clone(&self.registry))),
+        ));
         Ok(self.handle.get_or_init(|| handle))
     }
 
@@ -132,8 +141,18 @@ impl Core {
     /// Dropped half-way, the renewal may have been done.
     pub(crate) async fn renew_now(self: &Arc<Self>, tracked: &Arc<TrackedClaim>) -> Result<()> {
         let (store, claim, sent) = (Arc::clone(&self.store), tracked.to_ref(), self.now());
-        let unanswered = || Err(Error::protocol("the store does not say where the grant stands"));
-        let renewing = async move { store.renew(std::slice::from_ref(&claim)).await.pop().unwrap_or_else(unanswered) };
+        let unanswered = || {
+            Err(Error::protocol(
+                "the store does not say where the grant stands",
+            ))
+        };
+        let renewing = async move {
+            store
+                .renew(std::slice::from_ref(&claim))
+                .await
+                .pop()
+                .unwrap_or_else(unanswered)
+        };
         tracked.confirm(sent, self.call(renewing).await?, self.now());
         self.registry.settle(tracked);
         Ok(())
@@ -153,7 +172,9 @@ impl Core {
                 return;
             }
             // Without the client's thread there is nobody to sleep for.
-            let Some(handle) = self.handle.get() else { return };
+            let Some(handle) = self.handle.get() else {
+                return;
+            };
             let sleep = {
                 let _inside = handle.enter();
                 tokio::time::sleep(left.min(LONGEST))
@@ -177,7 +198,10 @@ impl Core {
 
     /// What hears when the client's thread has ended; `None` when it was never started, or somebody listens already.
     pub(crate) fn ended(&self) -> Option<Receiver<()>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     /// Waits until nothing runs in the background.

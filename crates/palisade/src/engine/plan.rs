@@ -36,7 +36,10 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    pub(crate) const DEFAULT: Spin = Spin { min: Duration::from_millis(20), max: Duration::from_millis(250) };
+    pub(crate) const DEFAULT: Spin = Spin {
+        min: Duration::from_millis(20),
+        max: Duration::from_millis(250),
+    };
 
     /// The pause after so many attempts: doubling, and at random, so that waiters do not move in step.
     pub(crate) fn pause(self, attempts: u32) -> Duration {
@@ -72,10 +75,16 @@ mod tests {
 
     #[test]
     fn pauses_stay_within_their_bounds_and_grow() {
-        let spin = Spin { min: Duration::from_millis(10), max: Duration::from_millis(100) };
+        let spin = Spin {
+            min: Duration::from_millis(10),
+            max: Duration::from_millis(100),
+        };
         for attempts in 0..100 {
             let pause = spin.pause(attempts);
-            assert!(pause >= spin.min && pause <= spin.max, "{pause:?} after {attempts}");
+            assert!(
+                pause >= spin.min && pause <= spin.max,
+                "{pause:?} after {attempts}"
+            );
         }
         assert_eq!(spin.pause(0), spin.min);
     }

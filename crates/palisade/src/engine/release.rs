@@ -13,7 +13,10 @@ use crate::lease::tracked::TrackedClaim;
 use crate::store::{ClaimRef, Ending, Released};
 
 /// Between two attempts to release.
-const PAUSE: Spin = Spin { min: Duration::from_millis(50), max: Duration::from_secs(1) };
+const PAUSE: Spin = Spin {
+    min: Duration::from_millis(50),
+    max: Duration::from_secs(1),
+};
 
 /// A release in flight, or not yet sent. The caller may wait for it; dropped, it goes on by itself.
 pub(crate) struct PendingRelease {
@@ -32,7 +35,10 @@ struct Request {
 impl PendingRelease {
     /// Nothing to ask the store: it was released already, or this was one of several holds of a re-entered lock.
     pub(crate) fn nothing() -> PendingRelease {
-        PendingRelease { request: None, lost: None }
+        PendingRelease {
+            request: None,
+            lost: None,
+        }
     }
 
     /// Waits for the first attempt. If it fails and a retry may help, the client's thread goes on trying.
@@ -42,7 +48,9 @@ impl PendingRelease {
     /// Dropping it does not stop the release.
     pub(crate) async fn outcome(mut self) -> Result<Released> {
         let lost = self.lost;
-        let Some(request) = &mut self.request else { return Ok(Released::Done) };
+        let Some(request) = &mut self.request else {
+            return Ok(Released::Done);
+        };
         let core = Arc::clone(&request.core);
         let answer = inside(core.handle()?, &mut request.attempt).await;
         // From here on there is nothing to hand over when this is dropped.
@@ -69,16 +77,27 @@ impl Drop for PendingRelease {
 impl Request {
     fn new(core: &Arc<Core>, claim: ClaimRef, ending: Ending) -> Request {
         let attempt = core.attempt_release(&claim, ending);
-        Request { core: Arc::clone(core), claim, ending, attempt }
+        Request {
+            core: Arc::clone(core),
+            claim,
+            ending,
+            attempt,
+        }
     }
 
     /// Goes on without the caller. A store that answers at once has answered when this returns.
     fn go_on(mut self) {
         // A panic may be unwinding here, and the thread may be running its last destructors: neither may panic.
-        let Ok(runtime) = self.core.handle() else { return };
+        let Ok(runtime) = self.core.handle() else {
+            return;
+        };
         if can_enter() {
             let _inside = runtime.enter();
-            match self.attempt.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            match self
+                .attempt
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+            {
                 Poll::Ready(Ok(_)) => return,
                 Poll::Ready(Err(error)) => return drop(self.failed(error)),
                 Poll::Pending => {}
@@ -116,7 +135,8 @@ impl Request {
         let core = &self.core;
         let until = core.now() + self.claim.claim.lease;
         for attempts in 0.. {
-            core.sleep_until((core.now() + PAUSE.pause(attempts)).min(until)).await;
+            core.sleep_until((core.now() + PAUSE.pause(attempts)).min(until))
+                .await;
             match core.attempt_release(&self.claim, self.ending).await {
                 Ok(_) => return,
                 Err(error) if error.retry_may_help() && core.now() < until => {}
@@ -128,12 +148,19 @@ impl Request {
 
 impl Core {
     /// Releases a tracked claim. Nothing is sent before the answer is polled or dropped.
-    pub(crate) fn release_tracked(self: &Arc<Self>, tracked: &Arc<TrackedClaim>, ending: Ending) -> PendingRelease {
+    pub(crate) fn release_tracked(
+        self: &Arc<Self>,
+        tracked: &Arc<TrackedClaim>,
+        ending: Ending,
+    ) -> PendingRelease {
         let Some((claim, lost)) = tracked.give_back(self.now()) else {
             return PendingRelease::nothing();
         };
         self.registry.forget(tracked);
-        PendingRelease { request: Some(Request::new(self, claim, ending)), lost }
+        PendingRelease {
+            request: Some(Request::new(self, claim, ending)),
+            lost,
+        }
     }
 
     /// Withdraws a claim that its caller does not wait for any more, as if it had never been made.
@@ -149,7 +176,11 @@ impl Core {
         }
     }
 
-    fn attempt_release(self: &Arc<Self>, claim: &ClaimRef, ending: Ending) -> Boxed<Result<Released>> {
+    fn attempt_release(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        ending: Ending,
+    ) -> Boxed<Result<Released>> {
         let (core, claim) = (Arc::clone(self), claim.clone());
         caught(async move {
             let _permit = core.gate.ending().await;

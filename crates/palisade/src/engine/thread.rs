@@ -19,17 +19,19 @@ pub(super) fn start(keeper: Keeper, background: TaskTracker) -> io::Result<(Hand
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let keeper = Arc::new(keeper);
-    std::thread::Builder::new().name("palisade".into()).spawn(move || {
-        runtime.block_on(async move {
-            let renewals = keeper.renewals.clone();
-            keeper.keep().await;
-            background.wait().await;
-            renewals.wait().await;
-        });
-        // With it go the tasks that never end, and the last hold on the store.
-        drop(runtime);
-        let _ = ended.send(());
-    })?;
+    std::thread::Builder::new()
+        .name("palisade".into())
+        .spawn(move || {
+            runtime.block_on(async move {
+                let renewals = keeper.renewals.clone();
+                keeper.keep().await;
+                background.wait().await;
+                renewals.wait().await;
+            });
+            // With it go the tasks that never end, and the last hold on the store.
+            drop(runtime);
+            let _ = ended.send(());
+        })?;
     // Last: if anything above fails, nothing is left running.
     warden::start(registry)?;
     Ok((handle, hears))

@@ -105,9 +105,17 @@ impl FencedFile {
             dir.join(name)
         };
         Ok(FencedFile {
-            data: Place { path: sibling(""), aside: sibling(".fence.new"), dir: dir.clone() },
+            data: Place {
+                path: sibling(""),
+                aside: sibling(".fence.new"),
+                dir: dir.clone(),
+            },
             lock: sibling(".fence"),
-            mark: Place { path: sibling(".fence.mark"), aside: sibling(".fence.mark.new"), dir: dir.clone() },
+            mark: Place {
+                path: sibling(".fence.mark"),
+                aside: sibling(".fence.mark.new"),
+                dir: dir.clone(),
+            },
         })
     }
 
@@ -150,7 +158,9 @@ impl FencedFile {
         }
         let turn = Turn::wait(&self.lock)?;
         match self.highest()? {
-            Some(highest) if offered < highest => return Err(WriteError::Stale { highest, offered }),
+            Some(highest) if offered < highest => {
+                return Err(WriteError::Stale { highest, offered });
+            }
             // The mark may be the work of a process that died before its rename was durable. Our contents must not overtake it.
             Some(highest) if offered == highest => sync_dir(&self.mark.dir)?,
             _ => self.mark.replace(&mark::encode(offered))?,
@@ -181,9 +191,14 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, std::ffi::OsString)> {
 
 /// Opens a file of ours, and not what a link leads to that another user has planted in its place.
 fn open_itself(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let opened = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path);
+    let opened = options
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path);
     opened.map_err(|cause| match Errno::from_io_error(&cause) {
-        Some(Errno::LOOP) => io::Error::new(io::ErrorKind::InvalidInput, "it is a symbolic link; remove it"),
+        Some(Errno::LOOP) => io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a symbolic link; remove it",
+        ),
         _ => cause,
     })
 }

@@ -87,7 +87,9 @@ impl Serialize for Fence {
 
 impl<'de> Deserialize<'de> for Fence {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fence, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 

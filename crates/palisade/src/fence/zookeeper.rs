@@ -51,11 +51,16 @@ impl Held {
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
         let capability = guard.held().core.capability();
         if capability.store != "zookeeper" || !capability.revoke {
-            return Err(Error::config(format!("the lock is in {capability}, which cannot check it; write with the fence")));
+            return Err(Error::config(format!(
+                "the lock is in {capability}, which cannot check it; write with the fence"
+            )));
         }
         let node = guard.held().lock_key();
         let node = node.ok_or_else(|| Error::lost(crate::lease::LossReason::Expired))?;
-        Ok(Held { node, fence: guard.fence() })
+        Ok(Held {
+            node,
+            fence: guard.fence(),
+        })
     }
 
     /// The node of the lock that this grant holds by: it is there while the grant holds, and never again.
@@ -125,7 +130,15 @@ pub async fn write(nodes: &Nodes, held: &Held, changes: &[Write<'_>]) -> Result<
         .iter()
         .map(|change| match *change {
             Write::Create { path, data } => Change::Create { path, data },
-            Write::Set { path, data, version } => Change::Set { path, data, version },
+            Write::Set {
+                path,
+                data,
+                version,
+            } => Change::Set {
+                path,
+                data,
+                version,
+            },
             Write::Delete { path, version } => Change::Delete { path, version },
         })
         .collect();

@@ -60,7 +60,9 @@ impl DetachedGrant {
     }
 
     pub(crate) fn claim_id(&self) -> Result<ClaimId> {
-        ClaimId::parse(&self.claim).ok_or_else(|| Error::config("the grant's claim is not 32 hex digits; was it cut short?"))
+        ClaimId::parse(&self.claim).ok_or_else(|| {
+            Error::config("the grant's claim is not 32 hex digits; was it cut short?")
+        })
     }
 }
 

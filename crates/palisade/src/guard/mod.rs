@@ -19,7 +19,10 @@ use crate::engine::release::PendingRelease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::tracked::TrackedClaim;
 use crate::lease::{LossReason, Status};
-use crate::store::{Capability, Change, ClaimRef, Detach, Ending, Gone, Kind, LeaseUnit, Mode, Query, Released, Standing, Store};
+use crate::store::{
+    Capability, Change, ClaimRef, Detach, Ending, Gone, Kind, LeaseUnit, Mode, Query, Released,
+    Standing, Store,
+};
 
 pub use detached::DetachedGrant;
 pub use mode::{AnyMode, Exclusive, GuardMode, Permits, Shared};
@@ -41,7 +44,10 @@ pub struct Guard<M: GuardMode = Exclusive> {
 
 impl<M: GuardMode> Guard<M> {
     pub(crate) fn new(held: Arc<HeldClaim>) -> Guard<M> {
-        Guard { held, mode: PhantomData }
+        Guard {
+            held,
+            mode: PhantomData,
+        }
     }
 
     pub(crate) fn held(&self) -> &Arc<HeldClaim> {
@@ -159,9 +165,18 @@ impl<M: GuardMode> Guard<M> {
         if !self.is_held() {
             return Ok(false);
         }
-        let (store, query) = (Arc::clone(&core.store), Query::Show(tracked.claim.name.clone()));
-        let page = core.call(async move { store.inspect(&query).await }).await?;
-        let mut holders = page.lines.into_iter().flat_map(|line| line.holders).peekable();
+        let (store, query) = (
+            Arc::clone(&core.store),
+            Query::Show(tracked.claim.name.clone()),
+        );
+        let page = core
+            .call(async move { store.inspect(&query).await })
+            .await?;
+        let mut holders = page
+            .lines
+            .into_iter()
+            .flat_map(|line| line.holders)
+            .peekable();
         let is_taken = holders.peek().is_some();
         if holders.any(|holder| holder.fence == tracked.fence()) {
             return Ok(self.is_held());
@@ -202,7 +217,9 @@ impl<M: GuardMode> Guard<M> {
 
     async fn end(self, ending: Ending) -> Result<Released> {
         // Only one of several holds of a re-entered lock is the last.
-        let Some(held) = Arc::into_inner(self.held) else { return Ok(Released::Done) };
+        let Some(held) = Arc::into_inner(self.held) else {
+            return Ok(Released::Done);
+        };
         held.release(ending).outcome().await
     }
 
@@ -228,22 +245,33 @@ impl<M: GuardMode> Guard<M> {
                 Ok(detached)
             }
             // Nobody can enter a grant that leaves.
-            Err(held) => {
-                Err(Refused { guard: Guard::new(held), error: Error::protocol("somebody entered a detached lock; a bug") })
-            }
+            Err(held) => Err(Refused {
+                guard: Guard::new(held),
+                error: Error::protocol("somebody entered a detached lock; a bug"),
+            }),
         }
     }
 
     async fn detached(&self) -> Result<()> {
         let (core, tracked) = (&self.held.core, &self.held.tracked);
-        let Capability { store, detach, lease_unit, .. } = *core.capability();
+        let Capability {
+            store,
+            detach,
+            lease_unit,
+            ..
+        } = *core.capability();
         if detach == Detach::Never {
-            return Err(Error::unsupported(format!("on {store} a grant cannot outlive the client that holds it")));
+            return Err(Error::unsupported(format!(
+                "on {store} a grant cannot outlive the client that holds it"
+            )));
         }
         if lease_unit == LeaseUnit::Session && !tracked.claim.detachable {
-            return Err(Error::unsupported(format!("on {store} only a lock that was made detachable() can be detached")));
+            return Err(Error::unsupported(format!(
+                "on {store} only a lock that was made detachable() can be detached"
+            )));
         }
-        self.certainly(|store, claim| async move { store.change(&claim, Change::Detach).await }).await
+        self.certainly(|store, claim| async move { store.change(&claim, Change::Detach).await })
+            .await
     }
 
     /// Turns the grant into something else: asks the store until its answer is certain, or the lock is lost. A guard that may
@@ -258,13 +286,18 @@ impl<M: GuardMode> Guard<M> {
         tracked.leave(true);
         if Arc::strong_count(&self.held) > 1 {
             tracked.leave(false);
-            return Err(Error::unsupported("the lock is held more than once by its owner; release the inner holds first"));
+            return Err(Error::unsupported(
+                "the lock is held more than once by its owner; release the inner holds first",
+            ));
         }
         loop {
             if let Status::Lost(reason) = self.status() {
                 return Err(Error::lost(reason));
             }
-            match core.call(ask(Arc::clone(&core.store), tracked.to_ref())).await {
+            match core
+                .call(ask(Arc::clone(&core.store), tracked.to_ref()))
+                .await
+            {
                 Ok(Standing::Held(_)) => return Ok(()),
                 Ok(Standing::Gone(why)) => tracked.ended(why),
                 Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
@@ -280,7 +313,11 @@ impl<M: GuardMode> Guard<M> {
 
     /// Ends this hold for good, whoever has the guard by then.
     pub(crate) fn ends(&self) -> Ends {
-        Ends { core: Arc::clone(&self.held.core), tracked: Arc::clone(&self.held.tracked), armed: true }
+        Ends {
+            core: Arc::clone(&self.held.core),
+            tracked: Arc::clone(&self.held.tracked),
+            armed: true,
+        }
     }
 
     /// Runs a body while the lock is held, then gives the lock back. The body is dropped at the stop margin before a loss.
@@ -325,7 +362,10 @@ impl<M: GuardMode> Guard<M> {
 }
 
 /// Runs a body until it ends or must stop; then it is dropped, and the answer is `None`.
-pub(crate) async fn until_stopped<T>(stop: &CancellationToken, body: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn until_stopped<T>(
+    stop: &CancellationToken,
+    body: impl Future<Output = T>,
+) -> Option<T> {
     tokio::select! {
         biased;
         () = stop.cancelled() => None,
@@ -386,12 +426,18 @@ impl Guard<Exclusive> {
     async fn downgraded(&self) -> Result<()> {
         let capability = self.held.core.capability();
         if self.held.tracked.claim.kind != Kind::RwLock {
-            return Err(Error::unsupported("a mutex has no read side; take the write side of an rwlock instead"));
+            return Err(Error::unsupported(
+                "a mutex has no read side; take the write side of an rwlock instead",
+            ));
         }
         if !capability.downgrade {
-            return Err(Error::unsupported(format!("{} cannot turn a writer into a reader in one step", capability.store)));
+            return Err(Error::unsupported(format!(
+                "{} cannot turn a writer into a reader in one step",
+                capability.store
+            )));
         }
-        self.certainly(|store, claim| async move { store.change(&claim, Change::Downgrade).await }).await
+        self.certainly(|store, claim| async move { store.change(&claim, Change::Downgrade).await })
+            .await
     }
 }
 

@@ -73,7 +73,10 @@ impl Clock for BootClock {
         let clock = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(clock);
         // Neither field is negative on these clocks.
-        Moment(Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32))
+        Moment(Duration::new(
+            time.tv_sec.unsigned_abs(),
+            time.tv_nsec.unsigned_abs() as u32,
+        ))
     }
 }
 
@@ -97,7 +100,12 @@ impl ManualClock {
     pub fn advance(&self, span: Duration) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.0.nanos.fetch_add(nanos, Ordering::SeqCst);
-        let tell = self.0.tell.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tell = self
+            .0
+            .tell
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         tell.iter().for_each(|tell| tell());
     }
 }
@@ -108,7 +116,11 @@ impl Clock for ManualClock {
     }
 
     fn on_jump(&self, tell: OnJump) {
-        self.0.tell.lock().unwrap_or_else(PoisonError::into_inner).push(tell);
+        self.0
+            .tell
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(tell);
     }
 }
 
@@ -129,7 +141,10 @@ mod tests {
     #[test]
     fn moments_saturate() {
         assert_eq!(Moment::NEVER + Duration::from_secs(1), Moment::NEVER);
-        assert_eq!(Moment::default().before(Duration::from_secs(1)), Moment::default());
+        assert_eq!(
+            Moment::default().before(Duration::from_secs(1)),
+            Moment::default()
+        );
         assert_eq!(Moment::default().since(Moment::NEVER), Duration::ZERO);
     }
 }

@@ -21,13 +21,19 @@ pub(crate) struct Drift(f64);
 impl Drift {
     /// The share of a lease that is given up for the difference between two clocks' rates; kept within 0 to 0.5.
     pub(crate) fn new(share: f64) -> Drift {
-        Drift(if share.is_finite() { share.clamp(0.0, 0.5) } else { Self::default().0 })
+        Drift(if share.is_finite() {
+            share.clamp(0.0, 0.5)
+        } else {
+            Self::default().0
+        })
     }
 
     /// What is left of a lease.
     fn shorten(self, lease: Duration) -> Duration {
         // A day has 8.64e13 ns: an f64 counts it exactly, and a longer lease is cut, not stretched.
-        lease.saturating_sub(Duration::try_from_secs_f64(lease.as_secs_f64() * self.0).unwrap_or(lease))
+        lease.saturating_sub(
+            Duration::try_from_secs_f64(lease.as_secs_f64() * self.0).unwrap_or(lease),
+        )
     }
 }
 
@@ -56,13 +62,22 @@ impl Deadline {
     pub(crate) fn of(sent: Moment, asked: Duration, lease: Lease, drift: Drift) -> Deadline {
         let counted_from = lease.counted_from.map_or(sent, |from| from.min(sent));
         let length = lease.length.min(asked);
-        Deadline { sent, counted_from, length, valid_until: (counted_from + drift.shorten(length)).before(SLACK) }
+        Deadline {
+            sent,
+            counted_from,
+            length,
+            valid_until: (counted_from + drift.shorten(length)).before(SLACK),
+        }
     }
 
     /// The better of two confirmations: a late answer to an early request never shortens what is known.
     #[must_use]
     pub(crate) fn or_later(self, other: Deadline) -> Deadline {
-        if other.valid_until > self.valid_until { other } else { self }
+        if other.valid_until > self.valid_until {
+            other
+        } else {
+            self
+        }
     }
 
     pub(crate) fn sent(&self) -> Moment {
@@ -103,11 +118,20 @@ impl Deadline {
     pub(crate) fn attempt(&self, now: Moment) -> Duration {
         let third = self.length / 3;
         let half = self.remaining(now) / 2;
-        if half.is_zero() { third } else { third.min(half).max(SHORTEST_ATTEMPT) }
+        if half.is_zero() {
+            third
+        } else {
+            third.min(half).max(SHORTEST_ATTEMPT)
+        }
     }
 
     /// Whether so little is left that a new holder must renew before it begins.
-    pub(crate) fn is_too_short_to_begin(&self, now: Moment, stop_margin: Duration, wait_lease: Duration) -> bool {
+    pub(crate) fn is_too_short_to_begin(
+        &self,
+        now: Moment,
+        stop_margin: Duration,
+        wait_lease: Duration,
+    ) -> bool {
         self.remaining(now) < (stop_margin * 2).max(wait_lease / 2)
     }
 }
@@ -125,9 +149,16 @@ pub(crate) struct End {
 
 /// The end of a hold, from its deadline, its longest hold and the margin that its user wants for stopping.
 pub(crate) fn end(valid_until: Moment, held_until: Moment, stop_margin: Duration) -> End {
-    let (lost_at, reason) =
-        if held_until <= valid_until { (held_until, LossReason::MaxHold) } else { (valid_until, LossReason::Expired) };
-    End { stop_at: lost_at.before(stop_margin), lost_at, reason }
+    let (lost_at, reason) = if held_until <= valid_until {
+        (held_until, LossReason::MaxHold)
+    } else {
+        (valid_until, LossReason::Expired)
+    };
+    End {
+        stop_at: lost_at.before(stop_margin),
+        lost_at,
+        reason,
+    }
 }
 
 /// The margin a user gets who asked for none.
@@ -157,7 +188,11 @@ mod tests {
 
     fn truth(sent: u64, flight: u64, length: u64, rate: f64) -> Truth {
         let begun = ms(sent + flight);
-        Truth { sent: ms(sent), begun, freed: begun + Duration::from_secs_f64(length as f64 / 1000.0 / rate) }
+        Truth {
+            sent: ms(sent),
+            begun,
+            freed: begun + Duration::from_secs_f64(length as f64 / 1000.0 / rate),
+        }
     }
 
     proptest! {
@@ -252,21 +287,40 @@ mod tests {
         let deadline = Deadline::of(ms(1_000), lease, Lease::of(lease), Drift::default());
         assert_eq!(deadline.valid_until(), ms(1_000 + 29_700 - 2));
         assert_eq!(deadline.renew_at(), ms(11_000));
-        assert_eq!(deadline.attempt(ms(11_000)), (ms(30_698).since(ms(11_000)) / 2).min(MS * 10_000));
+        assert_eq!(
+            deadline.attempt(ms(11_000)),
+            (ms(30_698).since(ms(11_000)) / 2).min(MS * 10_000)
+        );
         assert!(!deadline.is_at_risk(ms(15_698)));
         assert!(deadline.is_at_risk(ms(15_699)));
         assert_eq!(deadline.remaining(ms(30_697)), MS);
         assert_eq!(deadline.remaining(ms(30_698)), Duration::ZERO);
         assert_eq!(deadline.attempt(ms(30_697)), SHORTEST_ATTEMPT);
-        assert_eq!(deadline.attempt(ms(30_698)), MS * 10_000, "a waiter that is too late asks now and then");
+        assert_eq!(
+            deadline.attempt(ms(30_698)),
+            MS * 10_000,
+            "a waiter that is too late asks now and then"
+        );
     }
 
     #[test]
     fn the_shorter_of_asked_and_granted_counts() {
         let asked = Duration::from_secs(10);
         let granted = Lease::of(Duration::from_secs(60));
-        assert_eq!(Deadline::of(ms(0), asked, granted, Drift::default()).length(), asked);
-        assert_eq!(Deadline::of(ms(0), Duration::from_secs(60), Lease::of(asked), Drift::default()).length(), asked);
+        assert_eq!(
+            Deadline::of(ms(0), asked, granted, Drift::default()).length(),
+            asked
+        );
+        assert_eq!(
+            Deadline::of(
+                ms(0),
+                Duration::from_secs(60),
+                Lease::of(asked),
+                Drift::default()
+            )
+            .length(),
+            asked
+        );
     }
 
     #[test]
@@ -274,17 +328,32 @@ mod tests {
         let lease = Duration::from_secs(5);
         let deadline = Deadline::of(ms(0), lease, Lease::of(lease), Drift::default());
         assert!(!deadline.is_too_short_to_begin(ms(2_000), MS * 500, lease));
-        assert!(deadline.is_too_short_to_begin(ms(2_500), MS * 500, lease), "half of the wait lease");
-        assert!(deadline.is_too_short_to_begin(ms(1_000), MS * 2_000, lease), "twice the stop margin");
+        assert!(
+            deadline.is_too_short_to_begin(ms(2_500), MS * 500, lease),
+            "half of the wait lease"
+        );
+        assert!(
+            deadline.is_too_short_to_begin(ms(1_000), MS * 2_000, lease),
+            "twice the stop margin"
+        );
     }
 
     #[test]
     fn extreme_lengths_do_not_overflow() {
         for length in [Duration::ZERO, MS, Duration::MAX] {
             for sent in [Moment::default(), Moment::NEVER] {
-                for drift in [Drift::new(0.0), Drift::default(), Drift::new(0.5), Drift::new(f64::NAN)] {
+                for drift in [
+                    Drift::new(0.0),
+                    Drift::default(),
+                    Drift::new(0.5),
+                    Drift::new(f64::NAN),
+                ] {
                     let deadline = Deadline::of(sent, length, Lease::of(length), drift);
-                    let _ = (deadline.renew_at(), deadline.attempt(sent), deadline.is_at_risk(sent));
+                    let _ = (
+                        deadline.renew_at(),
+                        deadline.attempt(sent),
+                        deadline.is_at_risk(sent),
+                    );
                 }
             }
         }

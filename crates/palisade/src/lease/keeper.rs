@@ -31,7 +31,11 @@ impl Keeper {
     pub(crate) fn new(store: Arc<dyn Store>, registry: Arc<Registry>) -> Keeper {
         let renewals = TaskTracker::new();
         renewals.close();
-        Keeper { store, registry, renewals }
+        Keeper {
+            store,
+            registry,
+            renewals,
+        }
     }
 
     /// Renews what is due, until the registry is closed and empty.
@@ -81,7 +85,11 @@ impl Keeper {
         let now = self.registry.clock.now();
         drop(ended);
         if answers.len() != claims.len() {
-            let error = Error::protocol(format!("the store answered {} of {} renewals", answers.len(), claims.len()));
+            let error = Error::protocol(format!(
+                "the store answered {} of {} renewals",
+                answers.len(),
+                claims.len()
+            ));
             answers = vec![Err(error); claims.len()];
         }
         let reached = answers.iter().any(Result::is_ok);
@@ -93,7 +101,13 @@ impl Keeper {
         }
     }
 
-    fn take(&self, tracked: &Arc<TrackedClaim>, sent: Moment, answer: Result<Standing>, now: Moment) {
+    fn take(
+        &self,
+        tracked: &Arc<TrackedClaim>,
+        sent: Moment,
+        answer: Result<Standing>,
+        now: Moment,
+    ) {
         match answer {
             Ok(standing) => {
                 tracked.confirm(sent, standing, now);
@@ -107,7 +121,9 @@ impl Keeper {
                 tracked.troubled(&error, now);
                 // Sooner than a hanging attempt would be given up, but neither at once nor in step with everybody else.
                 let attempt = tracked.attempt(now);
-                let pause = attempt.mul_f64(0.1 + 0.2 * fastrand::f64()).max(PAUSE.min(attempt));
+                let pause = attempt
+                    .mul_f64(0.1 + 0.2 * fastrand::f64())
+                    .max(PAUSE.min(attempt));
                 self.registry.retry_within(tracked, pause);
             }
         }

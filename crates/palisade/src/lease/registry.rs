@@ -68,7 +68,12 @@ struct Row {
 
 impl Registry {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Arc<Registry> {
-        let registry = Arc::new(Registry { clock, rows: Mutex::default(), renewal_due: Notify::new(), look: Condvar::new() });
+        let registry = Arc::new(Registry {
+            clock,
+            rows: Mutex::default(),
+            renewal_due: Notify::new(),
+            look: Condvar::new(),
+        });
         let told = Arc::downgrade(&registry);
         registry.clock.on_jump(Arc::new(move || {
             if let Some(registry) = told.upgrade() {
@@ -133,14 +138,22 @@ impl Registry {
     /// Takes what the store says without being asked.
     pub(crate) fn hear(&self, push: Push) {
         match push {
-            Push::Granted { claim, fence } => self.tell(claim, Told::Granted(fence), |tracked| self.granted(tracked, fence)),
-            Push::AskAgain { claim } => self.tell(claim, Told::Changed, |tracked| self.ask(tracked)),
-            Push::Gone { claim, why } => self.tell(claim, Told::Changed, |tracked| self.ended(tracked, why)),
+            Push::Granted { claim, fence } => self.tell(claim, Told::Granted(fence), |tracked| {
+                self.granted(tracked, fence)
+            }),
+            Push::AskAgain { claim } => {
+                self.tell(claim, Told::Changed, |tracked| self.ask(tracked))
+            }
+            Push::Gone { claim, why } => {
+                self.tell(claim, Told::Changed, |tracked| self.ended(tracked, why))
+            }
             Push::ContactLost => {
                 let now = self.clock.now();
                 self.lock().cut_off = Some(now);
                 let error = Error::unavailable("the connection to the store is lost");
-                self.all().iter().for_each(|tracked| tracked.troubled(&error, now));
+                self.all()
+                    .iter()
+                    .for_each(|tracked| tracked.troubled(&error, now));
             }
             Push::ContactRegained => {
                 self.lock().cut_off = None;
@@ -160,7 +173,10 @@ impl Registry {
 
     fn lookup(&self, claim: ClaimId) -> (Option<Arc<TrackedClaim>>, Option<Arc<Pending>>) {
         let rows = self.lock();
-        (rows.claims.get(&claim).map(|row| Arc::clone(&row.tracked)), rows.pending.get(&claim).map(Arc::clone))
+        (
+            rows.claims.get(&claim).map(|row| Arc::clone(&row.tracked)),
+            rows.pending.get(&claim).map(Arc::clone),
+        )
     }
 
     fn granted(&self, tracked: &Arc<TrackedClaim>, fence: Fence) {
@@ -189,7 +205,9 @@ impl Registry {
                 (Some(tracked), _) => {
                     let mut changed = pin!(tracked.changed());
                     changed.as_mut().enable();
-                    let Stage::Waiting { .. } = tracked.stage() else { return };
+                    let Stage::Waiting { .. } = tracked.stage() else {
+                        return;
+                    };
                     changed.await;
                 }
                 (None, Some(pending)) => {
@@ -243,11 +261,18 @@ impl Registry {
     }
 
     pub(crate) fn find(&self, claim: ClaimId) -> Option<Arc<TrackedClaim>> {
-        self.lock().claims.get(&claim).map(|row| Arc::clone(&row.tracked))
+        self.lock()
+            .claims
+            .get(&claim)
+            .map(|row| Arc::clone(&row.tracked))
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<TrackedClaim>> {
-        self.lock().claims.values().map(|row| Arc::clone(&row.tracked)).collect()
+        self.lock()
+            .claims
+            .values()
+            .map(|row| Arc::clone(&row.tracked))
+            .collect()
     }
 
     /// Takes up what a renewal has changed: when to renew next, or that there is nothing to keep any more.
@@ -259,7 +284,8 @@ impl Registry {
         if over {
             rows.remove_this(tracked);
             self.wake_for_ended(&rows);
-        } else if !rows.is_due(tracked.claim.id, now) && rows.reschedule(tracked.claim.id, renew_at) {
+        } else if !rows.is_due(tracked.claim.id, now) && rows.reschedule(tracked.claim.id, renew_at)
+        {
             self.wake_for(&rows, renew_at, None);
         }
     }
@@ -277,7 +303,9 @@ impl Registry {
     pub(crate) fn retry_within(&self, tracked: &TrackedClaim, pause: Duration) {
         let now = self.clock.now();
         let mut rows = self.lock();
-        if !rows.is_due(tracked.claim.id, now) && rows.reschedule(tracked.claim.id, Some(now + pause)) {
+        if !rows.is_due(tracked.claim.id, now)
+            && rows.reschedule(tracked.claim.id, Some(now + pause))
+        {
             self.wake_for(&rows, Some(now + pause), None);
         }
     }
@@ -286,7 +314,10 @@ impl Registry {
     pub(crate) fn renew_now_if(&self, wanted: impl Fn(&TrackedClaim) -> bool) {
         let now = self.clock.now();
         let mut rows = self.lock();
-        let renewed = rows.claims.values().filter(|row| row.renew_at.is_some() && wanted(&row.tracked));
+        let renewed = rows
+            .claims
+            .values()
+            .filter(|row| row.renew_at.is_some() && wanted(&row.tracked));
         let claims: Vec<ClaimId> = renewed.map(|row| row.tracked.claim.id).collect();
         for claim in claims {
             rows.reschedule(claim, Some(now));
@@ -317,9 +348,16 @@ impl Registry {
         let now = self.clock.now();
         let mut rows = self.lock();
         let mut due = Vec::new();
-        let Some(window) = rows.window(now) else { return due };
-        for (at, claim) in rows.renewals.range(..=(window, ClaimId::from_bits(u128::MAX))) {
-            let Some(row) = rows.claims.get(claim) else { continue };
+        let Some(window) = rows.window(now) else {
+            return due;
+        };
+        for (at, claim) in rows
+            .renewals
+            .range(..=(window, ClaimId::from_bits(u128::MAX)))
+        {
+            let Some(row) = rows.claims.get(claim) else {
+                continue;
+            };
             if *at <= now || at.since(now) <= row.tracked.leeway() {
                 due.push(Arc::clone(&row.tracked));
             }
@@ -371,7 +409,9 @@ impl Registry {
         };
         // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched, and
         // its own claim is looked at again.
-        let watch = |tracked: &Arc<TrackedClaim>| catch_unwind(AssertUnwindSafe(|| tracked.watch(now))).unwrap_or(Some(now));
+        let watch = |tracked: &Arc<TrackedClaim>| {
+            catch_unwind(AssertUnwindSafe(|| tracked.watch(now))).unwrap_or(Some(now))
+        };
         let next: Vec<Option<Moment>> = due.iter().map(watch).collect();
         let mut rows = self.lock();
         for (tracked, look_at) in due.iter().zip(next) {
@@ -385,7 +425,11 @@ impl Registry {
         let next = rows.looks.first().map(|(at, _)| *at);
         rows.warden_wakes = rows.wake_time(next, now);
         match rows.warden_wakes {
-            Some(at) => drop(self.look.wait_timeout(rows, at.since(now)).unwrap_or_else(PoisonError::into_inner)),
+            Some(at) => drop(
+                self.look
+                    .wait_timeout(rows, at.since(now))
+                    .unwrap_or_else(PoisonError::into_inner),
+            ),
             None => drop(self.look.wait(rows).unwrap_or_else(PoisonError::into_inner)),
         }
         true
@@ -399,16 +443,30 @@ impl Registry {
 }
 
 impl Rows {
-    fn set(&mut self, tracked: &Arc<TrackedClaim>, renew_at: Option<Moment>, look_at: Option<Moment>) {
+    fn set(
+        &mut self,
+        tracked: &Arc<TrackedClaim>,
+        renew_at: Option<Moment>,
+        look_at: Option<Moment>,
+    ) {
         let id = tracked.claim.id;
         self.remove(id);
         self.renewals.extend(renew_at.map(|at| (at, id)));
         self.looks.extend(look_at.map(|at| (at, id)));
-        self.claims.insert(id, Row { tracked: Arc::clone(tracked), renew_at, look_at });
+        self.claims.insert(
+            id,
+            Row {
+                tracked: Arc::clone(tracked),
+                renew_at,
+                look_at,
+            },
+        );
     }
 
     fn remove(&mut self, id: ClaimId) {
-        let Some(row) = self.claims.remove(&id) else { return };
+        let Some(row) = self.claims.remove(&id) else {
+            return;
+        };
         if let Some(at) = row.renew_at {
             self.renewals.remove(&(at, id));
         }
@@ -419,7 +477,9 @@ impl Rows {
 
     /// Moves a claim's renewal; `false` when it is not tracked any more.
     fn reschedule(&mut self, id: ClaimId, at: Option<Moment>) -> bool {
-        let Some(row) = self.claims.get_mut(&id) else { return false };
+        let Some(row) = self.claims.get_mut(&id) else {
+            return false;
+        };
         if let Some(old) = std::mem::replace(&mut row.renew_at, at) {
             self.renewals.remove(&(old, id));
         }
@@ -429,13 +489,20 @@ impl Rows {
 
     /// Whether the keeper was asked to renew it, and has not yet taken it up: taking it up moves it ahead.
     fn is_due(&self, id: ClaimId, now: Moment) -> bool {
-        self.claims.get(&id).and_then(|row| row.renew_at).is_some_and(|at| at <= now)
+        self.claims
+            .get(&id)
+            .and_then(|row| row.renew_at)
+            .is_some_and(|at| at <= now)
     }
 
     /// Removes the row of this very claim, and not of another that was tracked under its id.
     fn remove_this(&mut self, tracked: &TrackedClaim) {
         let id = tracked.claim.id;
-        if self.claims.get(&id).is_some_and(|row| std::ptr::eq(Arc::as_ptr(&row.tracked), tracked)) {
+        if self
+            .claims
+            .get(&id)
+            .is_some_and(|row| std::ptr::eq(Arc::as_ptr(&row.tracked), tracked))
+        {
             self.remove(id);
             self.ended.extend(tracked.ended_by_clock());
         }
@@ -444,7 +511,9 @@ impl Rows {
     /// Takes up when the warden is to look next; a claim that is over leaves.
     fn look_again(&mut self, tracked: &Arc<TrackedClaim>, at: Option<Moment>) {
         let id = tracked.claim.id;
-        let Some(at) = at else { return self.remove_this(tracked) };
+        let Some(at) = at else {
+            return self.remove_this(tracked);
+        };
         if let Some(row) = self.claims.get_mut(&id)
             && Arc::ptr_eq(&row.tracked, tracked)
             && row.look_at.is_none()
@@ -457,7 +526,11 @@ impl Rows {
     /// Up to when renewals are brought forward: none unless one is due now.
     fn window(&self, now: Moment) -> Option<Moment> {
         let (at, claim) = self.renewals.first()?;
-        (*at <= now).then(|| self.claims.get(claim).map_or(now, |row| now + row.tracked.leeway()))
+        (*at <= now).then(|| {
+            self.claims
+                .get(claim)
+                .map_or(now, |row| now + row.tracked.leeway())
+        })
     }
 
     /// When a sleeper is to wake by itself; `None` when nothing has been tracked for a while.

@@ -73,7 +73,10 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
     /// In line, and when it is worth asking again without being woken.
-    Waiting { place: Box<Place>, ask_at: Option<Moment> },
+    Waiting {
+        place: Box<Place>,
+        ask_at: Option<Moment>,
+    },
     /// It holds.
     Held,
     /// It was in line, and the store does not have it any more.
@@ -102,16 +105,29 @@ pub(crate) struct Group {
 
 /// When a waiter asks without being woken. Never at once: a store that is wrong about it must not be flooded.
 fn ask_at(place: &Place, now: Moment) -> Option<Moment> {
-    place.ask_in.map(|left| now + left.max(Duration::from_millis(1)))
+    place
+        .ask_in
+        .map(|left| now + left.max(Duration::from_millis(1)))
 }
 
 impl TrackedClaim {
     /// A claim that the store granted at once. If little is left of the lease, because the answer took long, it stays a waiter
     /// that asks at once: its renewal dates the grant anew.
-    pub(crate) fn granted(claim: Arc<Claim>, terms: Terms, sent: Moment, grant: Grant, now: Moment) -> Arc<TrackedClaim> {
+    pub(crate) fn granted(
+        claim: Arc<Claim>,
+        terms: Terms,
+        sent: Moment,
+        grant: Grant,
+        now: Moment,
+    ) -> Arc<TrackedClaim> {
         let deadline = Deadline::of(sent, claim.lease, grant.lease, terms.drift);
         if is_too_short(&claim, &terms, &deadline, now) {
-            let place = Place { ahead: Some(0), ask_in: Some(Duration::ZERO), lease: grant.lease, holder: None };
+            let place = Place {
+                ahead: Some(0),
+                ask_in: Some(Duration::ZERO),
+                lease: grant.lease,
+                holder: None,
+            };
             return TrackedClaim::queued(claim, terms, sent, place, now);
         }
         let tracked = TrackedClaim::new(claim, terms, Stage::Held, deadline);
@@ -124,10 +140,24 @@ impl TrackedClaim {
     }
 
     /// A claim that the store put in line.
-    pub(crate) fn queued(claim: Arc<Claim>, terms: Terms, sent: Moment, place: Place, now: Moment) -> Arc<TrackedClaim> {
+    pub(crate) fn queued(
+        claim: Arc<Claim>,
+        terms: Terms,
+        sent: Moment,
+        place: Place,
+        now: Moment,
+    ) -> Arc<TrackedClaim> {
         let deadline = Deadline::of(sent, claim.lease, place.lease, terms.drift);
         let ask_at = ask_at(&place, now);
-        Arc::new(TrackedClaim::new(claim, terms, Stage::Waiting { place: Box::new(place), ask_at }, deadline))
+        Arc::new(TrackedClaim::new(
+            claim,
+            terms,
+            Stage::Waiting {
+                place: Box::new(place),
+                ask_at,
+            },
+            deadline,
+        ))
     }
 
     fn new(claim: Arc<Claim>, terms: Terms, stage: Stage, deadline: Deadline) -> TrackedClaim {
@@ -162,7 +192,9 @@ impl TrackedClaim {
     }
 
     fn longest_hold(&self, now: Moment) -> Moment {
-        self.terms.max_hold.map_or(Moment::NEVER, |longest| now + longest)
+        self.terms
+            .max_hold
+            .map_or(Moment::NEVER, |longest| now + longest)
     }
 
     fn confirmation(&self, sent: Moment, lease: Lease) -> Deadline {
@@ -203,9 +235,9 @@ impl TrackedClaim {
         let state = self.lock();
         match state.stage {
             // Time alone wakes no waiter: it asks when the passing of time may have admitted it.
-            Stage::Waiting { ask_at, .. } => {
-                Some(ask_at.map_or(state.deadline.renew_at(), |at| at.min(state.deadline.renew_at())))
-            }
+            Stage::Waiting { ask_at, .. } => Some(ask_at.map_or(state.deadline.renew_at(), |at| {
+                at.min(state.deadline.renew_at())
+            })),
             Stage::Held if self.terms.auto_renew => Some(state.deadline.renew_at()),
             _ => None,
         }
@@ -275,9 +307,18 @@ impl TrackedClaim {
         state.asking = false;
         match (&state.stage, standing) {
             (Stage::Waiting { .. }, Standing::Waiting(place)) => {
-                state.deadline = state.deadline.or_later(self.confirmation(sent, place.lease));
-                let ask_at = if std::mem::take(&mut state.ask_pending) { Some(now) } else { ask_at(&place, now) };
-                state.stage = Stage::Waiting { place: Box::new(place), ask_at };
+                state.deadline = state
+                    .deadline
+                    .or_later(self.confirmation(sent, place.lease));
+                let ask_at = if std::mem::take(&mut state.ask_pending) {
+                    Some(now)
+                } else {
+                    ask_at(&place, now)
+                };
+                state.stage = Stage::Waiting {
+                    place: Box::new(place),
+                    ask_at,
+                };
             }
             (Stage::Waiting { .. }, Standing::Held(grant)) => {
                 let confirmed = self.confirmation(sent, grant.lease);
@@ -285,8 +326,16 @@ impl TrackedClaim {
                 // The answer took long: one renewal more, as for a grant that comes at once.
                 if !state.hurried && is_too_short(&self.claim, &self.terms, &state.deadline, now) {
                     state.hurried = true;
-                    let place = Place { ahead: Some(0), ask_in: None, lease: grant.lease, holder: None };
-                    state.stage = Stage::Waiting { place: Box::new(place), ask_at: Some(now) };
+                    let place = Place {
+                        ahead: Some(0),
+                        ask_in: None,
+                        lease: grant.lease,
+                        holder: None,
+                    };
+                    state.stage = Stage::Waiting {
+                        place: Box::new(place),
+                        ask_at: Some(now),
+                    };
                     return self.announce(state);
                 }
                 state.granted = Some(confirmed.length());
@@ -314,8 +363,13 @@ impl TrackedClaim {
     /// `false` when too little is left of that, or nothing would raise it: then a renewal must date it anew.
     pub(crate) fn pushed(&self, fence: Fence, now: Moment) -> bool {
         let mut state = self.lock();
-        let Stage::Waiting { .. } = state.stage else { return true };
-        if state.doubts_pushes || !self.terms.auto_renew || is_too_short(&self.claim, &self.terms, &state.deadline, now) {
+        let Stage::Waiting { .. } = state.stage else {
+            return true;
+        };
+        if state.doubts_pushes
+            || !self.terms.auto_renew
+            || is_too_short(&self.claim, &self.terms, &state.deadline, now)
+        {
             return false;
         }
         state.held_until = self.longest_hold(now);
@@ -342,7 +396,12 @@ impl TrackedClaim {
         state.asking = false;
         match &mut state.trouble {
             Some(trouble) => trouble.error = error.clone(),
-            trouble => *trouble = Some(Trouble { since: now, error: error.clone() }),
+            trouble => {
+                *trouble = Some(Trouble {
+                    since: now,
+                    error: error.clone(),
+                })
+            }
         }
         self.announce(state);
     }
@@ -387,7 +446,9 @@ impl TrackedClaim {
         self.expire(now);
         let state = self.lock();
         match state.stage {
-            Stage::Held if state.trouble.is_some() || state.deadline.is_at_risk(now) => Status::AtRisk,
+            Stage::Held if state.trouble.is_some() || state.deadline.is_at_risk(now) => {
+                Status::AtRisk
+            }
             Stage::Held => Status::Held,
             Stage::Lost(reason) => {
                 drop(state);
@@ -395,7 +456,9 @@ impl TrackedClaim {
                 Status::Lost(reason)
             }
             // A guard outlives its own release only inside `run`; it holds nothing then.
-            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => Status::Lost(LossReason::Expired),
+            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => {
+                Status::Lost(LossReason::Expired)
+            }
         }
     }
 
@@ -414,7 +477,11 @@ impl TrackedClaim {
     }
 
     fn end(&self, state: &State) -> deadline::End {
-        deadline::end(state.deadline.valid_until(), state.held_until, state.deadline.margin(self.terms.stop_margin))
+        deadline::end(
+            state.deadline.valid_until(),
+            state.held_until,
+            state.deadline.margin(self.terms.stop_margin),
+        )
     }
 
     /// Fires what is due, and says when to look again; `None` when there is nothing to watch.
@@ -442,7 +509,10 @@ impl TrackedClaim {
     /// it before its session.
     pub(crate) fn ended_by_clock(&self) -> Option<ClaimRef> {
         let state = self.lock();
-        let ended = matches!(state.stage, Stage::Lost(LossReason::Expired | LossReason::MaxHold | LossReason::MemberLost));
+        let ended = matches!(
+            state.stage,
+            Stage::Lost(LossReason::Expired | LossReason::MaxHold | LossReason::MemberLost)
+        );
         ended.then(|| self.claim.to_ref(state.fence))
     }
 
@@ -521,8 +591,15 @@ fn is_too_short(claim: &Claim, terms: &Terms, deadline: &Deadline, now: Moment) 
 impl Group {
     /// Binds the members of a multi-lock: one lost, all lost.
     pub(crate) fn bind(members: &[&Arc<TrackedClaim>], now: Moment) -> Arc<Group> {
-        let weak = members.iter().map(|member| Arc::downgrade(member)).collect();
-        let group = Arc::new(Group { members: weak, told: AtomicBool::new(false), stop: CancellationToken::new() });
+        let weak = members
+            .iter()
+            .map(|member| Arc::downgrade(member))
+            .collect();
+        let group = Arc::new(Group {
+            members: weak,
+            told: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+        });
         for member in members {
             // Set once: a claim belongs to one group.
             let _ = member.group.set(Arc::clone(&group));

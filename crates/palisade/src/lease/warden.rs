@@ -7,7 +7,10 @@ use super::registry::Registry;
 
 /// Starts the warden. It ends when the registry is closed and empty.
 pub(crate) fn start(registry: Arc<Registry>) -> std::io::Result<()> {
-    std::thread::Builder::new().name("palisade-warden".into()).spawn(move || watch(&registry)).map(drop)
+    std::thread::Builder::new()
+        .name("palisade-warden".into())
+        .spawn(move || watch(&registry))
+        .map(drop)
 }
 
 fn watch(registry: &Registry) {

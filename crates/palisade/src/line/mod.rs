@@ -27,7 +27,9 @@ pub use parts::{ClaimError, HolderEntry, Mark, Seal, Told, Tombstone, WaiterEntr
 pub use time::StoreTime;
 
 use crate::fence::Fence;
-use crate::store::{Answer, Claim, ClaimId, Ending, Gone, Grant, Kind, Lease, Mode, Released, Revoked, Standing};
+use crate::store::{
+    Answer, Claim, ClaimId, Ending, Gone, Grant, Kind, Lease, Mode, Released, Revoked, Standing,
+};
 
 /// The holders and the waiters of one name, in order. See the [module documentation](self) for the rules.
 ///
@@ -74,15 +76,28 @@ impl Line {
     /// # Errors
     ///
     /// When the claim cannot work whatever the others do; see [`ClaimError`]. Nothing is left behind.
-    pub fn claim(&mut self, now: StoreTime, claim: &Claim, told: &mut Vec<Told>) -> Result<Answer, ClaimError> {
+    pub fn claim(
+        &mut self,
+        now: StoreTime,
+        claim: &Claim,
+        told: &mut Vec<Told>,
+    ) -> Result<Answer, ClaimError> {
         self.event(now, Some(claim.id), told, |line, _| line.answer(now, claim))
     }
 
     /// Extends the lease of a claim, waiting or holding, and says where it stands.
     ///
     /// A waiter is named without a fence, a holder with its fence or without. Any other fence changes nothing.
-    pub fn renew(&mut self, now: StoreTime, claim: ClaimId, fence: Option<Fence>, told: &mut Vec<Told>) -> Standing {
-        self.event(now, Some(claim), told, |line, _| line.stand(now, claim, fence))
+    pub fn renew(
+        &mut self,
+        now: StoreTime,
+        claim: ClaimId,
+        fence: Option<Fence>,
+        told: &mut Vec<Told>,
+    ) -> Standing {
+        self.event(now, Some(claim), told, |line, _| {
+            line.stand(now, claim, fence)
+        })
     }
 
     /// Ends a claim in whatever state it is: release, cancel, time-out and drop.
@@ -97,13 +112,21 @@ impl Line {
         ending: Ending,
         told: &mut Vec<Told>,
     ) -> Released {
-        self.event(now, Some(claim), told, |line, told| line.end(now, claim, fence, ending, told))
+        self.event(now, Some(claim), told, |line, told| {
+            line.end(now, claim, fence, ending, told)
+        })
     }
 
     /// Turns a writer into a reader, keeping its fence, and renews it; readers next in line come in with it.
     ///
     /// A claim that is not a writer is only renewed.
-    pub fn downgrade(&mut self, now: StoreTime, claim: ClaimId, fence: Fence, told: &mut Vec<Told>) -> Standing {
+    pub fn downgrade(
+        &mut self,
+        now: StoreTime,
+        claim: ClaimId,
+        fence: Fence,
+        told: &mut Vec<Told>,
+    ) -> Standing {
         self.event(now, Some(claim), told, |line, _| {
             if let Some(holder) = line.live_holder(claim, Some(fence))
                 && holder.mode == Mode::Exclusive
@@ -116,7 +139,14 @@ impl Line {
     }
 
     /// Gives a holder another owner, which is what the leader of an election proclaims, and renews it.
-    pub fn proclaim(&mut self, now: StoreTime, claim: ClaimId, fence: Fence, value: &str, told: &mut Vec<Told>) -> Standing {
+    pub fn proclaim(
+        &mut self,
+        now: StoreTime,
+        claim: ClaimId,
+        fence: Fence,
+        value: &str,
+        told: &mut Vec<Told>,
+    ) -> Standing {
         self.event(now, Some(claim), told, |line, _| {
             if let Some(holder) = line.live_holder(claim, Some(fence)) {
                 holder.owner = value.into();
@@ -154,25 +184,42 @@ impl Line {
         let waiters = self.waiters.iter().map(|waiter| waiter.expiry);
         let tombstones = self.tombstones.iter().map(|tombstone| tombstone.until);
         let mark = self.mark.iter().map(Mark::until);
-        let times = holders.chain(waiters).chain(tombstones).chain(mark).chain(self.seal.map(|seal| seal.until));
-        times.min().filter(|time| *time < StoreTime::NEVER).map(|time| time.max(now))
+        let times = holders
+            .chain(waiters)
+            .chain(tombstones)
+            .chain(mark)
+            .chain(self.seal.map(|seal| seal.until));
+        times
+            .min()
+            .filter(|time| *time < StoreTime::NEVER)
+            .map(|time| time.max(now))
     }
 
     /// Whether this claim holds, waits, or is still to be told why it does neither.
     pub fn knows(&self, claim: ClaimId) -> bool {
-        self.holders.iter().any(|holder| holder.claim == claim && !holder.ghost)
+        self.holders
+            .iter()
+            .any(|holder| holder.claim == claim && !holder.ghost)
             || self.waiters.iter().any(|waiter| waiter.claim == claim)
-            || self.tombstones.iter().any(|tombstone| tombstone.claim == claim)
+            || self
+                .tombstones
+                .iter()
+                .any(|tombstone| tombstone.claim == claim)
     }
 
     /// Whether nothing is held, waited for, closed, marked, sealed or still to be said: a store may forget such a line, if it
     /// keeps [`last_fence`](Line::last_fence) elsewhere.
     pub fn is_idle(&self, now: StoreTime) -> bool {
-        self.holders.iter().all(|holder| holder.occupies_until() <= now)
+        self.holders
+            .iter()
+            .all(|holder| holder.occupies_until() <= now)
             && self.waiters.iter().all(|waiter| waiter.expiry <= now)
             && self.mark.is_none_or(|mark| mark.until() <= now)
             && !self.is_sealed(now)
-            && self.tombstones.iter().all(|tombstone| tombstone.until <= now)
+            && self
+                .tombstones
+                .iter()
+                .all(|tombstone| tombstone.until <= now)
     }
 }
 
@@ -217,7 +264,10 @@ impl Line {
         Ok(if free {
             entry.expiry = now + claim.lease;
             self.grant(now, entry, fence);
-            Answer::Granted(Grant { fence, lease: Lease::of(claim.lease) })
+            Answer::Granted(Grant {
+                fence,
+                lease: Lease::of(claim.lease),
+            })
         } else {
             self.waiters.push_back(entry);
             Answer::Queued(self.place(now, self.waiters.len() - 1, claim.mode, claim.wait_lease()))
@@ -232,10 +282,16 @@ impl Line {
             _ => false,
         };
         if !fits {
-            return Err(ClaimError::ModeMisfit { kind: claim.kind, mode: claim.mode });
+            return Err(ClaimError::ModeMisfit {
+                kind: claim.kind,
+                mode: claim.mode,
+            });
         }
         match self.kind {
-            Some(in_use) if !in_use.shares_line_with(claim.kind) => Err(ClaimError::KindConflict { in_use, asked: claim.kind }),
+            Some(in_use) if !in_use.shares_line_with(claim.kind) => Err(ClaimError::KindConflict {
+                in_use,
+                asked: claim.kind,
+            }),
             _ => Ok(()),
         }
     }
@@ -247,7 +303,8 @@ impl Line {
             self.kind = Some(claim.kind);
         }
         // What is known of an earlier life under this id must not be said of this one.
-        self.tombstones.retain(|tombstone| tombstone.claim != claim.id);
+        self.tombstones
+            .retain(|tombstone| tombstone.claim != claim.id);
     }
 
     /// Renews the claim where it stands.
@@ -266,18 +323,37 @@ impl Line {
     }
 
     fn why_gone(&self, claim: ClaimId) -> Gone {
-        let known = self.tombstones.iter().find(|tombstone| tombstone.claim == claim);
+        let known = self
+            .tombstones
+            .iter()
+            .find(|tombstone| tombstone.claim == claim);
         let taken = self.holders.iter().any(|holder| holder.claim != claim);
-        known.map_or(if taken { Gone::Taken } else { Gone::Expired }, |tombstone| tombstone.why)
+        known.map_or(
+            if taken { Gone::Taken } else { Gone::Expired },
+            |tombstone| tombstone.why,
+        )
     }
 
-    fn end(&mut self, now: StoreTime, claim: ClaimId, fence: Option<Fence>, ending: Ending, told: &mut Vec<Told>) -> Released {
+    fn end(
+        &mut self,
+        now: StoreTime,
+        claim: ClaimId,
+        fence: Option<Fence>,
+        ending: Ending,
+        told: &mut Vec<Told>,
+    ) -> Released {
         if let Some(holder) = self.live_holder(claim, fence) {
             holder.ghost = true;
             match ending {
                 Ending::Release => {}
                 Ending::Undo => self.undo(now, claim, fence),
-                Ending::Seal(keep) => self.seal(Seal { until: now + keep, by: claim }, told),
+                Ending::Seal(keep) => self.seal(
+                    Seal {
+                        until: now + keep,
+                        by: claim,
+                    },
+                    told,
+                ),
             }
             self.clear_the_way(now);
             return Released::Done;
@@ -289,7 +365,9 @@ impl Line {
         match ending {
             Ending::Undo => self.undo(now, claim, fence),
             // The reply to this very seal was lost, and it is sent again.
-            Ending::Seal(_) if self.seal.is_some_and(|seal| seal.by == claim) => return Released::Done,
+            Ending::Seal(_) if self.seal.is_some_and(|seal| seal.by == claim) => {
+                return Released::Done;
+            }
             Ending::Seal(_) | Ending::Release => {}
         }
         Released::AlreadyLost
@@ -298,14 +376,20 @@ impl Line {
     /// Takes away what the claim's latest grant left behind: the closed period and the once-per mark.
     fn undo(&mut self, now: StoreTime, claim: ClaimId, fence: Option<Fence>) {
         let left_behind = |holder: &HolderEntry| holder.ghost && holder.is_grant_of(claim, fence);
-        let Some(at) = self.holders.iter().rposition(left_behind) else { return };
+        let Some(at) = self.holders.iter().rposition(left_behind) else {
+            return;
+        };
         let undone = self.holders.remove(at);
         let set_by_it = |mark: &Option<Mark>| mark.is_some_and(|mark| mark.fence == undone.fence);
         if set_by_it(&self.mark) {
             self.mark = undone.mark_before.filter(|mark| mark.until() > now);
         }
         // A later holder must not bring the mark back by its own undo.
-        for later in self.holders.iter_mut().filter(|holder| set_by_it(&holder.mark_before)) {
+        for later in self
+            .holders
+            .iter_mut()
+            .filter(|holder| set_by_it(&holder.mark_before))
+        {
             later.mark_before = undone.mark_before;
         }
     }
@@ -329,8 +413,14 @@ impl Line {
             }
             return Revoked::Done;
         }
-        let other = self.holders.iter().find(|holder| !holder.ghost).or(self.holders.first());
-        other.map_or(Revoked::NotHeld, |other| Revoked::OtherHolder { fence: other.fence })
+        let other = self
+            .holders
+            .iter()
+            .find(|holder| !holder.ghost)
+            .or(self.holders.first());
+        other.map_or(Revoked::NotHeld, |other| Revoked::OtherHolder {
+            fence: other.fence,
+        })
     }
 
     /// Grants to the head of the line for as long as it fits. An idle line forgets what it served as.
@@ -343,7 +433,10 @@ impl Line {
             if self.too_soon_by(now, head.once_per).is_some() {
                 self.turn_away(head, Gone::TooSoon, told);
             } else {
-                told.push(Told::Granted { claim: head.claim, fence });
+                told.push(Told::Granted {
+                    claim: head.claim,
+                    fence,
+                });
                 self.grant(now, head, fence);
             }
         }
@@ -356,8 +449,16 @@ impl Line {
         self.last_fence = fence;
         // Once per no time at all asks for nothing, and must not wipe out somebody's mark.
         let span = entry.once_per.filter(|span| !span.is_zero());
-        let mark = span.map(|span| Mark { at: now, span, fence });
-        let mark_before = if mark.is_some() { mem::replace(&mut self.mark, mark) } else { None };
+        let mark = span.map(|span| Mark {
+            at: now,
+            span,
+            fence,
+        });
+        let mark_before = if mark.is_some() {
+            mem::replace(&mut self.mark, mark)
+        } else {
+            None
+        };
         // Most lines have one holder: room for four, which is what a Vec begins with, would be most of their memory.
         if self.holders.is_empty() {
             self.holders.reserve_exact(1);
@@ -385,7 +486,10 @@ impl Line {
         self.holders.is_empty()
             || match mode {
                 Mode::Exclusive => false,
-                Mode::Shared => self.holders.iter().all(|holder| holder.mode == Mode::Shared),
+                Mode::Shared => self
+                    .holders
+                    .iter()
+                    .all(|holder| holder.mode == Mode::Shared),
                 Mode::Permits(count) => self.permits_out() + u64::from(count) <= self.limit(),
             }
     }
@@ -407,11 +511,17 @@ impl Line {
     }
 
     fn live_holder(&mut self, claim: ClaimId, fence: Option<Fence>) -> Option<&mut HolderEntry> {
-        self.holders.iter_mut().find(|holder| !holder.ghost && holder.is_grant_of(claim, fence))
+        self.holders
+            .iter_mut()
+            .find(|holder| !holder.ghost && holder.is_grant_of(claim, fence))
     }
 
     /// How many waiters stand before this one. Who comes with a fence does not wait.
     fn waits_behind(&self, claim: ClaimId, fence: Option<Fence>) -> Option<usize> {
-        if fence.is_some() { None } else { self.waiters.iter().position(|waiter| waiter.claim == claim) }
+        if fence.is_some() {
+            None
+        } else {
+            self.waiters.iter().position(|waiter| waiter.claim == claim)
+        }
     }
 }

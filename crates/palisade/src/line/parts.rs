@@ -39,12 +39,20 @@ pub struct HolderEntry {
 impl HolderEntry {
     /// Until when it stands in the way of others, if nothing but time passes.
     pub fn occupies_until(&self) -> StoreTime {
-        if self.ghost { self.keep_until } else { self.expiry.max(self.keep_until) }
+        if self.ghost {
+            self.keep_until
+        } else {
+            self.expiry.max(self.keep_until)
+        }
     }
 
     /// When the passing of time alone next changes it.
     pub(super) fn next_change(&self) -> StoreTime {
-        if self.ghost { self.keep_until } else { self.expiry }
+        if self.ghost {
+            self.keep_until
+        } else {
+            self.expiry
+        }
     }
 
     /// Whether this is a grant of the claim, by the given fence if one is given.
@@ -55,7 +63,10 @@ impl HolderEntry {
     /// Extends the lease, never shortens it.
     pub(super) fn renew(&mut self, now: StoreTime) -> Grant {
         self.expiry = self.expiry.max(now + self.lease);
-        Grant { fence: self.fence, lease: Lease::of(self.lease) }
+        Grant {
+            fence: self.fence,
+            lease: Lease::of(self.lease),
+        }
     }
 }
 
@@ -108,7 +119,12 @@ impl WaiterEntry {
     }
 
     /// What it becomes when it is granted: nothing is renewed by that, so the expiry stays.
-    pub(super) fn granted(self, now: StoreTime, fence: Fence, mark_before: Option<Mark>) -> HolderEntry {
+    pub(super) fn granted(
+        self,
+        now: StoreTime,
+        fence: Fence,
+        mark_before: Option<Mark>,
+    ) -> HolderEntry {
         HolderEntry {
             claim: self.claim,
             mode: self.mode,
@@ -118,7 +134,9 @@ impl WaiterEntry {
             fence,
             granted_at: now,
             expiry: self.expiry,
-            keep_until: self.min_hold.map_or(StoreTime::default(), |span| now + span),
+            keep_until: self
+                .min_hold
+                .map_or(StoreTime::default(), |span| now + span),
             ghost: false,
             mark_before,
         }
@@ -220,17 +238,33 @@ impl fmt::Display for ClaimError {
                 "the name is in use as a {in_use}, and this claim asks for a {asked}; \
                  ask for a {in_use}, take another name, or wait until nobody uses it"
             ),
-            ClaimError::ModeMisfit { kind: Kind::Semaphore { limit }, mode } => {
-                write!(f, "a semaphore of {limit} cannot be held as {mode}; ask for 1 to {limit} permits")
+            ClaimError::ModeMisfit {
+                kind: Kind::Semaphore { limit },
+                mode,
+            } => {
+                write!(
+                    f,
+                    "a semaphore of {limit} cannot be held as {mode}; ask for 1 to {limit} permits"
+                )
             }
-            ClaimError::ModeMisfit { kind: Kind::Mutex, mode } => {
+            ClaimError::ModeMisfit {
+                kind: Kind::Mutex,
+                mode,
+            } => {
                 write!(f, "a mutex cannot be held as {mode}; ask for exclusive")
             }
             ClaimError::ModeMisfit { kind, mode } => {
-                write!(f, "a {kind} cannot be held as {mode}; ask for exclusive or shared")
+                write!(
+                    f,
+                    "a {kind} cannot be held as {mode}; ask for exclusive or shared"
+                )
             }
             ClaimError::FencesSpent => {
-                write!(f, "the last fence of the name is {}, the highest there can be; take another name", Fence::MAX)
+                write!(
+                    f,
+                    "the last fence of the name is {}, the highest there can be; take another name",
+                    Fence::MAX
+                )
             }
         }
     }

@@ -16,15 +16,31 @@ impl Line {
         LineView {
             name: name.as_str().to_owned(),
             kind: self.kind.unwrap_or(Kind::Mutex),
-            holders: self.holders.iter().filter(|holder| holder.occupies_until() > now).map(|holder| holder.view(now)).collect(),
-            waiters: self.waiters.iter().filter(|waiter| waiter.expiry > now).map(|waiter| waiter.view(now)).collect(),
+            holders: self
+                .holders
+                .iter()
+                .filter(|holder| holder.occupies_until() > now)
+                .map(|holder| holder.view(now))
+                .collect(),
+            waiters: self
+                .waiters
+                .iter()
+                .filter(|waiter| waiter.expiry > now)
+                .map(|waiter| waiter.view(now))
+                .collect(),
             waiters_known: true,
             error: None,
         }
     }
 
     /// Where a waiter for this mode stands that has so many before it.
-    pub(super) fn place(&self, now: StoreTime, ahead: usize, mode: Mode, wait_lease: Duration) -> Place {
+    pub(super) fn place(
+        &self,
+        now: StoreTime,
+        ahead: usize,
+        mode: Mode,
+        wait_lease: Duration,
+    ) -> Place {
         Place {
             ahead: u32::try_from(ahead).ok(),
             ask_in: self.ask_in(now, mode, ahead),
@@ -35,16 +51,29 @@ impl Line {
 
     /// What a claim in this mode is told that may not stand in line.
     pub(super) fn busy(&self, now: StoreTime, mode: Mode) -> Busy {
-        Busy { holder: self.first_holder(now), ask_in: self.ask_in(now, mode, self.waiters.len()), too_soon: false, woken: false }
+        Busy {
+            holder: self.first_holder(now),
+            ask_in: self.ask_in(now, mode, self.waiters.len()),
+            too_soon: false,
+            woken: false,
+        }
     }
 
     /// What a claim is told that comes too soon after the last once-per grant.
     pub(super) fn too_soon(&self, now: StoreTime, left: Duration) -> Busy {
-        Busy { holder: self.first_holder(now), ask_in: Some(left), too_soon: true, woken: false }
+        Busy {
+            holder: self.first_holder(now),
+            ask_in: Some(left),
+            too_soon: true,
+            woken: false,
+        }
     }
 
     fn first_holder(&self, now: StoreTime) -> Option<Holder> {
-        self.holders.iter().find(|holder| !holder.ghost).map(|holder| holder.view(now))
+        self.holders
+            .iter()
+            .find(|holder| !holder.ghost)
+            .map(|holder| holder.view(now))
     }
 
     /// After how long a claim in this mode, with so many before it, is admitted if nobody renews or releases; `None` when never.
@@ -55,16 +84,27 @@ impl Line {
         let way_is_clear = match mode {
             _ if self.admits(mode) => Some(now),
             // Only a writer keeps a reader out, and a writer holds alone.
-            Mode::Exclusive | Mode::Shared => self.holders.iter().map(HolderEntry::occupies_until).max(),
+            Mode::Exclusive | Mode::Shared => {
+                self.holders.iter().map(HolderEntry::occupies_until).max()
+            }
             Mode::Permits(count) => self.permits_free_at(count),
         };
-        let line_is_clear = self.waiters.iter().take(ahead).map(|waiter| waiter.expiry).max();
+        let line_is_clear = self
+            .waiters
+            .iter()
+            .take(ahead)
+            .map(|waiter| waiter.expiry)
+            .max();
         let admitted = way_is_clear?.max(line_is_clear.unwrap_or(now));
         (admitted < StoreTime::NEVER).then(|| admitted.since(now))
     }
 
     fn permits_free_at(&self, wanted: u32) -> Option<StoreTime> {
-        let mut ends: Vec<_> = self.holders.iter().map(|holder| (holder.occupies_until(), permits_of(holder.mode))).collect();
+        let mut ends: Vec<_> = self
+            .holders
+            .iter()
+            .map(|holder| (holder.occupies_until(), permits_of(holder.mode)))
+            .collect();
         ends.sort_unstable_by_key(|(end, _)| *end);
         let mut free = self.limit().saturating_sub(self.permits_out());
         ends.into_iter().find_map(|(end, permits)| {
@@ -75,7 +115,10 @@ impl Line {
 
     /// How many permits are out. Summed wider than one claim can ask, so that no sum overflows.
     pub(super) fn permits_out(&self) -> u64 {
-        self.holders.iter().map(|holder| permits_of(holder.mode)).sum()
+        self.holders
+            .iter()
+            .map(|holder| permits_of(holder.mode))
+            .sum()
     }
 
     /// How many permits there are.
@@ -96,7 +139,11 @@ fn permits_of(mode: Mode) -> u64 {
 
 impl HolderEntry {
     fn view(&self, now: StoreTime) -> Holder {
-        let lease_left = if self.ghost { Duration::ZERO } else { self.expiry.since(now) };
+        let lease_left = if self.ghost {
+            Duration::ZERO
+        } else {
+            self.expiry.since(now)
+        };
         Holder {
             owner: self.owner.to_string(),
             reason: self.reason.as_deref().map(str::to_owned),

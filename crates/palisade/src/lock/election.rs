@@ -65,7 +65,8 @@ impl Election {
     ///
     /// Dropped at any point, the candidacy is withdrawn, and with it the place in line.
     pub async fn campaign(&self, value: impl AsRef<str>) -> Result<Leadership> {
-        self.options.waited(self.campaign_within(value, WaitLimit::Forever).await?)
+        self.options
+            .waited(self.campaign_within(value, WaitLimit::Forever).await?)
     }
 
     /// Leads if nobody does and nobody waits to.
@@ -90,8 +91,15 @@ impl Election {
     /// # Cancel safety
     ///
     /// Dropped at any point, the candidacy is withdrawn.
-    pub async fn campaign_timeout(&self, value: impl AsRef<str>, longest: Duration) -> Result<Leadership> {
-        self.options.waited(self.campaign_within(value, WaitLimit::AtMost(longest)).await?)
+    pub async fn campaign_timeout(
+        &self,
+        value: impl AsRef<str>,
+        longest: Duration,
+    ) -> Result<Leadership> {
+        self.options.waited(
+            self.campaign_within(value, WaitLimit::AtMost(longest))
+                .await?,
+        )
     }
 
     /// Waits in line to lead as the value says; `None` when it says [`Now`](WaitLimit::Now) and another candidate leads.
@@ -103,8 +111,15 @@ impl Election {
     /// # Cancel safety
     ///
     /// Dropped at any point, the candidacy is withdrawn.
-    pub async fn campaign_within(&self, value: impl AsRef<str>, wait: WaitLimit) -> Result<Option<Leadership>> {
-        let held = self.with(value.as_ref()).acquire_within(Mode::Exclusive, wait).await?;
+    pub async fn campaign_within(
+        &self,
+        value: impl AsRef<str>,
+        wait: WaitLimit,
+    ) -> Result<Option<Leadership>> {
+        let held = self
+            .with(value.as_ref())
+            .acquire_within(Mode::Exclusive, wait)
+            .await?;
         Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
     }
 
@@ -147,7 +162,11 @@ impl Election {
     }
 
     fn with(&self, value: &str) -> Options {
-        Options { owner: value.into(), candidate: true, ..self.options.clone() }
+        Options {
+            owner: value.into(),
+            candidate: true,
+            ..self.options.clone()
+        }
     }
 
     /// Who leads now; `None` when nobody does. It may be another by the time you read it: a write that only the leader may make
@@ -161,12 +180,24 @@ impl Election {
     ///
     /// May be dropped at any point.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        let (store, query) = (Arc::clone(&self.options.core.store), Query::Leader(self.name()?));
-        let page = self.options.core.call(async move { store.inspect(&query).await }).await?;
+        let (store, query) = (
+            Arc::clone(&self.options.core.store),
+            Query::Leader(self.name()?),
+        );
+        let page = self
+            .options
+            .core
+            .call(async move { store.inspect(&query).await })
+            .await?;
         let holders = page.lines.into_iter().flat_map(|line| line.holders);
         // One that only keeps the name closed leads no more.
-        let leads = holders.into_iter().find(|holder| holder.lease_left != Some(Duration::ZERO));
-        Ok(leads.map(|holder| Leader { value: holder.owner, fence: holder.fence }))
+        let leads = holders
+            .into_iter()
+            .find(|holder| holder.lease_left != Some(Duration::ZERO));
+        Ok(leads.map(|holder| Leader {
+            value: holder.owner,
+            fence: holder.fence,
+        }))
     }
 
     /// Watches who leads: first the present leader, then each change, as the store pushes it.
@@ -190,7 +221,10 @@ impl Election {
                 }
             })
             .await?;
-        Ok(Observer { observation, _core: core })
+        Ok(Observer {
+            observation,
+            _core: core,
+        })
     }
 
     fn name(&self) -> Result<Name> {
@@ -208,7 +242,10 @@ pub struct Leadership {
 
 impl Leadership {
     fn new(guard: Guard) -> Leadership {
-        Leadership { guard, proclaiming: tokio::sync::Mutex::new(()) }
+        Leadership {
+            guard,
+            proclaiming: tokio::sync::Mutex::new(()),
+        }
     }
 
     /// The number of this leadership: higher than that of every leader before. A resource that has seen a higher one refuses it.
@@ -264,13 +301,24 @@ impl Leadership {
             if let Status::Lost(reason) = self.guard.status() {
                 return Err(Error::lost(reason));
             }
-            let (store, claim, value) = (Arc::clone(&core.store), tracked.to_ref(), Arc::clone(&value));
-            match core.call(async move { store.change(&claim, Change::Proclaim(value)).await }).await {
+            let (store, claim, value) = (
+                Arc::clone(&core.store),
+                tracked.to_ref(),
+                Arc::clone(&value),
+            );
+            match core
+                .call(async move { store.change(&claim, Change::Proclaim(value)).await })
+                .await
+            {
                 Ok(Standing::Held(_)) => return Ok(()),
                 Ok(Standing::Gone(why)) => tracked.ended(why),
                 Err(error) if error.retry_may_help() => core.pause(RETRY).await?,
                 Err(error) => return Err(error),
-                Ok(Standing::Waiting(_)) => return Err(Error::protocol("the store says that a leader waits to lead")),
+                Ok(Standing::Waiting(_)) => {
+                    return Err(Error::protocol(
+                        "the store says that a leader waits to lead",
+                    ));
+                }
             }
         }
     }
@@ -320,7 +368,10 @@ impl Observer {
     ///
     /// May be dropped at any point; nothing is missed by it.
     pub async fn next(&mut self) -> Result<Leader> {
-        self.observation.next().await.unwrap_or_else(|| Err(broken_off()))
+        self.observation
+            .next()
+            .await
+            .unwrap_or_else(|| Err(broken_off()))
     }
 }
 
@@ -331,5 +382,8 @@ impl fmt::Debug for Observer {
 }
 
 fn cannot_observe(store: &dyn Store) -> Error {
-    Error::unsupported(format!("{} cannot push who leads; ask for the leader when you need it", store.capability()))
+    Error::unsupported(format!(
+        "{} cannot push who leads; ask for the leader when you need it",
+        store.capability()
+    ))
 }

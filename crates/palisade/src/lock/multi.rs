@@ -30,17 +30,26 @@ pub struct Member {
 impl Member {
     /// The read side.
     pub fn read(lock: &RwLock) -> Member {
-        Member { options: lock.options.clone(), mode: Mode::Shared }
+        Member {
+            options: lock.options.clone(),
+            mode: Mode::Shared,
+        }
     }
 
     /// The write side.
     pub fn write(lock: &RwLock) -> Member {
-        Member { options: lock.options.clone(), mode: Mode::Exclusive }
+        Member {
+            options: lock.options.clone(),
+            mode: Mode::Exclusive,
+        }
     }
 
     /// So many permits.
     pub fn permits(semaphore: &Semaphore, permits: u32) -> Member {
-        Member { options: semaphore.options.clone(), mode: Mode::Permits(permits) }
+        Member {
+            options: semaphore.options.clone(),
+            mode: Mode::Permits(permits),
+        }
     }
 
     /// Where this member stands in the order in which everybody acquires: by store, then by name. Of two servers of one kind
@@ -52,7 +61,10 @@ impl Member {
 
 impl From<Mutex> for Member {
     fn from(mutex: Mutex) -> Member {
-        Member { options: mutex.options, mode: Mode::Exclusive }
+        Member {
+            options: mutex.options,
+            mode: Mode::Exclusive,
+        }
     }
 }
 
@@ -80,7 +92,9 @@ impl Multi {
     /// The lease of every member, as [`Mutex::lease`].
     #[must_use]
     pub fn lease_all(mut self, lease: Duration) -> Multi {
-        self.members.iter_mut().for_each(|member| member.options.lease = Some(lease));
+        self.members
+            .iter_mut()
+            .for_each(|member| member.options.lease = Some(lease));
         self
     }
 
@@ -91,7 +105,9 @@ impl Multi {
     /// What `acquire` would refuse before it asks: no member, the same name twice, or what a member refuses.
     pub fn check(&self) -> Result<()> {
         if self.members.is_empty() {
-            return Err(Error::config("a multi-lock of nothing; give it at least one name"));
+            return Err(Error::config(
+                "a multi-lock of nothing; give it at least one name",
+            ));
         }
         let mut seen = HashSet::new();
         for member in &self.members {
@@ -99,7 +115,9 @@ impl Multi {
             let Options { core, name, .. } = &member.options;
             let store = core.identity.as_deref().ok_or(Arc::as_ptr(core));
             if !seen.insert((store, name)) {
-                return Err(Error::config(format!("{name} is in the multi-lock twice: it would wait for itself; name it once")));
+                return Err(Error::config(format!(
+                    "{name} is in the multi-lock twice: it would wait for itself; name it once"
+                )));
             }
         }
         Ok(())
@@ -115,7 +133,9 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn acquire(&self) -> Result<MultiGuard> {
-        self.acquire_within(WaitLimit::Forever).await?.ok_or_else(lost_on_the_way)
+        self.acquire_within(WaitLimit::Forever)
+            .await?
+            .ok_or_else(lost_on_the_way)
     }
 
     /// Takes all if all are free now; `None` when one is not.
@@ -141,7 +161,9 @@ impl Multi {
     ///
     /// Dropped at any point, everything is given back.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<MultiGuard> {
-        self.acquire_within(WaitLimit::AtMost(longest)).await?.ok_or_else(lost_on_the_way)
+        self.acquire_within(WaitLimit::AtMost(longest))
+            .await?
+            .ok_or_else(lost_on_the_way)
     }
 
     /// Acquires all, runs the body, and releases however it ends. The body is dropped when a member is about to be lost.
@@ -190,7 +212,9 @@ impl Multi {
         let mut guards: Vec<Guard<AnyMode>> = Vec::with_capacity(self.members.len());
         for member in &self.members {
             let left = match wait {
-                WaitLimit::AtMost(longest) => WaitLimit::AtMost(longest.saturating_sub(self.now().since(begun))),
+                WaitLimit::AtMost(longest) => {
+                    WaitLimit::AtMost(longest.saturating_sub(self.now().since(begun)))
+                }
                 WaitLimit::Now | WaitLimit::Forever => wait,
             };
             match member.options.acquire(member.mode, left).await? {
@@ -206,7 +230,9 @@ impl Multi {
     }
 
     fn now(&self) -> Moment {
-        self.members.first().map_or(Moment::default(), |member| member.options.core.now())
+        self.members
+            .first()
+            .map_or(Moment::default(), |member| member.options.core.now())
     }
 }
 
@@ -224,7 +250,10 @@ pub struct MultiGuard {
 
 impl MultiGuard {
     fn bind(members: Vec<Guard<AnyMode>>, now: Moment) -> MultiGuard {
-        let tracked: Vec<&Arc<TrackedClaim>> = members.iter().map(|member| &member.held().tracked).collect();
+        let tracked: Vec<&Arc<TrackedClaim>> = members
+            .iter()
+            .map(|member| &member.held().tracked)
+            .collect();
         let group = Group::bind(&tracked, now);
         MultiGuard { members, group }
     }
@@ -247,12 +276,20 @@ impl MultiGuard {
 
     /// How long all are certainly held without another renewal.
     pub fn remaining(&self) -> Duration {
-        self.members.iter().map(Guard::remaining).min().unwrap_or_default()
+        self.members
+            .iter()
+            .map(Guard::remaining)
+            .min()
+            .unwrap_or_default()
     }
 
     /// Why it is lost, if it is: the reason of the member that was lost first.
     pub fn loss(&self) -> Option<LossReason> {
-        let mut losses: Vec<LossReason> = self.members.iter().filter_map(|member| lost_as(member.status())).collect();
+        let mut losses: Vec<LossReason> = self
+            .members
+            .iter()
+            .filter_map(|member| lost_as(member.status()))
+            .collect();
         // The others were lost with it.
         losses.sort_by_key(|reason| *reason == LossReason::MemberLost);
         losses.first().copied()
@@ -286,7 +323,10 @@ impl MultiGuard {
         // All are sent before the first answer is waited for. The last acquired goes first.
         let send = |member: &Guard<AnyMode>| {
             let held = member.held();
-            (member.name().to_owned(), held.core.release_tracked(&held.tracked, Ending::Release))
+            (
+                member.name().to_owned(),
+                held.core.release_tracked(&held.tracked, Ending::Release),
+            )
         };
         let sent: Vec<(String, PendingRelease)> = self.members.iter().rev().map(send).collect();
         let mut members = Vec::with_capacity(sent.len());

@@ -46,7 +46,8 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn acquire(&self) -> Result<Guard> {
-        self.options.waited(self.acquire_within(WaitLimit::Forever).await?)
+        self.options
+            .waited(self.acquire_within(WaitLimit::Forever).await?)
     }
 
     /// Takes it if it is free now; `None` when somebody else holds it or waits for it.
@@ -72,7 +73,8 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<Guard> {
-        self.options.waited(self.acquire_within(WaitLimit::AtMost(longest)).await?)
+        self.options
+            .waited(self.acquire_within(WaitLimit::AtMost(longest)).await?)
     }
 
     /// Waits in line as the value says; `None` when it says [`Now`](WaitLimit::Now) and the name is taken. [`acquire`](Mutex::acquire),
@@ -86,7 +88,11 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn acquire_within(&self, wait: WaitLimit) -> Result<Option<Guard>> {
-        Ok(self.options.acquire_within(Mode::Exclusive, wait).await?.map(|held| Guard::new(Arc::new(held))))
+        Ok(self
+            .options
+            .acquire_within(Mode::Exclusive, wait)
+            .await?
+            .map(|held| Guard::new(Arc::new(held))))
     }
 
     /// Waits in line unless this owner holds it already: then it is entered again, with the same fence, and given back when the
@@ -100,7 +106,9 @@ impl Mutex {
     ///
     /// Dropped at any point, the claim is withdrawn; guards that the owner has already are not touched.
     pub async fn acquire_as(&self, owner: &Owner) -> Result<Guard> {
-        owner.enter(&self.options, Mode::Exclusive, WaitLimit::Forever).await
+        owner
+            .enter(&self.options, Mode::Exclusive, WaitLimit::Forever)
+            .await
     }
 
     /// As [`acquire_as`](Mutex::acquire_as), for at most so long.
@@ -114,7 +122,9 @@ impl Mutex {
     ///
     /// As [`acquire_as`](Mutex::acquire_as).
     pub async fn acquire_timeout_as(&self, owner: &Owner, longest: Duration) -> Result<Guard> {
-        owner.enter(&self.options, Mode::Exclusive, WaitLimit::AtMost(longest)).await
+        owner
+            .enter(&self.options, Mode::Exclusive, WaitLimit::AtMost(longest))
+            .await
     }
 
     /// Acquires, runs the body, and releases however it ends. The body is dropped at the stop margin before a loss.

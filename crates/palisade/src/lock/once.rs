@@ -23,7 +23,12 @@ pub struct OncePer {
 
 impl OncePer {
     pub(crate) fn new(options: Options, period: Duration) -> OncePer {
-        OncePer { options: Options { once_per: Some(period), ..options } }
+        OncePer {
+            options: Options {
+                once_per: Some(period),
+                ..options
+            },
+        }
     }
 
     /// Checks name and options without asking the store.
@@ -128,7 +133,10 @@ impl Once {
     pub const DEFAULT_KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
 
     pub(crate) fn new(options: Options) -> Once {
-        Once { options, keep: Self::DEFAULT_KEEP }
+        Once {
+            options,
+            keep: Self::DEFAULT_KEEP,
+        }
     }
 
     option_methods!();
@@ -152,13 +160,24 @@ impl Once {
     pub async fn begin(&self) -> Result<Option<OnceGuard>> {
         let capability = self.options.core.capability();
         if !capability.once {
-            return Err(Error::unsupported(format!("{capability} cannot remember what was done (once)")));
+            return Err(Error::unsupported(format!(
+                "{capability} cannot remember what was done (once)"
+            )));
         }
         if self.keep.is_zero() {
-            return Err(Error::config("keep of 0 remembers nothing; give a longer time"));
+            return Err(Error::config(
+                "keep of 0 remembers nothing; give a longer time",
+            ));
         }
-        match self.options.acquire(Mode::Exclusive, WaitLimit::Forever).await? {
-            Outcome::Granted(held) => Ok(Some(OnceGuard { guard: Guard::new(Arc::new(held)), keep: self.keep })),
+        match self
+            .options
+            .acquire(Mode::Exclusive, WaitLimit::Forever)
+            .await?
+        {
+            Outcome::Granted(held) => Ok(Some(OnceGuard {
+                guard: Guard::new(Arc::new(held)),
+                keep: self.keep,
+            })),
             Outcome::Busy(_) | Outcome::Sealed => Ok(None),
         }
     }
@@ -199,8 +218,16 @@ impl OnceGuard {
             {
                 return Err(Error::lost(reason));
             }
-            let (store, claim, ending) = (Arc::clone(&core.store), tracked.to_ref(), Ending::Seal(self.keep));
-            match (core.call(async move { store.release(&claim, ending).await }).await, lost) {
+            let (store, claim, ending) = (
+                Arc::clone(&core.store),
+                tracked.to_ref(),
+                Ending::Seal(self.keep),
+            );
+            match (
+                core.call(async move { store.release(&claim, ending).await })
+                    .await,
+                lost,
+            ) {
                 (Ok(Released::Done), _) => {
                     tracked.give_back(core.now());
                     core.registry.forget(tracked);

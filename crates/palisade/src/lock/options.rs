@@ -80,7 +80,9 @@ impl Options {
             terms: Terms {
                 auto_renew: self.auto_renew,
                 max_hold: self.max_hold,
-                stop_margin: self.stop_margin.unwrap_or_else(|| default_stop_margin(lease, self.max_hold)),
+                stop_margin: self
+                    .stop_margin
+                    .unwrap_or_else(|| default_stop_margin(lease, self.max_hold)),
                 drift: self.core.drift,
             },
             spin: self.checked_spin()?,
@@ -89,56 +91,78 @@ impl Options {
     }
 
     fn checked_lease(&self, capability: &Capability) -> Result<Duration> {
-        let Capability { store, min_lease, max_lease, .. } = *capability;
+        let Capability {
+            store,
+            min_lease,
+            max_lease,
+            ..
+        } = *capability;
         match self.lease {
             None => Ok(DEFAULT_LEASE.clamp(min_lease, max_lease)),
             Some(lease) if lease >= min_lease && lease <= max_lease => Ok(lease),
-            Some(lease) => {
-                Err(Error::config(format!("a lease of {lease:?} does not work on {store}; give {min_lease:?} to {max_lease:?}")))
-            }
+            Some(lease) => Err(Error::config(format!(
+                "a lease of {lease:?} does not work on {store}; give {min_lease:?} to {max_lease:?}"
+            ))),
         }
     }
 
     fn check_kind(&self, capability: &Capability, mode: Mode) -> Result<()> {
-        let Capability { rwlock, semaphore, .. } = *capability;
+        let Capability {
+            rwlock, semaphore, ..
+        } = *capability;
         let refuse = |what: &str| Err(Error::unsupported(format!("{capability} has no {what}")));
         match (self.kind, mode) {
             (Kind::RwLock, _) if !rwlock => refuse("read/write locks"),
             (Kind::Semaphore { .. }, _) if !semaphore => refuse("semaphores"),
-            (Kind::Semaphore { limit: 0 }, _) => {
-                Err(Error::config("a semaphore of 0 permits can never be acquired; give 1 or more"))
+            (Kind::Semaphore { limit: 0 }, _) => Err(Error::config(
+                "a semaphore of 0 permits can never be acquired; give 1 or more",
+            )),
+            (_, Mode::Permits(0)) => Err(Error::config(
+                "0 permits are nothing to hold; ask for 1 or more",
+            )),
+            (Kind::Semaphore { limit }, Mode::Permits(count)) if count > limit => {
+                Err(Error::config(format!(
+                    "{count} permits of a semaphore of {limit} can never be granted; ask for {limit} or fewer"
+                )))
             }
-            (_, Mode::Permits(0)) => Err(Error::config("0 permits are nothing to hold; ask for 1 or more")),
-            (Kind::Semaphore { limit }, Mode::Permits(count)) if count > limit => Err(Error::config(format!(
-                "{count} permits of a semaphore of {limit} can never be granted; ask for {limit} or fewer"
-            ))),
             _ => Ok(()),
         }
     }
 
     fn check_times(&self, capability: &Capability, lease: Duration) -> Result<()> {
         if self.min_hold.is_some() && !capability.min_hold {
-            return Err(Error::unsupported(format!("{capability} cannot keep a name closed for a minimum time (min_hold)")));
+            return Err(Error::unsupported(format!(
+                "{capability} cannot keep a name closed for a minimum time (min_hold)"
+            )));
         }
-        if self.min_hold.is_some() && self.detachable && capability.lease_unit == LeaseUnit::Session {
+        if self.min_hold.is_some() && self.detachable && capability.lease_unit == LeaseUnit::Session
+        {
             // Both need a session of the claim's own, and of different lengths.
             return Err(Error::unsupported(format!(
                 "on {capability} a grant with a min_hold cannot be detached; leave out one of the two"
             )));
         }
         if self.once_per.is_some() && !capability.once_per {
-            return Err(Error::unsupported(format!("{capability} cannot refuse by the time of the last grant (once_per)")));
+            return Err(Error::unsupported(format!(
+                "{capability} cannot refuse by the time of the last grant (once_per)"
+            )));
         }
         if self.once_per == Some(Duration::ZERO) {
-            return Err(Error::config("once_per of 0 refuses nothing; give a longer time"));
+            return Err(Error::config(
+                "once_per of 0 refuses nothing; give a longer time",
+            ));
         }
         if self.max_hold == Some(Duration::ZERO) {
-            return Err(Error::config("max_hold of 0 is over at once; give a longer time"));
+            return Err(Error::config(
+                "max_hold of 0 is over at once; give a longer time",
+            ));
         }
         let too_long = Duration::from_secs(366 * 24 * 3600);
         for (what, span) in [("min_hold", self.min_hold), ("once_per", self.once_per)] {
             if span.is_some_and(|span| span > too_long) {
-                return Err(Error::config(format!("{what} is longer than a year; a typo?")));
+                return Err(Error::config(format!(
+                    "{what} is longer than a year; a typo?"
+                )));
             }
         }
         if let Some(margin) = self.stop_margin {
@@ -148,13 +172,17 @@ impl Options {
                 )));
             }
             if self.max_hold.is_some_and(|longest| margin >= longest) {
-                return Err(Error::config("the stop margin is as long as max_hold: the work would be stopped before it begins"));
+                return Err(Error::config(
+                    "the stop margin is as long as max_hold: the work would be stopped before it begins",
+                ));
             }
         }
         if let (Some(longest), Some(shortest)) = (self.max_hold, self.min_hold)
             && longest < shortest
         {
-            return Err(Error::config("max_hold is shorter than min_hold; swap them?"));
+            return Err(Error::config(
+                "max_hold is shorter than min_hold; swap them?",
+            ));
         }
         Ok(())
     }
@@ -162,10 +190,12 @@ impl Options {
     fn checked_spin(&self) -> Result<Spin> {
         match self.spin {
             None => Ok(Spin::DEFAULT),
-            Some((min, max)) if min >= Duration::from_millis(1) && max >= min => Ok(Spin { min, max }),
-            Some((min, max)) => {
-                Err(Error::config(format!("spin({min:?}..{max:?}) cannot work; give at least 1ms, and the shorter first")))
+            Some((min, max)) if min >= Duration::from_millis(1) && max >= min => {
+                Ok(Spin { min, max })
             }
+            Some((min, max)) => Err(Error::config(format!(
+                "spin({min:?}..{max:?}) cannot work; give at least 1ms, and the shorter first"
+            ))),
         }
     }
 
@@ -183,7 +213,11 @@ impl Options {
     /// # Cancel safety
     ///
     /// Dropping it at any point withdraws the claim.
-    pub(crate) async fn acquire_within(&self, mode: Mode, wait: WaitLimit) -> Result<Option<HeldClaim>> {
+    pub(crate) async fn acquire_within(
+        &self,
+        mode: Mode,
+        wait: WaitLimit,
+    ) -> Result<Option<HeldClaim>> {
         match self.acquire(mode, wait).await? {
             Outcome::Granted(held) => Ok(Some(held)),
             Outcome::Busy(_) if wait == WaitLimit::Now => Ok(None),
@@ -204,7 +238,10 @@ impl Options {
 
     /// A name that was sealed by `once` is asked for as a plain lock.
     pub(crate) fn sealed(&self) -> Error {
-        Error::config(format!("{} is the key of something that was done once; lock another name", self.name))
+        Error::config(format!(
+            "{} is the key of something that was done once; lock another name",
+            self.name
+        ))
     }
 }
 

@@ -29,7 +29,10 @@ type Hold = Arc<tokio::sync::Mutex<Weak<HeldClaim>>>;
 
 impl Owner {
     pub(crate) fn new(label: &str) -> Owner {
-        Owner { label: label.into(), holds: Arc::default() }
+        Owner {
+            label: label.into(),
+            holds: Arc::default(),
+        }
     }
 
     /// The label, shown to others.
@@ -42,7 +45,12 @@ impl Owner {
     /// # Cancel safety
     ///
     /// Dropped at any point, a claim of its own is withdrawn.
-    pub(crate) async fn enter<M: GuardMode>(&self, options: &Options, mode: Mode, wait: WaitLimit) -> Result<Guard<M>> {
+    pub(crate) async fn enter<M: GuardMode>(
+        &self,
+        options: &Options,
+        mode: Mode,
+        wait: WaitLimit,
+    ) -> Result<Guard<M>> {
         let begun = options.core.now();
         let hold = self.hold(options);
         let mut current = match wait {
@@ -66,21 +74,32 @@ impl Owner {
             // Lost, but not yet given back: whoever holds it is told. This is a new hold.
         }
         let left = match wait {
-            WaitLimit::AtMost(longest) => WaitLimit::AtMost(longest.saturating_sub(options.core.now().since(begun))),
+            WaitLimit::AtMost(longest) => {
+                WaitLimit::AtMost(longest.saturating_sub(options.core.now().since(begun)))
+            }
             WaitLimit::Now | WaitLimit::Forever => wait,
         };
-        let options = Options { owner: Arc::clone(&self.label), ..options.clone() };
+        let options = Options {
+            owner: Arc::clone(&self.label),
+            ..options.clone()
+        };
         let held = Arc::new(options.waited(options.acquire_within(mode, left).await?)?);
         *current = Arc::downgrade(&held);
         Ok(Guard::new(held))
     }
 
     fn hold(&self, options: &Options) -> Hold {
-        let name = (Arc::as_ptr(&options.core) as usize, Arc::clone(&options.name));
+        let name = (
+            Arc::as_ptr(&options.core) as usize,
+            Arc::clone(&options.name),
+        );
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         // What nobody holds and nobody is about to enter is forgotten, so that an owner of many names does not grow.
         if holds.len() >= 32 && !holds.contains_key(&name) {
-            holds.retain(|_, hold| Arc::strong_count(hold) > 1 || hold.try_lock().is_ok_and(|held| held.strong_count() > 0));
+            holds.retain(|_, hold| {
+                Arc::strong_count(hold) > 1
+                    || hold.try_lock().is_ok_and(|held| held.strong_count() > 0)
+            });
         }
         Arc::clone(holds.entry(name).or_default())
     }
@@ -91,7 +110,10 @@ fn check_same<M: GuardMode>(options: &Options, mode: Mode, held: &Guard<M>) -> R
     let tracked = &held.held().tracked;
     let kind = tracked.claim.kind;
     if tracked.is_leaving() {
-        let message = format!("{} is just being downgraded or detached by its owner", options.name);
+        let message = format!(
+            "{} is just being downgraded or detached by its owner",
+            options.name
+        );
         return Err(Error::new(ErrorKind::Deadlock, message));
     }
     if held.mode() == mode && kind == options.kind {
@@ -108,6 +130,8 @@ fn check_same<M: GuardMode>(options: &Options, mode: Mode, held: &Guard<M>) -> R
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owner").field("label", &self.label).finish_non_exhaustive()
+        f.debug_struct("Owner")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
     }
 }

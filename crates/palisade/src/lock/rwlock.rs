@@ -47,7 +47,8 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn read(&self) -> Result<Guard<Shared>> {
-        self.options.waited(self.read_within(WaitLimit::Forever).await?)
+        self.options
+            .waited(self.read_within(WaitLimit::Forever).await?)
     }
 
     /// Reads if that is possible now; `None` when a writer holds it or anybody waits for it.
@@ -73,7 +74,8 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn read_timeout(&self, longest: Duration) -> Result<Guard<Shared>> {
-        self.options.waited(self.read_within(WaitLimit::AtMost(longest)).await?)
+        self.options
+            .waited(self.read_within(WaitLimit::AtMost(longest)).await?)
     }
 
     /// Waits in line to write.
@@ -86,7 +88,8 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn write(&self) -> Result<Guard> {
-        self.options.waited(self.write_within(WaitLimit::Forever).await?)
+        self.options
+            .waited(self.write_within(WaitLimit::Forever).await?)
     }
 
     /// Writes if that is possible now; `None` when anybody holds it or waits for it.
@@ -112,7 +115,8 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn.
     pub async fn write_timeout(&self, longest: Duration) -> Result<Guard> {
-        self.options.waited(self.write_within(WaitLimit::AtMost(longest)).await?)
+        self.options
+            .waited(self.write_within(WaitLimit::AtMost(longest)).await?)
     }
 
     /// Reads as this owner, who may read already; see [`Mutex::acquire_as`](super::Mutex::acquire_as).
@@ -125,7 +129,9 @@ impl RwLock {
     ///
     /// Dropped at any point, the claim is withdrawn; guards that the owner has already are not touched.
     pub async fn read_as(&self, owner: &Owner) -> Result<Guard<Shared>> {
-        owner.enter(&self.options, Mode::Shared, WaitLimit::Forever).await
+        owner
+            .enter(&self.options, Mode::Shared, WaitLimit::Forever)
+            .await
     }
 
     /// Writes as this owner, who may write already; see [`Mutex::acquire_as`](super::Mutex::acquire_as).
@@ -138,7 +144,9 @@ impl RwLock {
     ///
     /// As [`read_as`](RwLock::read_as).
     pub async fn write_as(&self, owner: &Owner) -> Result<Guard> {
-        owner.enter(&self.options, Mode::Exclusive, WaitLimit::Forever).await
+        owner
+            .enter(&self.options, Mode::Exclusive, WaitLimit::Forever)
+            .await
     }
 
     /// Acquires to write, runs the body, and releases however it ends; see [`Mutex::run`](super::Mutex::run).
@@ -202,6 +210,10 @@ impl RwLock {
     }
 
     async fn within<M: GuardMode>(&self, mode: Mode, wait: WaitLimit) -> Result<Option<Guard<M>>> {
-        Ok(self.options.acquire_within(mode, wait).await?.map(|held| Guard::new(Arc::new(held))))
+        Ok(self
+            .options
+            .acquire_within(mode, wait)
+            .await?
+            .map(|held| Guard::new(Arc::new(held))))
     }
 }

@@ -58,7 +58,10 @@ impl Semaphore {
     ///
     /// Dropped at any point, the claim is withdrawn, and with it the place in line.
     pub async fn acquire_many(&self, permits: u32) -> Result<Guard<Permits>> {
-        self.options.waited(self.acquire_many_within(permits, WaitLimit::Forever).await?)
+        self.options.waited(
+            self.acquire_many_within(permits, WaitLimit::Forever)
+                .await?,
+        )
     }
 
     /// Takes one permit if there is one now; `None` otherwise, or when anybody waits.
@@ -109,8 +112,15 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Dropped at any point, the claim is withdrawn.
-    pub async fn acquire_many_timeout(&self, permits: u32, longest: Duration) -> Result<Guard<Permits>> {
-        self.options.waited(self.acquire_many_within(permits, WaitLimit::AtMost(longest)).await?)
+    pub async fn acquire_many_timeout(
+        &self,
+        permits: u32,
+        longest: Duration,
+    ) -> Result<Guard<Permits>> {
+        self.options.waited(
+            self.acquire_many_within(permits, WaitLimit::AtMost(longest))
+                .await?,
+        )
     }
 
     /// Acquires one permit, runs the body, and releases however it ends; see [`Mutex::run`](super::Mutex::run).
@@ -139,7 +149,15 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Dropped at any point, the claim is withdrawn.
-    pub async fn acquire_many_within(&self, permits: u32, wait: WaitLimit) -> Result<Option<Guard<Permits>>> {
-        Ok(self.options.acquire_within(Mode::Permits(permits), wait).await?.map(|held| Guard::new(Arc::new(held))))
+    pub async fn acquire_many_within(
+        &self,
+        permits: u32,
+        wait: WaitLimit,
+    ) -> Result<Option<Guard<Permits>>> {
+        Ok(self
+            .options
+            .acquire_within(Mode::Permits(permits), wait)
+            .await?
+            .map(|held| Guard::new(Arc::new(held))))
     }
 }

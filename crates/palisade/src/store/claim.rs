@@ -114,7 +114,10 @@ impl Claim {
 
     /// The short form that renew and release take.
     pub fn to_ref(self: &Arc<Self>, fence: Option<Fence>) -> ClaimRef {
-        ClaimRef { claim: Arc::clone(self), fence }
+        ClaimRef {
+            claim: Arc::clone(self),
+            fence,
+        }
     }
 }
 
@@ -140,7 +143,10 @@ pub struct Lease {
 impl Lease {
     /// A lease that begins with the request that asked for it.
     pub fn of(length: Duration) -> Lease {
-        Lease { length, counted_from: None }
+        Lease {
+            length,
+            counted_from: None,
+        }
     }
 }
 

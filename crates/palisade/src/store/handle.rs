@@ -72,8 +72,14 @@ impl ClientHandle {
 
     /// The same client, with another listener between.
     #[must_use]
-    pub fn heard_by(&self, between: impl FnOnce(Arc<dyn Listener>) -> Arc<dyn Listener>) -> ClientHandle {
-        ClientHandle { runtime: self.runtime.clone(), listener: between(Arc::clone(&self.listener)) }
+    pub fn heard_by(
+        &self,
+        between: impl FnOnce(Arc<dyn Listener>) -> Arc<dyn Listener>,
+    ) -> ClientHandle {
+        ClientHandle {
+            runtime: self.runtime.clone(),
+            listener: between(Arc::clone(&self.listener)),
+        }
     }
 
     /// The client's own runtime: connections, subscriptions and background work belong there.

@@ -19,8 +19,9 @@ impl ClaimId {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the system has none to give.
     pub fn random() -> Result<ClaimId> {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes)
-            .map_err(|cause| Error::unavailable("the operating system gives no random numbers").with_source(cause))?;
+        getrandom::fill(&mut bytes).map_err(|cause| {
+            Error::unavailable("the operating system gives no random numbers").with_source(cause)
+        })?;
         // One by one: numbers in store would be the same in a machine that is copied while it runs.
         Ok(ClaimId(u128::from_be_bytes(bytes)))
     }
@@ -50,14 +51,19 @@ impl ClaimId {
     /// What [`reveal`](ClaimId::reveal) shows.
     pub(crate) fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];
-        digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()).for_each(|(digits, byte)| digits.copy_from_slice(&hex(byte)));
+        digits
+            .chunks_exact_mut(2)
+            .zip(self.0.to_be_bytes())
+            .for_each(|(digits, byte)| digits.copy_from_slice(&hex(byte)));
         digits
     }
 
     /// Reads what [`reveal`](ClaimId::reveal) wrote.
     pub fn parse(text: &str) -> Option<ClaimId> {
         let hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        hex.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(ClaimId)
+        hex.then(|| u128::from_str_radix(text, 16).ok())
+            .flatten()
+            .map(ClaimId)
     }
 }
 

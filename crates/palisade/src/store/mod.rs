@@ -26,7 +26,9 @@ mod view;
 
 use std::sync::Arc;
 
-pub use answer::{Answer, Busy, Change, Ending, Gone, Grant, Leader, Place, Released, Revoked, Standing};
+pub use answer::{
+    Answer, Busy, Change, Ending, Gone, Grant, Leader, Place, Released, Revoked, Standing,
+};
 use async_trait::async_trait;
 pub use capability::{Capability, Detach, Durability, FenceSource, LeaseUnit, Order, Wakes};
 pub use claim::{Claim, ClaimRef, Kind, Lease, Mode};
@@ -69,7 +71,10 @@ pub trait Store: Send + Sync + 'static {
     /// Ends the grant that has this fence ([`Fence::NONE`] for a peer's grant without one), whichever client holds it.
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         let _ = (name, fence);
-        Err(Error::unsupported(format!("{} cannot end a grant of another client", self.capability())))
+        Err(Error::unsupported(format!(
+            "{} cannot end a grant of another client",
+            self.capability()
+        )))
     }
 
     /// Turns a holder's claim into something else, and says where it stands. Renews it. Idempotent.
@@ -80,9 +85,15 @@ pub trait Store: Send + Sync + 'static {
         match to {
             Change::Detach => {
                 let mut answers = self.renew(std::slice::from_ref(claim)).await;
-                answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
+                answers.pop().unwrap_or_else(|| {
+                    Err(Error::protocol(
+                        "the store does not say where the grant stands",
+                    ))
+                })
             }
-            Change::Downgrade => Err(Error::unsupported(format!("{capability} cannot turn a write lock into a read lock"))),
+            Change::Downgrade => Err(Error::unsupported(format!(
+                "{capability} cannot turn a write lock into a read lock"
+            ))),
             Change::Proclaim(_) => Err(Error::unsupported(format!(
                 "{capability} cannot change a leader's value; resign, and campaign with the other"
             ))),

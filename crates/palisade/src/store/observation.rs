@@ -77,6 +77,8 @@ impl fmt::Debug for Observation {
 
 impl fmt::Debug for Teller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Teller").field("last", &self.last).finish_non_exhaustive()
+        f.debug_struct("Teller")
+            .field("last", &self.last)
+            .finish_non_exhaustive()
     }
 }

@@ -90,9 +90,14 @@ impl LineView {
 
     /// In a list: an error of one line is shown in its place. Any other error, as of the server, is the list's.
     #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
-    pub(crate) fn or_unreadable(name: &Name, lines: Result<Vec<LineView>>) -> Result<Vec<LineView>> {
+    pub(crate) fn or_unreadable(
+        name: &Name,
+        lines: Result<Vec<LineView>>,
+    ) -> Result<Vec<LineView>> {
         match lines {
-            Err(error) if error.kind() == ErrorKind::Protocol => Ok(vec![LineView::unreadable(name, &error)]),
+            Err(error) if error.kind() == ErrorKind::Protocol => {
+                Ok(vec![LineView::unreadable(name, &error)])
+            }
             lines => lines,
         }
     }

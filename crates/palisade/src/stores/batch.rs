@@ -91,8 +91,20 @@ struct Batch<E: BatchExecutor> {
 
 impl<E: BatchExecutor> Batcher<E> {
     pub(super) fn new(executor: E, runtime: Handle, limits: Limits) -> Arc<Batcher<E>> {
-        let state = State { slots: Vec::new(), last_slot: 0, urgent: VecDeque::new(), queued: VecDeque::new(), sending: false };
-        Arc::new(Batcher { executor, runtime, limits, state: Mutex::new(state), handing_out: tokio::sync::Mutex::default() })
+        let state = State {
+            slots: Vec::new(),
+            last_slot: 0,
+            urgent: VecDeque::new(),
+            queued: VecDeque::new(),
+            sending: false,
+        };
+        Arc::new(Batcher {
+            executor,
+            runtime,
+            limits,
+            state: Mutex::new(state),
+            handing_out: tokio::sync::Mutex::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
@@ -115,11 +127,24 @@ impl<E: BatchExecutor> Batcher<E> {
     fn admit(self: &Arc<Self>, request: E::Request) -> Admitted<E> {
         let mut state = self.lock();
         if state.slots.len() < self.limits.in_flight && state.is_empty() {
-            return Admitted::Alone(request, Slot { batcher: Arc::clone(self), number: state.take_slot() });
+            return Admitted::Alone(
+                request,
+                Slot {
+                    batcher: Arc::clone(self),
+                    number: state.take_slot(),
+                },
+            );
         }
         let (sender, reply) = oneshot::channel();
-        let queue = if self.executor.is_urgent(&request) { &mut state.urgent } else { &mut state.queued };
-        queue.push_back(Queued { request, reply: sender });
+        let queue = if self.executor.is_urgent(&request) {
+            &mut state.urgent
+        } else {
+            &mut state.queued
+        };
+        queue.push_back(Queued {
+            request,
+            reply: sender,
+        });
         Admitted::Queued(reply)
     }
 
@@ -127,8 +152,11 @@ impl<E: BatchExecutor> Batcher<E> {
     /// caller is polled: no other request depends on that.
     async fn ask_alone(&self, request: E::Request, slot: Slot<E>) -> Option<E::Reply> {
         let mut executed = pin!(self.executor.execute(vec![request]));
-        let alone =
-            Arc::new(Alone { slot: Mutex::new(Some(slot)), caller: Mutex::default(), reply_wakes: self.limits.reply_wakes });
+        let alone = Arc::new(Alone {
+            slot: Mutex::new(Some(slot)),
+            caller: Mutex::default(),
+            reply_wakes: self.limits.reply_wakes,
+        });
         let _frees = FreesOnDrop(&alone);
         let waker = Waker::from(Arc::clone(&alone));
         let replies = poll_fn(|context| {
@@ -138,8 +166,13 @@ impl<E: BatchExecutor> Batcher<E> {
         replies.await.pop()
     }
 
-    async fn wait_in_queue(self: &Arc<Self>, mut reply: oneshot::Receiver<E::Reply>) -> Option<E::Reply> {
-        let Some(patience) = self.limits.patience else { return reply.await.ok() };
+    async fn wait_in_queue(
+        self: &Arc<Self>,
+        mut reply: oneshot::Receiver<E::Reply>,
+    ) -> Option<E::Reply> {
+        let Some(patience) = self.limits.patience else {
+            return reply.await.ok();
+        };
         loop {
             tokio::select! {
                 biased;
@@ -163,7 +196,14 @@ impl<E: BatchExecutor> Batcher<E> {
         while state.slots.len() < limit
             && let Some(batch) = state.next(&self.executor, self.limits.largest)
         {
-            (any, limit) = (true, if batch.left_some { self.limits.apart } else { self.limits.in_flight });
+            (any, limit) = (
+                true,
+                if batch.left_some {
+                    self.limits.apart
+                } else {
+                    self.limits.in_flight
+                },
+            );
             drop(state);
             self.send(batch);
             state = self.lock();
@@ -172,9 +212,20 @@ impl<E: BatchExecutor> Batcher<E> {
         any
     }
 
-    fn send(self: &Arc<Self>, Batch { slot, requests, replies, .. }: Batch<E>) {
+    fn send(
+        self: &Arc<Self>,
+        Batch {
+            slot,
+            requests,
+            replies,
+            ..
+        }: Batch<E>,
+    ) {
         // Here, not in the task: a runtime that has ended drops the task unseen.
-        let slot = Slot { batcher: Arc::clone(self), number: slot };
+        let slot = Slot {
+            batcher: Arc::clone(self),
+            number: slot,
+        };
         self.runtime.spawn(async move {
             let batcher = Arc::clone(&slot.batcher);
             let answers = batcher.executor.execute(requests).await;
@@ -222,7 +273,9 @@ impl<E: BatchExecutor> State<E> {
             let mut stay = VecDeque::new();
             // Not the whole queue for each batch.
             while requests.len() < largest && stay.len() < largest {
-                let Some(queued) = queue.pop_front() else { break };
+                let Some(queued) = queue.pop_front() else {
+                    break;
+                };
                 if queued.reply.is_closed() {
                     continue;
                 }
@@ -239,7 +292,12 @@ impl<E: BatchExecutor> State<E> {
             }
         }
         let slot = (!requests.is_empty()).then(|| self.take_slot())?;
-        Some(Batch { slot, requests, replies, left_some })
+        Some(Batch {
+            slot,
+            requests,
+            replies,
+            left_some,
+        })
     }
 }
 

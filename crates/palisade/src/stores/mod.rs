@@ -38,9 +38,21 @@ struct Entry {
 
 /// Adding a store is one entry here, one folder, and one line in the conformance matrix.
 const STORES: &[Entry] = &[
-    Entry { schemes: &["memory"], feature: "", open: Some(memory::open), capabilities: &[memory::CAPABILITY] },
     Entry {
-        schemes: &["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"],
+        schemes: &["memory"],
+        feature: "",
+        open: Some(memory::open),
+        capabilities: &[memory::CAPABILITY],
+    },
+    Entry {
+        schemes: &[
+            "redis",
+            "rediss",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+        ],
         feature: "redis",
         #[cfg(feature = "redis")]
         open: Some(redis::open),
@@ -100,12 +112,27 @@ pub fn capabilities() -> impl Iterator<Item = &'static Capability> {
 ///
 /// [`Config`](crate::ErrorKind::Config) for a URL that cannot be used, with what to do about it.
 pub fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
-    let Some(entry) = STORES.iter().find(|entry| entry.schemes.contains(&url.scheme())) else {
-        let known: Vec<&str> = STORES.iter().flat_map(|entry| entry.schemes).copied().collect();
-        return Err(Error::bad_url(format!("no store has the scheme {}:; known: {}", url.scheme(), known.join(", "))));
+    let Some(entry) = STORES
+        .iter()
+        .find(|entry| entry.schemes.contains(&url.scheme()))
+    else {
+        let known: Vec<&str> = STORES
+            .iter()
+            .flat_map(|entry| entry.schemes)
+            .copied()
+            .collect();
+        return Err(Error::bad_url(format!(
+            "no store has the scheme {}:; known: {}",
+            url.scheme(),
+            known.join(", ")
+        )));
     };
     match entry.open {
         Some(open) => open(url),
-        None => Err(Error::bad_url(format!("{0}: is not compiled in; build with the feature {1}", url.scheme(), entry.feature))),
+        None => Err(Error::bad_url(format!(
+            "{0}: is not compiled in; build with the feature {1}",
+            url.scheme(),
+            entry.feature
+        ))),
     }
 }

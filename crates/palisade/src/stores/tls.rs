@@ -17,7 +17,11 @@ pub(super) struct Pems {
 
 impl Pems {
     pub(super) fn read(common: &Common) -> Result<Pems> {
-        let ca = common.ca.as_deref().map(|path| read("ca", path)).transpose()?;
+        let ca = common
+            .ca
+            .as_deref()
+            .map(|path| read("ca", path))
+            .transpose()?;
         let own = match (&common.cert, &common.key) {
             (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
             (None, None) => None,
@@ -28,5 +32,7 @@ impl Pems {
 }
 
 fn read(word: &str, path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|cause| Error::bad_url(format!("{word}= cannot be read: {cause}")).with_source(cause))
+    std::fs::read(path).map_err(|cause| {
+        Error::bad_url(format!("{word}= cannot be read: {cause}")).with_source(cause)
+    })
 }

@@ -17,7 +17,10 @@ impl Host {
     /// This host, with the given port unless it has one.
     #[must_use]
     pub fn with_default_port(&self, port: u16) -> Host {
-        Host { name: self.name.clone(), port: self.port.or(Some(port)) }
+        Host {
+            name: self.name.clone(),
+            port: self.port.or(Some(port)),
+        }
     }
 }
 
@@ -45,13 +48,21 @@ pub(super) fn write_list(hosts: &[Host], f: &mut fmt::Formatter<'_>) -> fmt::Res
 
 /// Reads `h1:1,h2,[::1]:3`. A host that cannot be read is told by its place: its text may be a password with the `@host` forgotten.
 pub(super) fn parse_list(list: &str) -> Result<Vec<Host>> {
-    let hosts = list.split(',').enumerate().map(|(index, text)| parse(text, index + 1)).collect::<Result<Vec<_>>>()?;
+    let hosts = list
+        .split(',')
+        .enumerate()
+        .map(|(index, text)| parse(text, index + 1))
+        .collect::<Result<Vec<_>>>()?;
     refuse_duplicates(&hosts)?;
     Ok(hosts)
 }
 
 pub(super) fn refuse_duplicates(hosts: &[Host]) -> Result<()> {
-    match hosts.iter().enumerate().find(|&(place, host)| hosts.iter().take(place).any(|earlier| earlier == host)) {
+    match hosts
+        .iter()
+        .enumerate()
+        .find(|&(place, host)| hosts.iter().take(place).any(|earlier| earlier == host))
+    {
         Some((_, twice)) => Err(bad(format!("the host {twice} is listed twice"))),
         None => Ok(()),
     }
@@ -67,7 +78,11 @@ fn parse(text: &str, place: usize) -> Result<Host> {
 }
 
 fn bracketed(rest: &str, place: usize) -> Result<(String, Option<&str>)> {
-    let wrong = || bad(format!("host {place} is not an IPv6 address; write [::1] or [::1]:port"));
+    let wrong = || {
+        bad(format!(
+            "host {place} is not an IPv6 address; write [::1] or [::1]:port"
+        ))
+    };
     let (address, after) = rest.split_once(']').ok_or_else(wrong)?;
     let address: Ipv6Addr = address.parse().map_err(|_| wrong())?;
     let port = match after {
@@ -85,15 +100,24 @@ fn named(text: &str, place: usize) -> Result<(String, Option<&str>)> {
     if name.is_empty() {
         return Err(bad(format!("host {place} of the list is empty")));
     }
-    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
-        return Err(bad(format!("host {place} may have only letters, digits, '-', '.' and '_'")));
+    if !name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    {
+        return Err(bad(format!(
+            "host {place} may have only letters, digits, '-', '.' and '_'"
+        )));
     }
     Ok((name.to_ascii_lowercase(), port))
 }
 
 fn parse_port(digits: &str, place: usize) -> Result<u16> {
     // `parse` alone would take "+1".
-    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+    let number = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| digits.parse().ok())
+        .flatten();
     number.filter(|&port| port > 0).ok_or_else(|| {
         bad(format!(
             "the port of host {place} is not a number from 1 to 65535; an IPv6 address needs brackets, a password an @ after it"

@@ -76,7 +76,17 @@ impl fmt::Debug for Common {
 }
 
 /// The common words, in the order of the documentation.
-const COMMON: [&str; 9] = ["format", "prefix", "names", "drift", "connect_timeout", "request_timeout", "ca", "cert", "key"];
+const COMMON: [&str; 9] = [
+    "format",
+    "prefix",
+    "names",
+    "drift",
+    "connect_timeout",
+    "request_timeout",
+    "ca",
+    "cert",
+    "key",
+];
 
 impl Common {
     /// Whether names are written as they are, in a format that does otherwise by default.
@@ -90,9 +100,15 @@ impl Common {
             format: words.take("format"),
             prefix: words.take("prefix"),
             names: words.take("names").map(|value| names(&value)).transpose()?,
-            drift: words.take("drift").map(|value| drift(&value)).transpose()?.unwrap_or(default.drift),
-            connect_timeout: time_limit(words, "connect_timeout")?.unwrap_or(default.connect_timeout),
-            request_timeout: time_limit(words, "request_timeout")?.unwrap_or(default.request_timeout),
+            drift: words
+                .take("drift")
+                .map(|value| drift(&value))
+                .transpose()?
+                .unwrap_or(default.drift),
+            connect_timeout: time_limit(words, "connect_timeout")?
+                .unwrap_or(default.connect_timeout),
+            request_timeout: time_limit(words, "request_timeout")?
+                .unwrap_or(default.request_timeout),
             ca: words.take("ca").map(PathBuf::from),
             cert: words.take("cert").map(PathBuf::from),
             key: words.take("key").map(PathBuf::from),
@@ -109,15 +125,28 @@ fn names(value: &str) -> Result<Names> {
 }
 
 fn drift(value: &str) -> Result<f64> {
-    let (number, scale) = value.strip_suffix('%').map_or((value, 1.0), |percent| (percent, 100.0));
+    let (number, scale) = value
+        .strip_suffix('%')
+        .map_or((value, 1.0), |percent| (percent, 100.0));
     // `parse` alone would take signs, exponents, infinities and "nan".
-    let decimal = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let drift = decimal.then(|| number.parse::<f64>().ok()).flatten().map(|number| number / scale);
-    drift.filter(|drift| (0.0..0.5).contains(drift)).ok_or_else(|| bad("drift= is from 0 to below 0.5; write 0.01 or 1%"))
+    let decimal = number
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let drift = decimal
+        .then(|| number.parse::<f64>().ok())
+        .flatten()
+        .map(|number| number / scale);
+    drift
+        .filter(|drift| (0.0..0.5).contains(drift))
+        .ok_or_else(|| bad("drift= is from 0 to below 0.5; write 0.01 or 1%"))
 }
 
 fn time_limit(words: &mut Words, word: &str) -> Result<Option<Duration>> {
-    match words.take(word).map(|value| duration(word, &value)).transpose()? {
+    match words
+        .take(word)
+        .map(|value| duration(word, &value))
+        .transpose()?
+    {
         Some(Duration::ZERO) => Err(bad(format!("{word}= must be longer than zero"))),
         limit => Ok(limit),
     }
@@ -153,16 +182,20 @@ impl Words {
     }
 
     pub(super) fn take(&mut self, name: &str) -> Option<String> {
-        let word = self.0.iter_mut().find(|word| word.name == name && !word.taken)?;
+        let word = self
+            .0
+            .iter_mut()
+            .find(|word| word.name == name && !word.taken)?;
         word.taken = true;
         Some(word.value.clone())
     }
 
     pub(super) fn refuse_rest(&self, scheme: &str, known: &[&str]) -> Result<()> {
         match self.0.iter().find(|word| !word.taken) {
-            Some(word) if known.contains(&word.name.as_str()) => {
-                Err(bad(format!("{}= has no meaning with the other words of this URL", word.name)))
-            }
+            Some(word) if known.contains(&word.name.as_str()) => Err(bad(format!(
+                "{}= has no meaning with the other words of this URL",
+                word.name
+            ))),
             Some(word) => Err(unknown(&word.name, scheme, known)),
             None => Ok(()),
         }
@@ -171,24 +204,43 @@ impl Words {
 
 fn unknown(name: &str, scheme: &str, known: &[&str]) -> Error {
     let accepted: Vec<&str> = known.iter().copied().chain(COMMON).collect();
-    let hint = nearest(name, &accepted).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-    bad(format!("unknown query word {name}{hint} ({scheme}: takes {})", accepted.join(", ")))
+    let hint = nearest(name, &accepted)
+        .map(|near| format!("; did you mean {near}?"))
+        .unwrap_or_default();
+    bad(format!(
+        "unknown query word {name}{hint} ({scheme}: takes {})",
+        accepted.join(", ")
+    ))
 }
 
 impl Word {
     fn parse(text: &str) -> Result<Word> {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         // A name of this shape can be shown; anything else may be a piece of something else.
-        if !(1..=40).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)) {
-            return Err(bad("after the '?' stand words with values, word=value&word=value, of letters, digits and '_'"));
+        if !(1..=40).contains(&name.len())
+            || !name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        {
+            return Err(bad(
+                "after the '?' stand words with values, word=value&word=value, of letters, digits and '_'",
+            ));
         }
         if value.is_empty() {
-            return Err(bad(format!("the query word {name} has no value; write {name}=value or leave it out")));
+            return Err(bad(format!(
+                "the query word {name} has no value; write {name}=value or leave it out"
+            )));
         }
         // `drift=1%` is what people write, and a '%' at the very end can mean nothing else.
-        let (escaped, percent) = value.strip_suffix('%').map_or((value, ""), |value| (value, "%"));
+        let (escaped, percent) = value
+            .strip_suffix('%')
+            .map_or((value, ""), |value| (value, "%"));
         let value = decoded(escaped, &format!("value of {name}="))? + percent;
-        Ok(Word { name: name.to_owned(), value, taken: false })
+        Ok(Word {
+            name: name.to_owned(),
+            value,
+            taken: false,
+        })
     }
 
     fn is_harmless(&self) -> bool {
@@ -197,7 +249,14 @@ impl Word {
 }
 
 /// What must be escaped so that a value reads back as the same value.
-const VALUE: &AsciiSet = &CONTROLS.add(b'%').add(b'&').add(b'#').add(b'@').add(b' ').add(b'"').add(b'\'');
+const VALUE: &AsciiSet = &CONTROLS
+    .add(b'%')
+    .add(b'&')
+    .add(b'#')
+    .add(b'@')
+    .add(b' ')
+    .add(b'"')
+    .add(b'\'');
 
 /// The query of a URL as people may see it, with its `?`.
 impl fmt::Display for Words {
@@ -216,7 +275,10 @@ impl fmt::Display for Words {
 /// The candidate that the word was perhaps meant to be: at most two letters away, and less than half of it.
 fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let word = word.to_ascii_lowercase().replace('-', "_");
-    let (away, near) = candidates.iter().map(|candidate| (distance(&word, candidate), *candidate)).min()?;
+    let (away, near) = candidates
+        .iter()
+        .map(|candidate| (distance(&word, candidate), *candidate))
+        .min()?;
     (away <= 2 && 2 * away < near.len()).then_some(near)
 }
 
@@ -228,7 +290,9 @@ fn distance(one: &str, other: &str) -> usize {
         let mut next = vec![before];
         for (pair, theirs) in row.windows(2).zip(other.bytes()) {
             let [diagonal, up] = pair else { continue };
-            before = (diagonal + usize::from(mine != theirs)).min(up + 1).min(before + 1);
+            before = (diagonal + usize::from(mine != theirs))
+                .min(up + 1)
+                .min(before + 1);
             next.push(before);
         }
         row = next;

@@ -40,22 +40,40 @@ fn forms_without_hosts() {
     ];
     for (text, scheme, path) in cases {
         let url = url(text);
-        assert_eq!((url.scheme(), url.path(), url.local_path().unwrap()), (scheme, path, path), "{text}");
-        assert!(url.hosts().is_empty() && url.user().is_none() && url.password().is_none(), "{text}");
+        assert_eq!(
+            (url.scheme(), url.path(), url.local_path().unwrap()),
+            (scheme, path, path),
+            "{text}"
+        );
+        assert!(
+            url.hosts().is_empty() && url.user().is_none() && url.password().is_none(),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn forms_with_hosts() {
-    let url = url("Redis+Sentinel://us%65r:p%40s%2Fs:w@H1:1,h2,[0:0::1]:3,[fe80::2]/m%20x/y?db=a%26b%3D+c");
+    let url = url(
+        "Redis+Sentinel://us%65r:p%40s%2Fs:w@H1:1,h2,[0:0::1]:3,[fe80::2]/m%20x/y?db=a%26b%3D+c",
+    );
     assert_eq!(url.scheme(), "redis+sentinel");
     assert_eq!(url.user().map(Secret::reveal), Some("user"));
     assert_eq!(url.password().map(Secret::reveal), Some("p@s/s:w"));
     assert_eq!(hosts(&url), ["h1:1", "h2", "[::1]:3", "[fe80::2]"]);
-    assert_eq!(url.hosts()[2], Host { name: "::1".into(), port: Some(3) });
+    assert_eq!(
+        url.hosts()[2],
+        Host {
+            name: "::1".into(),
+            port: Some(3)
+        }
+    );
     assert_eq!((url.path(), url.below_hosts()), ("/m x/y", "m x/y"));
     assert_eq!(url.clone().take("db").as_deref(), Some("a&b=+c"));
-    assert_eq!(url.to_string(), "redis+sentinel://***@h1:1,h2,[::1]:3,[fe80::2]/m%20x/y?db=***");
+    assert_eq!(
+        url.to_string(),
+        "redis+sentinel://***@h1:1,h2,[::1]:3,[fe80::2]/m%20x/y?db=***"
+    );
     assert_eq!(format!("{url:?}"), format!("StoreUrl({url})"));
 }
 
@@ -63,7 +81,10 @@ fn forms_with_hosts() {
 fn user_and_password_may_be_missing_or_empty() {
     let login = |text| {
         let url = url(text);
-        (url.user().map(|user| user.reveal().to_owned()), url.password().map(|word| word.reveal().to_owned()))
+        (
+            url.user().map(|user| user.reveal().to_owned()),
+            url.password().map(|word| word.reveal().to_owned()),
+        )
     };
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(login("redis://h"), (None, None));
@@ -112,9 +133,15 @@ fn malformed() {
         ("redis://[::1]1", "IPv6"),
         ("redis://[::1]:x", "the port of host 1"),
         ("redis://h1,h2,H1", "the host h1 is listed twice"),
-        ("redis://[::1]:1,[0::1]:1", "the host [::1]:1 is listed twice"),
+        (
+            "redis://[::1]:1,[0::1]:1",
+            "the host [::1]:1 is listed twice",
+        ),
         ("redis://h?x=1&x=2", "the query word x is given twice"),
-        ("redis://h?format=a&format=b", "the query word format is given twice"),
+        (
+            "redis://h?format=a&format=b",
+            "the query word format is given twice",
+        ),
         ("redis://h?x", "the query word x has no value"),
         ("redis://h?x=", "the query word x has no value"),
         ("redis://h?x=1&", "word=value"),
@@ -153,17 +180,36 @@ fn common_words() {
     assert_eq!(*url.common(), expected);
     assert_eq!(url.common().ca.as_deref(), Some(Path::new("/a")));
     url.finish(&[]).unwrap();
-    assert_eq!(StoreUrl::parse("etcd://h/a%2541?prefix=b%26c").unwrap().to_string(), "etcd://h/a%2541?prefix=b%26c");
+    assert_eq!(
+        StoreUrl::parse("etcd://h/a%2541?prefix=b%26c")
+            .unwrap()
+            .to_string(),
+        "etcd://h/a%2541?prefix=b%26c"
+    );
     let shown = "format=plain&prefix=a/b&names=exact&drift=1.5%25&connect_timeout=500ms&request_timeout=3&ca=/a&cert=b&key=***";
     assert_eq!(url.to_string(), format!("etcd://h?{shown}"));
 }
 
 #[test]
 fn drift_is_a_part_or_a_percentage() {
-    for (text, drift) in [("1%", 0.01), ("1%25", 0.01), ("0.01", 0.01), ("0", 0.0), (".25", 0.25), ("49.9%", 0.499)] {
-        assert_eq!(url(&format!("redis://h?drift={text}")).common().drift, drift, "{text}");
+    for (text, drift) in [
+        ("1%", 0.01),
+        ("1%25", 0.01),
+        ("0.01", 0.01),
+        ("0", 0.0),
+        (".25", 0.25),
+        ("49.9%", 0.499),
+    ] {
+        assert_eq!(
+            url(&format!("redis://h?drift={text}")).common().drift,
+            drift,
+            "{text}"
+        );
     }
-    for text in ["0.5", "50%", "1", "-0.1", "-0", "+0.1", "nan", "inf", "1e-2", ".", "%", "0.1.1", "1%25%25", "x"] {
+    for text in [
+        "0.5", "50%", "1", "-0.1", "-0", "+0.1", "nan", "inf", "1e-2", ".", "%", "0.1.1",
+        "1%25%25", "x",
+    ] {
         refused(&format!("redis://h?drift={text}"), "drift= is from 0");
     }
 }
@@ -172,9 +218,18 @@ fn drift_is_a_part_or_a_percentage() {
 fn bad_common_values() {
     refused("redis://h?names=mapped", "names= is exact or escaped");
     for word in ["connect_timeout", "request_timeout"] {
-        refused(&format!("redis://h?{word}=0"), &format!("{word}= must be longer than zero"));
-        refused(&format!("redis://h?{word}=0.0ms"), &format!("{word}= must be longer than zero"));
-        refused(&format!("redis://h?{word}=-1s"), &format!("{word}= is not a duration: write"));
+        refused(
+            &format!("redis://h?{word}=0"),
+            &format!("{word}= must be longer than zero"),
+        );
+        refused(
+            &format!("redis://h?{word}=0.0ms"),
+            &format!("{word}= must be longer than zero"),
+        );
+        refused(
+            &format!("redis://h?{word}=-1s"),
+            &format!("{word}= is not a duration: write"),
+        );
     }
 }
 
@@ -182,13 +237,27 @@ fn bad_common_values() {
 fn a_store_takes_its_words_and_refuses_the_rest() {
     let mut url = url("redis://h?replicas=2&wait=1.5s&odd=1&format=simple");
     assert_eq!(url.take("format"), None, "common words are not the store's");
-    assert_eq!(url.take_duration("wait").unwrap(), Some(Duration::from_millis(1500)));
+    assert_eq!(
+        url.take_duration("wait").unwrap(),
+        Some(Duration::from_millis(1500))
+    );
     assert_eq!(url.take_duration("other").unwrap(), None);
-    assert!(url.finish(&["replicas", "odd"]).unwrap_err().to_string().contains("replicas= has no meaning"));
-    assert_eq!(url.take_parsed::<u32>("replicas", "a number").unwrap(), Some(2));
+    assert!(
+        url.finish(&["replicas", "odd"])
+            .unwrap_err()
+            .to_string()
+            .contains("replicas= has no meaning")
+    );
+    assert_eq!(
+        url.take_parsed::<u32>("replicas", "a number").unwrap(),
+        Some(2)
+    );
     assert_eq!(url.take("replicas"), None, "a word is taken once");
     let error = url.finish(&["replicas", "wait"]).unwrap_err().to_string();
-    assert!(error.contains("unknown query word odd (redis: takes replicas, wait, format, prefix,"), "{error}");
+    assert!(
+        error.contains("unknown query word odd (redis: takes replicas, wait, format, prefix,"),
+        "{error}"
+    );
     assert!(url.take_parsed::<u32>("odd", "a number").is_ok());
     url.finish(&[]).unwrap();
 }
@@ -196,24 +265,51 @@ fn a_store_takes_its_words_and_refuses_the_rest() {
 #[test]
 fn the_nearest_word_is_a_hint() {
     let hint = |word: &str| {
-        let error = url(&format!("redis://h?{word}=1")).finish(&["replicas", "db"]).unwrap_err().to_string();
-        error.split_once("did you mean ").and_then(|(_, rest)| rest.split_once('?')).map(|(near, _)| near.to_owned())
+        let error = url(&format!("redis://h?{word}=1"))
+            .finish(&["replicas", "db"])
+            .unwrap_err()
+            .to_string();
+        error
+            .split_once("did you mean ")
+            .and_then(|(_, rest)| rest.split_once('?'))
+            .map(|(near, _)| near.to_owned())
     };
-    let cases = [("relicas", "replicas"), ("replciasx", ""), ("connect-timeout", "connect_timeout"), ("Format", "format")];
-    for (word, near) in cases.into_iter().chain([("fromat", "format"), ("sslmode", ""), ("xx", ""), ("replicass", "replicas")]) {
+    let cases = [
+        ("relicas", "replicas"),
+        ("replciasx", ""),
+        ("connect-timeout", "connect_timeout"),
+        ("Format", "format"),
+    ];
+    for (word, near) in cases.into_iter().chain([
+        ("fromat", "format"),
+        ("sslmode", ""),
+        ("xx", ""),
+        ("replicass", "replicas"),
+    ]) {
         assert_eq!(hint(word).unwrap_or_default(), near, "{word}");
     }
 }
 
 #[test]
 fn endpoints_have_ports_and_are_all_different() {
-    let ports: Vec<_> = url("redis://h1,h2:7,[::1]").endpoints(6379).unwrap().iter().map(Host::to_string).collect();
+    let ports: Vec<_> = url("redis://h1,h2:7,[::1]")
+        .endpoints(6379)
+        .unwrap()
+        .iter()
+        .map(Host::to_string)
+        .collect();
     assert_eq!(ports, ["h1:6379", "h2:7", "[::1]:6379"]);
     let error = |text| url(text).endpoints(6379).unwrap_err().to_string();
     assert!(error("redis://h1,h1:6379").contains("h1:6379 is listed twice"));
     assert!(error("redis:").contains("redis: needs a host"));
     assert_eq!(url("redis://h:1,h:2").endpoints(6379).unwrap().len(), 2);
-    assert!(url("sqlite://file").local_path().unwrap_err().to_string().contains("write sqlite:NAME"));
+    assert!(
+        url("sqlite://file")
+            .local_path()
+            .unwrap_err()
+            .to_string()
+            .contains("write sqlite:NAME")
+    );
 }
 
 /// Everything that can be shown of a URL, whether it parses or not.
@@ -223,10 +319,28 @@ fn everything_shown(text: &str) -> String {
         Ok(url) => url,
         Err(error) => return with_sources(&error),
     };
-    shown += &format!("{url} {url:?} {url:#?} {0:?} {0:#?} {1:?} {2:?}", url.common(), url.user(), url.password());
-    let unfinished = [url.endpoints(1).err(), url.local_path().err(), url.finish(&[]).err(), url.finish(&["word"]).err()];
-    let mistaken = [url.clone().take_parsed::<u32>("word", "a number").err(), url.take_duration("word").err()];
-    shown += &unfinished.iter().chain(&mistaken).flatten().map(with_sources).collect::<String>();
+    shown += &format!(
+        "{url} {url:?} {url:#?} {0:?} {0:#?} {1:?} {2:?}",
+        url.common(),
+        url.user(),
+        url.password()
+    );
+    let unfinished = [
+        url.endpoints(1).err(),
+        url.local_path().err(),
+        url.finish(&[]).err(),
+        url.finish(&["word"]).err(),
+    ];
+    let mistaken = [
+        url.clone().take_parsed::<u32>("word", "a number").err(),
+        url.take_duration("word").err(),
+    ];
+    shown += &unfinished
+        .iter()
+        .chain(&mistaken)
+        .flatten()
+        .map(with_sources)
+        .collect::<String>();
     shown + &url.to_string()
 }
 
@@ -243,7 +357,10 @@ fn with_sources(error: &Error) -> String {
 #[track_caller]
 fn hides_the_sentinel(text: &str) {
     let shown = everything_shown(text);
-    assert!(!shown.to_ascii_uppercase().contains(SENTINEL), "{text}\nshows\n{shown}");
+    assert!(
+        !shown.to_ascii_uppercase().contains(SENTINEL),
+        "{text}\nshows\n{shown}"
+    );
 }
 
 #[test]
@@ -310,7 +427,10 @@ fn nothing_shows_a_secret() {
         hides_the_sentinel(&text.replace('X', SENTINEL));
     }
     let secret = Secret::new(SENTINEL);
-    assert_eq!(format!("{secret:?} {secret:#?} {:?}", Some(&secret)), "*** *** Some(***)");
+    assert_eq!(
+        format!("{secret:?} {secret:#?} {:?}", Some(&secret)),
+        "*** *** Some(***)"
+    );
     assert_eq!(secret.reveal(), SENTINEL);
 }
 
@@ -328,8 +448,17 @@ fn pieces() -> impl Strategy<Value = String> {
 
 /// All with a scheme: a secret in its place cannot be told from one.
 fn beginnings() -> impl Strategy<Value = String> {
-    prop::sample::select(vec!["redis:", "redis:/", "redis://", "redis:///", "redis://u:", "redis://:", "sqlite:.", "u:"])
-        .prop_map(String::from)
+    prop::sample::select(vec![
+        "redis:",
+        "redis:/",
+        "redis://",
+        "redis:///",
+        "redis://u:",
+        "redis://:",
+        "sqlite:.",
+        "u:",
+    ])
+    .prop_map(String::from)
 }
 
 proptest! {

@@ -93,7 +93,10 @@ pub struct PendingSwap {
     expected: Option<Version>,
     /// `None` removes.
     value: Option<Vec<u8>>,
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "etcd has no place for it"))]
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "etcd has no place for it")
+    )]
     token: String,
 }
 

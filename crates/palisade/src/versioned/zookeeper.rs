@@ -74,7 +74,9 @@ pub enum SwapError {
 impl fmt::Display for SwapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SwapError::Unanswered(error) => write!(f, "the swap may have been done or not: {error}"),
+            SwapError::Unanswered(error) => {
+                write!(f, "the swap may have been done or not: {error}")
+            }
             SwapError::Failed(error) => error.fmt(f),
             SwapError::TooBusy => f.write_str("others were faster every time"),
         }
@@ -113,17 +115,27 @@ fn number_of(version: Version) -> Option<i32> {
 impl VersionedNodes {
     /// Nodes of this connection, and updates that try 32 times.
     pub fn new(nodes: Nodes) -> VersionedNodes {
-        VersionedNodes { nodes, tries: TRIES }
+        VersionedNodes {
+            nodes,
+            tries: TRIES,
+        }
     }
 
     /// How often [`update`](VersionedNodes::update) tries; at least once.
     #[must_use]
     pub fn tries(self, tries: u32) -> VersionedNodes {
-        VersionedNodes { tries: tries.max(1), ..self }
+        VersionedNodes {
+            tries: tries.max(1),
+            ..self
+        }
     }
 
     async fn standing(&self, path: &str) -> Result<Standing, SwapError> {
-        Ok(self.nodes.get(path).await?.map(|(data, number)| (number, (data != REMOVED).then_some(data))))
+        Ok(self
+            .nodes
+            .get(path)
+            .await?
+            .map(|(data, number)| (number, (data != REMOVED).then_some(data))))
     }
 
     /// The value and its version; `None` when there is none.
@@ -148,7 +160,12 @@ impl VersionedNodes {
     /// # Cancel safety
     ///
     /// Dropped half-way, it may have been done or not.
-    pub async fn swap(&self, path: &str, expected: Option<Version>, value: impl AsRef<[u8]>) -> Result<Swapped, SwapError> {
+    pub async fn swap(
+        &self,
+        path: &str,
+        expected: Option<Version>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Swapped, SwapError> {
         self.replace(path, expected, value.as_ref()).await
     }
 
@@ -165,7 +182,12 @@ impl VersionedNodes {
         self.replace(path, Some(expected), REMOVED).await
     }
 
-    async fn replace(&self, path: &str, expected: Option<Version>, data: &[u8]) -> Result<Swapped, SwapError> {
+    async fn replace(
+        &self,
+        path: &str,
+        expected: Option<Version>,
+        data: &[u8],
+    ) -> Result<Swapped, SwapError> {
         let number = match expected {
             // One that is not in ZooKeeper's count stands nowhere.
             Some(version) => match number_of(version) {
@@ -179,16 +201,22 @@ impl VersionedNodes {
             },
         };
         let change = match number {
-            Some(number) => Change::Set { path, data, version: Some(number) },
+            Some(number) => Change::Set {
+                path,
+                data,
+                version: Some(number),
+            },
             None => Change::Create { path, data },
         };
         match self.nodes.write(None, &[change]).await? {
-            Wrote::Done => Ok(Swapped::Done(version_of(number.map_or(0, |number| number.wrapping_add(1))))),
+            Wrote::Done => Ok(Swapped::Done(version_of(
+                number.map_or(0, |number| number.wrapping_add(1)),
+            ))),
             Wrote::NotThere | Wrote::Refused(_) => match self.standing(path).await? {
                 // Neither there nor to be made: what is above it is missing.
-                None if number.is_none() => {
-                    Err(SwapError::Failed(Error::config(format!("the node {path} cannot be made: its parent is not there"))))
-                }
+                None if number.is_none() => Err(SwapError::Failed(Error::config(format!(
+                    "the node {path} cannot be made: its parent is not there"
+                )))),
                 there => Ok(Swapped::Conflict(there.and_then(seen))),
             },
         }
@@ -210,18 +238,29 @@ impl VersionedNodes {
     ) -> Result<Option<Version>, SwapError> {
         let mut there = self.get(path).await?;
         for attempt in 0..self.tries {
-            let Some(value) = change(there.as_ref().map(|there| there.value.as_slice())) else { return Ok(None) };
-            match self.swap(path, there.as_ref().map(|there| there.version), &value).await? {
+            let Some(value) = change(there.as_ref().map(|there| there.value.as_slice())) else {
+                return Ok(None);
+            };
+            match self
+                .swap(path, there.as_ref().map(|there| there.version), &value)
+                .await?
+            {
                 Swapped::Done(version) => return Ok(Some(version)),
                 Swapped::Conflict(now) => there = now,
             }
             // Not in step with the others.
-            tokio::time::sleep(Duration::from_millis(u64::from(attempt.min(20))).mul_f64(fastrand::f64())).await;
+            tokio::time::sleep(
+                Duration::from_millis(u64::from(attempt.min(20))).mul_f64(fastrand::f64()),
+            )
+            .await;
         }
         Err(SwapError::TooBusy)
     }
 }
 
 fn seen((number, value): (i32, Option<Vec<u8>>)) -> Option<Versioned> {
-    value.map(|value| Versioned { value, version: version_of(number) })
+    value.map(|value| Versioned {
+        value,
+        version: version_of(number),
+    })
 }

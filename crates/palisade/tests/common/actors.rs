@@ -47,7 +47,11 @@ pub fn some_gets_in(waiters: &mut Vec<JoinHandle<Result<Guard>>>) -> impl Future
     soon("some waiter gets in", async {
         loop {
             if let Some(at) = waiters.iter().position(JoinHandle::is_finished) {
-                return waiters.swap_remove(at).await.expect("no panic").expect("a grant");
+                return waiters
+                    .swap_remove(at)
+                    .await
+                    .expect("no panic")
+                    .expect("a grant");
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -68,7 +72,10 @@ pub fn is_told(guard: &Guard) -> impl Future<Output = LossReason> {
 /// Whoever comes later has the higher fence.
 #[track_caller]
 pub fn rise<F: PartialOrd + Debug>(fences: &[F]) {
-    assert!(fences.is_sorted_by(|one, next| one < next), "fences do not rise: {fences:?}");
+    assert!(
+        fences.is_sorted_by(|one, next| one < next),
+        "fences do not rise: {fences:?}"
+    );
 }
 
 /// The fence of a grant in whatever mode.
@@ -110,7 +117,10 @@ pub async fn is_renewed<M: GuardMode>(guard: &Guard<M>) {
 /// Gives back, and nothing is left in line.
 pub async fn give_back(guard: Guard) {
     let released = soon("released", guard.release()).await.expect("an answer");
-    assert!(matches!(released, Released::Done | Released::Unknown), "{released:?}");
+    assert!(
+        matches!(released, Released::Done | Released::Unknown),
+        "{released:?}"
+    );
 }
 
 /// Looks at a guard all the time, from a thread of its own, and says when it was last believed to be held.

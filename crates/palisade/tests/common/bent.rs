@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use async_trait::async_trait;
 use palisade::Result;
 use palisade::store::{
-    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Listener, Push, Released, Standing, Store,
+    Answer, Busy, Capability, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Listener, Push,
+    Released, Standing, Store,
 };
 use palisade_conformance::around::{Around, Wrapped};
 use tokio::sync::Notify;
@@ -55,16 +56,29 @@ impl Bends {
     }
 
     fn see_thread(&self) {
-        self.threads.lock().expect("no panic").push(std::thread::current().name().map(str::to_owned));
+        self.threads
+            .lock()
+            .expect("no panic")
+            .push(std::thread::current().name().map(str::to_owned));
     }
 }
 
 impl Bent {
     /// Bends a store, and what it says it can do.
-    pub fn over(store: Arc<dyn Store>, capability: impl FnOnce(Capability) -> Capability) -> (Arc<dyn Store>, Arc<Bends>) {
+    pub fn over(
+        store: Arc<dyn Store>,
+        capability: impl FnOnce(Capability) -> Capability,
+    ) -> (Arc<dyn Store>, Arc<Bends>) {
         let bends = Arc::new(Bends::default());
         let capability = capability(*store.capability());
-        (Arc::new(Wrapped(Arc::new(Bent { store, capability, bends: Arc::clone(&bends) }))), bends)
+        (
+            Arc::new(Wrapped(Arc::new(Bent {
+                store,
+                capability,
+                bends: Arc::clone(&bends),
+            }))),
+            bends,
+        )
     }
 }
 
@@ -77,7 +91,9 @@ struct Pushes {
 impl Listener for Pushes {
     fn hear(&self, push: Push) {
         self.client.hear(match push {
-            Push::Granted { claim, .. } if self.bends.pushes_only_ask.load(Ordering::SeqCst) => Push::AskAgain { claim },
+            Push::Granted { claim, .. } if self.bends.pushes_only_ask.load(Ordering::SeqCst) => {
+                Push::AskAgain { claim }
+            }
             push => push,
         });
     }
@@ -104,7 +120,8 @@ impl Around for Bent {
     fn attach(&self, client: ClientHandle) {
         let _ = self.bends.client.set(client.clone());
         let bends = Arc::clone(&self.bends);
-        self.store.attach(client.heard_by(|client| Arc::new(Pushes { client, bends })));
+        self.store
+            .attach(client.heard_by(|client| Arc::new(Pushes { client, bends })));
     }
 
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
@@ -118,7 +135,9 @@ impl Around for Bent {
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        self.bends.largest_renewal.fetch_max(claims.len(), Ordering::SeqCst);
+        self.bends
+            .largest_renewal
+            .fetch_max(claims.len(), Ordering::SeqCst);
         let standings = self.store.renew(claims).await;
         let bend = *self.bends.standings.lock().expect("no panic");
         match bend {
@@ -129,7 +148,10 @@ impl Around for Bent {
 
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
         self.bends.see_thread();
-        assert!(!self.bends.release_panics.load(Ordering::SeqCst), "a release that panics, by the test");
+        assert!(
+            !self.bends.release_panics.load(Ordering::SeqCst),
+            "a release that panics, by the test"
+        );
         self.bends.released.notify_one();
         self.store.release(claim, ending).await
     }

@@ -22,7 +22,9 @@ pub fn client(server: &Etcd) -> Client {
 /// A proxy starts by blocking, which a task may not.
 pub fn proxy(server: &Etcd) -> Proxy {
     let address = server.address();
-    std::thread::spawn(move || Proxy::speaking(Protocol::Http2, address)).join().expect("a proxy")
+    std::thread::spawn(move || Proxy::speaking(Protocol::Http2, address))
+        .join()
+        .expect("a proxy")
 }
 
 /// `etcdctl lock`, which holds until it is told to stop.
@@ -31,13 +33,26 @@ pub struct Etcdctl(pub Child);
 impl Etcdctl {
     pub fn lock(server: &Etcd, words: &[&str]) -> Etcdctl {
         let mut etcdctl = Command::new("etcdctl");
-        etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &server.url(), "lock"]).args(words);
-        Etcdctl(etcdctl.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcdctl"))
+        etcdctl
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &server.url(), "lock"])
+            .args(words);
+        Etcdctl(
+            etcdctl
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("etcdctl"),
+        )
     }
 
     /// As ctrl-c does: it gives its lock back.
     pub fn interrupt(&self) {
-        let told = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status().expect("kill");
+        let told = Command::new("kill")
+            .args(["-INT", &self.0.id().to_string()])
+            .status()
+            .expect("kill");
         assert!(told.success());
     }
 }
@@ -55,28 +70,44 @@ pub struct Metrics(String);
 impl Metrics {
     pub fn of(server: &Etcd) -> Metrics {
         // In a thread of its own: it blocks.
-        let asked = std::thread::scope(|scope| scope.spawn(|| server.metrics()).join().expect("no panic"));
+        let asked =
+            std::thread::scope(|scope| scope.spawn(|| server.metrics()).join().expect("no panic"));
         Metrics(asked.expect("the server counts"))
     }
 
     fn sum(&self, metric: &str, label: &str) -> u64 {
-        let counted = self.0.lines().filter(|line| line.starts_with(metric) && line.contains(label));
-        counted.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).map(|number| number as u64).sum()
+        let counted = self
+            .0
+            .lines()
+            .filter(|line| line.starts_with(metric) && line.contains(label));
+        counted
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .map(|number| number as u64)
+            .sum()
     }
 
     /// How many requests and streams of a method have begun.
     pub fn begun(&self, method: &str) -> u64 {
-        self.sum("grpc_server_started_total", &format!("grpc_method=\"{method}\""))
+        self.sum(
+            "grpc_server_started_total",
+            &format!("grpc_method=\"{method}\""),
+        )
     }
 
     /// How many messages came in on the streams of a method.
     pub fn received(&self, method: &str) -> u64 {
-        self.sum("grpc_server_msg_received_total", &format!("grpc_method=\"{method}\""))
+        self.sum(
+            "grpc_server_msg_received_total",
+            &format!("grpc_method=\"{method}\""),
+        )
     }
 
     /// How many messages went out on the streams of a method.
     pub fn sent(&self, method: &str) -> u64 {
-        self.sum("grpc_server_msg_sent_total", &format!("grpc_method=\"{method}\""))
+        self.sum(
+            "grpc_server_msg_sent_total",
+            &format!("grpc_method=\"{method}\""),
+        )
     }
 
     /// How many bytes went out to clients.
@@ -93,7 +124,11 @@ impl Metrics {
 /// The leases that the server has.
 pub fn leases(server: &Etcd) -> Vec<String> {
     let list = server.etcdctl(&["lease", "list"]);
-    list.lines().skip(1).map(|line| line.trim().to_owned()).filter(|lease| !lease.is_empty()).collect()
+    list.lines()
+        .skip(1)
+        .map(|line| line.trim().to_owned())
+        .filter(|lease| !lease.is_empty())
+        .collect()
 }
 
 pub fn revoke_all<'a>(server: &Etcd, leases: impl IntoIterator<Item = &'a String>) {
@@ -106,7 +141,12 @@ pub fn revoke_all<'a>(server: &Etcd, leases: impl IntoIterator<Item = &'a String
 /// The leases of the keys that were made at these revisions.
 pub fn leases_of(server: &Etcd, made: &[u64]) -> Vec<String> {
     let fields = server.etcdctl(&["get", "lock/", "--prefix", "-w", "fields"]);
-    let number = |line: &str, field: &str| line.strip_prefix(&format!("\"{field}\" : "))?.trim().parse::<u64>().ok();
+    let number = |line: &str, field: &str| {
+        line.strip_prefix(&format!("\"{field}\" : "))?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
     let (mut is_one, mut leases) = (false, Vec::new());
     for line in fields.lines() {
         if let Some(revision) = number(line, "CreateRevision") {
@@ -124,9 +164,23 @@ pub fn keys_ever(server: &Etcd) -> Vec<String> {
     let last = format!("lock/zzz/{}", fastrand::u64(..));
     server.etcdctl(&["put", &last, ""]);
     let mut etcdctl = Command::new("etcdctl");
-    etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &server.url(), "watch", "--prefix", "--rev=1", "lock/"]);
-    let mut etcdctl = etcdctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("etcdctl");
-    let mut lines = BufReader::new(etcdctl.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    etcdctl.env("ETCDCTL_API", "3").args([
+        "--endpoints",
+        &server.url(),
+        "watch",
+        "--prefix",
+        "--rev=1",
+        "lock/",
+    ]);
+    let mut etcdctl = etcdctl
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("etcdctl");
+    let mut lines = BufReader::new(etcdctl.stdout.take().expect("a pipe"))
+        .lines()
+        .map_while(Result::ok);
     let mut made = Vec::new();
     while let Some(line) = lines.next() {
         if line == "PUT" {
@@ -146,5 +200,8 @@ pub fn keys_ever(server: &Etcd) -> Vec<String> {
 /// The keys that the server has, of locks.
 pub fn keys(server: &Etcd) -> Vec<String> {
     let list = server.etcdctl(&["get", "lock/", "--prefix", "--keys-only"]);
-    list.lines().map(str::to_owned).filter(|key| !key.is_empty()).collect()
+    list.lines()
+        .map(str::to_owned)
+        .filter(|key| !key.is_empty())
+        .collect()
 }

@@ -20,13 +20,30 @@ pub enum Takes {
 }
 
 impl Takes {
-    pub async fn take(self, client: &Client, name: &str, lease: Duration) -> Result<Guard<AnyMode>> {
+    pub async fn take(
+        self,
+        client: &Client,
+        name: &str,
+        lease: Duration,
+    ) -> Result<Guard<AnyMode>> {
         let rwlock = || client.rwlock(name).lease(lease).store_wait(LONG);
         Ok(match self {
-            Takes::Mutex => client.mutex(name).lease(lease).store_wait(LONG).acquire().await?.into_any_mode(),
+            Takes::Mutex => client
+                .mutex(name)
+                .lease(lease)
+                .store_wait(LONG)
+                .acquire()
+                .await?
+                .into_any_mode(),
             Takes::Write => rwlock().write().await?.into_any_mode(),
             Takes::Read => rwlock().read().await?.into_any_mode(),
-            Takes::Permits => client.semaphore(name, 3).lease(lease).store_wait(LONG).acquire_many(2).await?.into_any_mode(),
+            Takes::Permits => client
+                .semaphore(name, 3)
+                .lease(lease)
+                .store_wait(LONG)
+                .acquire_many(2)
+                .await?
+                .into_any_mode(),
         })
     }
 }
@@ -43,11 +60,41 @@ pub struct Line {
 }
 
 pub const LINES: [Line; 5] = [
-    Line { what: "mutex", format: "mutex", holder: Takes::Mutex, waiter: Takes::Mutex, queues: true },
-    Line { what: "reader", format: "mutex", holder: Takes::Write, waiter: Takes::Read, queues: true },
-    Line { what: "writer", format: "mutex", holder: Takes::Read, waiter: Takes::Write, queues: true },
-    Line { what: "permits", format: "mutex", holder: Takes::Permits, waiter: Takes::Permits, queues: true },
-    Line { what: "plain", format: "plain", holder: Takes::Mutex, waiter: Takes::Mutex, queues: false },
+    Line {
+        what: "mutex",
+        format: "mutex",
+        holder: Takes::Mutex,
+        waiter: Takes::Mutex,
+        queues: true,
+    },
+    Line {
+        what: "reader",
+        format: "mutex",
+        holder: Takes::Write,
+        waiter: Takes::Read,
+        queues: true,
+    },
+    Line {
+        what: "writer",
+        format: "mutex",
+        holder: Takes::Read,
+        waiter: Takes::Write,
+        queues: true,
+    },
+    Line {
+        what: "permits",
+        format: "mutex",
+        holder: Takes::Permits,
+        waiter: Takes::Permits,
+        queues: true,
+    },
+    Line {
+        what: "plain",
+        format: "plain",
+        holder: Takes::Mutex,
+        waiter: Takes::Mutex,
+        queues: false,
+    },
 ];
 
 impl Line {
@@ -72,7 +119,10 @@ impl Clients {
     /// `url` without the format, but with a query.
     pub fn of(url: &str) -> Clients {
         let pair = |format: &str| [(); 2].map(|()| connect(format!("{url}&format={format}")));
-        Clients { mutex: pair("mutex"), plain: pair("plain") }
+        Clients {
+            mutex: pair("mutex"),
+            plain: pair("plain"),
+        }
     }
 
     pub fn holder(&self, line: &Line) -> &Client {
@@ -84,7 +134,11 @@ impl Clients {
     }
 
     fn of_format(&self, line: &Line) -> &[Client; 2] {
-        if line.format == "plain" { &self.plain } else { &self.mutex }
+        if line.format == "plain" {
+            &self.plain
+        } else {
+            &self.mutex
+        }
     }
 }
 
@@ -108,17 +162,29 @@ impl Pairs {
         let mut pairs = Vec::new();
         for line in LINES {
             let name = format!("{name}-{}", line.what);
-            let held = line.holder.take(holders.holder(&line), &name, lease).await.expect("a grant");
+            let held = line
+                .holder
+                .take(holders.holder(&line), &name, lease)
+                .await
+                .expect("a grant");
             let (client, waits) = (waiters.waiter(&line).clone(), name.clone());
-            let pair = Pair::of(held, async move { line.waiter.take(&client, &waits, lease).await });
+            let pair = Pair::of(held, async move {
+                line.waiter.take(&client, &waits, lease).await
+            });
             pairs.push((line, name, pair));
         }
         for (line, name, _) in &pairs {
             line_is(outside, name, line.shape()).await;
         }
         let watches = before + LINES.iter().map(Line::watches).sum::<u64>();
-        eventually("all watch", async || Metrics::of(server).watches() >= watches).await;
-        Pairs { pairs, outside: outside.clone() }
+        eventually("all watch", async || {
+            Metrics::of(server).watches() >= watches
+        })
+        .await;
+        Pairs {
+            pairs,
+            outside: outside.clone(),
+        }
     }
 
     /// The holders still hold, and the waiters still wait.
@@ -128,12 +194,19 @@ impl Pairs {
     }
 
     pub fn fences(&self) -> Vec<u64> {
-        self.pairs.iter().map(|(_, _, pair)| number(&pair.held)).collect()
+        self.pairs
+            .iter()
+            .map(|(_, _, pair)| number(&pair.held))
+            .collect()
     }
 
     /// Every holder is confirmed again after this fault.
     pub async fn confirmed_after(&self, fault: impl FnOnce()) {
-        let before: Vec<Confirmed> = self.pairs.iter().map(|(_, _, pair)| Confirmed::of(&pair.held)).collect();
+        let before: Vec<Confirmed> = self
+            .pairs
+            .iter()
+            .map(|(_, _, pair)| Confirmed::of(&pair.held))
+            .collect();
         fault();
         for (confirmed, (_, _, pair)) in before.into_iter().zip(&self.pairs) {
             confirmed.again(&pair.held).await;
@@ -180,7 +253,14 @@ pub async fn is_alone(outside: &Client, line: &Line, name: &str, guard: Guard<An
     println!("{} holds", line.what);
     assert!(guard.is_held(), "{}", line.what);
     line_is(outside, name, (1, 0)).await;
-    let released = tokio::time::timeout(LIMIT, guard.release()).await.expect("an answer in time").expect("an answer");
-    assert!(matches!(released, Released::Done | Released::Unknown), "{}: {released:?}", line.what);
+    let released = tokio::time::timeout(LIMIT, guard.release())
+        .await
+        .expect("an answer in time")
+        .expect("an answer");
+    assert!(
+        matches!(released, Released::Done | Released::Unknown),
+        "{}: {released:?}",
+        line.what
+    );
     line_is(outside, name, (0, 0)).await;
 }

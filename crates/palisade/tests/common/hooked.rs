@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use palisade::lease::Moment;
-use palisade::store::{Answer, Capability, Claim, ClaimId, ClaimRef, ClientHandle, Lease, Standing, Store};
+use palisade::store::{
+    Answer, Capability, Claim, ClaimId, ClaimRef, ClientHandle, Lease, Standing, Store,
+};
 use palisade::stores::memory::MemoryStore;
 use palisade::{Error, Fence, Result};
 use palisade_conformance::around::Around;
@@ -78,7 +80,11 @@ impl Hooked {
 
     /// What a good store does not push to a claim that it has just put in line.
     fn push_oddly(&self, claim: ClaimId) {
-        let stale = self.stale_push.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stale = self
+            .stale_push
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(fence) = stale {
             self.client().granted(claim, fence);
         }
@@ -136,7 +142,10 @@ impl Around for Hooked {
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
         loop {
             let mut answer = self.store.claim(claim).await?;
-            assert!(!self.claim_panics.load(Ordering::SeqCst), "the test wants a panic here");
+            assert!(
+                !self.claim_panics.load(Ordering::SeqCst),
+                "the test wants a panic here"
+            );
             match &mut answer {
                 Answer::Granted(grant) => self.date(&mut grant.lease),
                 Answer::Queued(_) if self.capability.claim_blocks => {
@@ -158,9 +167,15 @@ impl Around for Hooked {
         if self.restore_in_reply.swap(false, Ordering::SeqCst) {
             self.client().contact_regained();
         }
-        if get(&self.dead_shard).is_some_and(|dead| claims.iter().any(|claim| claim.claim.name.as_str() != dead)) {
+        if get(&self.dead_shard)
+            .is_some_and(|dead| claims.iter().any(|claim| claim.claim.name.as_str() != dead))
+        {
             tokio::time::sleep(ms(1)).await;
         }
-        claims.iter().zip(answers).map(|(claim, answer)| self.renewed(claim, answer)).collect()
+        claims
+            .iter()
+            .zip(answers)
+            .map(|(claim, answer)| self.renewed(claim, answer))
+            .collect()
     }
 }

@@ -1,6 +1,10 @@
 //! What these tests share: a client over the memory store, with faults between.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
 
 pub mod actors;
 pub mod bent;
@@ -47,7 +51,11 @@ pub fn bench() -> Bench {
 pub fn bench_on(ours: Arc<dyn Clock>, theirs: Arc<dyn Clock>) -> Bench {
     let store = MemoryStore::new(theirs);
     let (faulty, faults) = Faulty::over(Arc::new(store.another()));
-    Bench { client: Client::over(faulty, ours), outside: Client::over(Arc::new(store), Arc::new(BootClock)), faults }
+    Bench {
+        client: Client::over(faulty, ours),
+        outside: Client::over(Arc::new(store), Arc::new(BootClock)),
+        faults,
+    }
 }
 
 /// The same over a store with oddities of its own, and a capability that the test may change.
@@ -56,7 +64,14 @@ pub fn hooked(ours: Arc<dyn Clock>, change: impl FnOnce(&mut Capability)) -> (Be
     let hooked = Arc::new(Hooked::over(store.another(), change));
     let (faulty, faults) = Faulty::over(Arc::new(Wrapped(Arc::clone(&hooked))));
     let outside = Client::over(Arc::new(store), Arc::new(BootClock));
-    (Bench { client: Client::over(faulty, ours), outside, faults }, hooked)
+    (
+        Bench {
+            client: Client::over(faulty, ours),
+            outside,
+            faults,
+        },
+        hooked,
+    )
 }
 
 /// Waits until so many stand in line for the name.

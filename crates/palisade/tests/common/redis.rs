@@ -31,7 +31,10 @@ pub fn commands(redis: &Redis) -> BTreeMap<String, u64> {
 pub fn sent(redis: &Redis, before: &BTreeMap<String, u64>, wanted: &[&str]) -> Vec<u64> {
     let now = commands(redis);
     let count = |of: &BTreeMap<String, u64>, name: &str| of.get(name).copied().unwrap_or_default();
-    wanted.iter().map(|name| count(&now, name) - count(before, name)).collect()
+    wanted
+        .iter()
+        .map(|name| count(&now, name) - count(before, name))
+        .collect()
 }
 
 /// The fields of a key: how many entries of the line are left.

@@ -24,7 +24,9 @@ pub fn client(server: &ZooKeeper) -> Client {
 /// A proxy starts by blocking, which a task may not.
 pub fn proxy(server: &ZooKeeper) -> Proxy {
     let address = server.address();
-    std::thread::spawn(move || Proxy::speaking(Protocol::ZooKeeper, address)).join().expect("a proxy")
+    std::thread::spawn(move || Proxy::speaking(Protocol::ZooKeeper, address))
+        .join()
+        .expect("a proxy")
 }
 
 /// The nodes of all sessions, by their path, with the session that each hangs on. Asked of a server that leads or stands alone.
@@ -32,13 +34,24 @@ pub fn nodes(server: &ZooKeeper) -> BTreeMap<String, i64> {
     // Who looks for a leader, or has just found one, does not say.
     let said = palisade_testkit::eventually("a dump", LIMIT, || {
         let said = server.ask("dump");
-        if said.contains("Sessions with Ephemerals") { Ok(said) } else { Err(said) }
+        if said.contains("Sessions with Ephemerals") {
+            Ok(said)
+        } else {
+            Err(said)
+        }
     });
-    let ephemeral = said.split_once("Sessions with Ephemerals").map_or("", |(_, ephemeral)| ephemeral);
+    let ephemeral = said
+        .split_once("Sessions with Ephemerals")
+        .map_or("", |(_, ephemeral)| ephemeral);
     let (mut nodes, mut session) = (BTreeMap::new(), 0);
     for line in ephemeral.lines() {
-        if let Some(id) = line.strip_prefix("0x").and_then(|line| line.strip_suffix(':')) {
-            session = u64::from_str_radix(id, 16).expect("a session").cast_signed();
+        if let Some(id) = line
+            .strip_prefix("0x")
+            .and_then(|line| line.strip_suffix(':'))
+        {
+            session = u64::from_str_radix(id, 16)
+                .expect("a session")
+                .cast_signed();
         }
         if let Some(path) = line.strip_prefix('\t').filter(|path| path.starts_with('/')) {
             nodes.insert(path.to_owned(), session);
@@ -50,7 +63,10 @@ pub fn nodes(server: &ZooKeeper) -> BTreeMap<String, i64> {
 /// The nodes of one name in the order of the line, with their sessions.
 pub fn line_of(server: &ZooKeeper, name: &str) -> Vec<(String, i64)> {
     let below = format!("/lock/{name}/");
-    let mut line: Vec<_> = nodes(server).into_iter().filter(|(path, _)| path.starts_with(&below)).collect();
+    let mut line: Vec<_> = nodes(server)
+        .into_iter()
+        .filter(|(path, _)| path.starts_with(&below))
+        .collect();
     line.sort_by_key(|(path, _)| path.rsplit('-').next().map(str::to_owned));
     line
 }
@@ -70,7 +86,9 @@ pub mod op {
 /// Whether one of these requests is of this kind.
 pub fn has(bytes: &[u8], op: i32) -> bool {
     let mut rest = bytes.to_vec();
-    frames(&mut rest).iter().any(|frame| number(frame, 4) == Some(op))
+    frames(&mut rest)
+        .iter()
+        .any(|frame| number(frame, 4) == Some(op))
 }
 
 /// The requests of each kind.
@@ -119,7 +137,10 @@ impl Tally {
             counts.piece.extend(bytes);
             let mut piece = std::mem::take(&mut counts.piece);
             for frame in frames(&mut piece) {
-                *counts.requests.entry(number(&frame, 4).unwrap_or_default()).or_default() += 1;
+                *counts
+                    .requests
+                    .entry(number(&frame, 4).unwrap_or_default())
+                    .or_default() += 1;
             }
             counts.piece = piece;
             false
@@ -131,11 +152,17 @@ impl Tally {
             counts.events += u64::from(number(message, 4) == Some(-1));
             false
         });
-        Tally { counts, begun: Instant::now() }
+        Tally {
+            counts,
+            begun: Instant::now(),
+        }
     }
 
     fn counts(&self) -> Counts {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How many requests of each of these kinds were sent.
@@ -175,23 +202,57 @@ pub struct Stranger(TcpStream);
 impl Stranger {
     pub fn connect(server: &ZooKeeper) -> Stranger {
         let mut stranger = Stranger(TcpStream::connect(server.address()).expect("a connection"));
-        let hello = [&[0; 12][..], &10_000_i32.to_be_bytes(), &[0; 8], &16_i32.to_be_bytes(), &[0; 16], &[0]].concat();
+        let hello = [
+            &[0; 12][..],
+            &10_000_i32.to_be_bytes(),
+            &[0; 8],
+            &16_i32.to_be_bytes(),
+            &[0; 16],
+            &[0],
+        ]
+        .concat();
         drop(stranger.ask(&hello));
         stranger
     }
 
     /// Makes a node that ends with this session, and a number behind its name.
     pub fn create(&mut self, path: &str) {
-        let text = |text: &[u8]| [&i32::try_from(text.len()).expect("short").to_be_bytes()[..], text].concat();
-        let acl = [&1_i32.to_be_bytes()[..], &31_i32.to_be_bytes(), &text(b"world"), &text(b"anyone")].concat();
-        let (head, ephemeral_sequential) = ([1_i32.to_be_bytes(), 1_i32.to_be_bytes()].concat(), 3_i32.to_be_bytes());
-        let answer = self.ask(&[head, text(path.as_bytes()), text(b""), acl, ephemeral_sequential.to_vec()].concat());
+        let text = |text: &[u8]| {
+            [
+                &i32::try_from(text.len()).expect("short").to_be_bytes()[..],
+                text,
+            ]
+            .concat()
+        };
+        let acl = [
+            &1_i32.to_be_bytes()[..],
+            &31_i32.to_be_bytes(),
+            &text(b"world"),
+            &text(b"anyone"),
+        ]
+        .concat();
+        let (head, ephemeral_sequential) = (
+            [1_i32.to_be_bytes(), 1_i32.to_be_bytes()].concat(),
+            3_i32.to_be_bytes(),
+        );
+        let answer = self.ask(
+            &[
+                head,
+                text(path.as_bytes()),
+                text(b""),
+                acl,
+                ephemeral_sequential.to_vec(),
+            ]
+            .concat(),
+        );
         assert_eq!(number(&answer, 12), Some(0), "the error of the answer");
     }
 
     fn ask(&mut self, message: &[u8]) -> Vec<u8> {
         let length = i32::try_from(message.len()).expect("short").to_be_bytes();
-        self.0.write_all(&[&length[..], message].concat()).expect("written");
+        self.0
+            .write_all(&[&length[..], message].concat())
+            .expect("written");
         let mut length = [0; 4];
         self.0.read_exact(&mut length).expect("an answer");
         let mut answer = vec![0; usize::try_from(u32::from_be_bytes(length)).expect("a length")];

@@ -31,16 +31,40 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     print("the server's own lock", &server);
     print("Go's concurrency.Mutex", &go);
     let changes = |contest: &Contest| contest.changes_per_second;
-    verdicts.judge("handoff: owner changes, ours / the server's own lock", ratio(&ours, &server, changes), Wanted::AtLeast(2.0));
-    verdicts.judge("handoff: owner changes, ours / Go", ratio(&ours, &go, changes), Wanted::AtLeast(4.0));
-    verdicts.judge("handoff: unary requests of ours, per change", spread(&ours, unary), Wanted::AtMost(3.1));
-    verdicts.judge("handoff: all messages of ours, per change", spread(&ours, all), Wanted::AtMost(3.1));
-    verdicts.judge("handoff: fairness of ours, most / least", spread(&ours, |contest| contest.unfairness), Wanted::AtMost(1.1));
+    verdicts.judge(
+        "handoff: owner changes, ours / the server's own lock",
+        ratio(&ours, &server, changes),
+        Wanted::AtLeast(2.0),
+    );
+    verdicts.judge(
+        "handoff: owner changes, ours / Go",
+        ratio(&ours, &go, changes),
+        Wanted::AtLeast(4.0),
+    );
+    verdicts.judge(
+        "handoff: unary requests of ours, per change",
+        spread(&ours, unary),
+        Wanted::AtMost(3.1),
+    );
+    verdicts.judge(
+        "handoff: all messages of ours, per change",
+        spread(&ours, all),
+        Wanted::AtMost(3.1),
+    );
+    verdicts.judge(
+        "handoff: fairness of ours, most / least",
+        spread(&ours, |contest| contest.unfairness),
+        Wanted::AtMost(1.1),
+    );
     Ok(())
 }
 
 fn unary(contest: &Contest) -> f64 {
-    contest.counted_per_change.first().copied().unwrap_or(f64::NAN)
+    contest
+        .counted_per_change
+        .first()
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 fn all(contest: &Contest) -> f64 {
@@ -52,7 +76,8 @@ fn print(who: &str, contests: &[Contest]) {
     contest::print(who, contests);
     let who = format!("{} processes: {who}", contest::PROCESSES);
     spread(contests, unary).print(&format!("{who}, unary"), "requests/change");
-    spread(contests, |contest| all(contest) - unary(contest)).print(&format!("{who}, streams"), "messages/change");
+    spread(contests, |contest| all(contest) - unary(contest))
+        .print(&format!("{who}, streams"), "messages/change");
 }
 
 fn command(setting: &Setting, side: &Side) -> Result<Command> {
@@ -75,7 +100,13 @@ fn command(setting: &Setting, side: &Side) -> Result<Command> {
 /// Where the interop tests have it, too.
 fn go_driver() -> Result<std::path::PathBuf> {
     let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/peers/install");
-    let asked = Command::new(install).args(["--where", "etcd-go"]).output()?;
+    let asked = Command::new(install)
+        .args(["--where", "etcd-go"])
+        .output()?;
     let driver = Path::new(String::from_utf8_lossy(&asked.stdout).trim()).join("driver");
-    if driver.is_file() { Ok(driver) } else { Err("the Go client is not installed: run scripts/setup".into()) }
+    if driver.is_file() {
+        Ok(driver)
+    } else {
+        Err("the Go client is not installed: run scripts/setup".into())
+    }
 }

@@ -24,7 +24,10 @@ pub(crate) fn worker(words: &[&str]) -> ExitCode {
 async fn ours(url: &str) -> Result<Mutex> {
     let locks = palisade::connect(url).await?;
     // Connects, without standing in the way of the others.
-    let warm = locks.mutex(format!("handoff/warm/{}", std::process::id())).acquire().await?;
+    let warm = locks
+        .mutex(format!("handoff/warm/{}", std::process::id()))
+        .acquire()
+        .await?;
     released(warm.release().await?)?;
     Ok(locks.mutex(NAME))
 }

@@ -2,7 +2,10 @@
 //! next one. Nothing in it expires, and nothing can be looked at.
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, Script};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    Script,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::super::{Result, raw};
@@ -42,11 +45,20 @@ pub(super) struct BareLock {
 impl BareLock {
     pub(super) async fn connect(url: &str) -> Result<BareLock> {
         let info = url.into_connection_info()?;
-        let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_tcp_settings(raw::no_delay()).set_redis_settings(login);
+        let login = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let info = info
+            .set_tcp_settings(raw::no_delay())
+            .set_redis_settings(login);
         let (sender, told) = unbounded_channel();
-        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(sender);
-        let mut connection = Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_push_sender(sender);
+        let mut connection = Client::open(info)?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
         let inbox = format!("floor:{}", std::process::id());
         connection.subscribe(&inbox).await?;
         let mut command = async |script: &str| -> Result<Cmd> {
@@ -56,7 +68,12 @@ impl BareLock {
             Ok(command)
         };
         let (claim, release) = (command(CLAIM).await?, command(RELEASE).await?);
-        Ok(BareLock { connection, told, claim, release })
+        Ok(BareLock {
+            connection,
+            told,
+            claim,
+            release,
+        })
     }
 
     pub(super) async fn take(&mut self) -> Result<()> {
@@ -65,7 +82,11 @@ impl BareLock {
             return Ok(());
         }
         loop {
-            let push = self.told.recv().await.ok_or("floor: the connection has ended")?;
+            let push = self
+                .told
+                .recv()
+                .await
+                .ok_or("floor: the connection has ended")?;
             match push.kind {
                 PushKind::Message => return Ok(()),
                 PushKind::Disconnection => return Err("floor: the connection has ended".into()),
@@ -76,6 +97,10 @@ impl BareLock {
 
     pub(super) async fn give_back(&mut self) -> Result<()> {
         let released: bool = self.release.query_async(&mut self.connection).await?;
-        if released { Ok(()) } else { Err("floor: lost before it was given back".into()) }
+        if released {
+            Ok(())
+        } else {
+            Err("floor: lost before it was given back".into())
+        }
     }
 }

@@ -17,12 +17,18 @@ use crate::compare::caller_kind::CallerKind;
 use crate::compare::contest::{Contest, print};
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
-    CallerKind::WAITING.into_iter().try_for_each(|kind| one(setting, kind, verdicts))
+    CallerKind::WAITING
+        .into_iter()
+        .try_for_each(|kind| one(setting, kind, verdicts))
 }
 
 fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<()> {
     let kind = kind.label();
-    let sides = [("ours", setting.ours.as_str()), ("raw", setting.server.url()), ("floor", setting.server.url())];
+    let sides = [
+        ("ours", setting.ours.as_str()),
+        ("raw", setting.server.url()),
+        ("floor", setting.server.url()),
+    ];
     let [ours, raw, floor] = take_turns(&sides, |(side, url)| {
         setting.server.clear()?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -33,9 +39,17 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
     print(&format!("{kind}: BLPOP + RPUSH"), &raw);
     print(&format!("{kind}: floor"), &floor);
     let changes = |contest: &Contest| contest.changes_per_second;
-    ratio(&floor, &raw, changes).print(&format!("handoff: {kind}: owner changes, floor / limit"), "");
-    ratio(&ours, &floor, changes).print(&format!("handoff: {kind}: owner changes, ours / floor"), "");
-    verdicts.judge(format!("handoff: {kind}: owner changes, ours / limit"), ratio(&ours, &raw, changes), Wanted::AtLeast(0.65));
+    ratio(&floor, &raw, changes).print(
+        &format!("handoff: {kind}: owner changes, floor / limit"),
+        "",
+    );
+    ratio(&ours, &floor, changes)
+        .print(&format!("handoff: {kind}: owner changes, ours / floor"), "");
+    verdicts.judge(
+        format!("handoff: {kind}: owner changes, ours / limit"),
+        ratio(&ours, &raw, changes),
+        Wanted::AtLeast(0.65),
+    );
     verdicts.judge(
         format!("handoff: {kind}: fairness of ours, most / least"),
         spread(&ours, |contest| contest.unfairness),

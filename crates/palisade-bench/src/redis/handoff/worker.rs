@@ -19,8 +19,12 @@ const TOKEN_IS_LOST: u32 = 10;
 
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
-    let [side, url, kind] = words else { return ExitCode::from(64) };
-    let Some(kind) = CallerKind::of(kind) else { return ExitCode::from(64) };
+    let [side, url, kind] = words else {
+        return ExitCode::from(64);
+    };
+    let Some(kind) = CallerKind::of(kind) else {
+        return ExitCode::from(64);
+    };
     contend(kind, async || match *side {
         "ours" => Lock::ours(url).await,
         "floor" => Ok(Lock::Floor(BareLock::connect(url).await?)),
@@ -43,7 +47,10 @@ impl Lock {
     async fn ours(url: &str) -> Result<Lock> {
         let locks = palisade::connect(url).await?;
         // Connects, without standing in the way of the others.
-        let warm = locks.mutex(format!("handoff/warm/{}", std::process::id())).acquire().await?;
+        let warm = locks
+            .mutex(format!("handoff/warm/{}", std::process::id()))
+            .acquire()
+            .await?;
         released(warm.release().await?)?;
         Ok(Lock::Ours(locks.mutex("handoff")))
     }
@@ -53,7 +60,11 @@ impl Lock {
         let (mut pop, mut push) = (redis::cmd("BLPOP"), redis::cmd("RPUSH"));
         pop.arg(TOKEN).arg(TOKEN_IS_LOST);
         push.arg(TOKEN).arg("token");
-        Ok(Lock::Raw { connection, pop, push })
+        Ok(Lock::Raw {
+            connection,
+            pop,
+            push,
+        })
     }
 }
 
@@ -72,9 +83,13 @@ impl Contender for Lock {
     async fn take(&mut self) -> Result<Option<Guard>> {
         match self {
             Lock::Ours(lock) => Ok(Some(lock.acquire().await?)),
-            Lock::Raw { connection, pop, .. } => {
+            Lock::Raw {
+                connection, pop, ..
+            } => {
                 let popped: Option<(String, String)> = pop.query_async(connection).await?;
-                popped.map(|_| None).ok_or_else(|| "raw: the token is lost".into())
+                popped
+                    .map(|_| None)
+                    .ok_or_else(|| "raw: the token is lost".into())
             }
             Lock::Floor(lock) => lock.take().await.map(|()| None),
         }
@@ -84,7 +99,12 @@ impl Contender for Lock {
         match (self, held) {
             (Lock::Ours(_), Some(guard)) => released(guard.release().await?),
             (Lock::Ours(_), None) => Ok(()),
-            (Lock::Raw { connection, push, .. }, _) => Ok(push.exec_async(connection).await?),
+            (
+                Lock::Raw {
+                    connection, push, ..
+                },
+                _,
+            ) => Ok(push.exec_async(connection).await?),
             (Lock::Floor(lock), _) => lock.give_back().await,
         }
     }

@@ -36,25 +36,49 @@ impl Caller {
         let many = || build(Builder::new_multi_thread().worker_threads(2).enable_all());
         let bare = || build(&mut Builder::new_current_thread());
         let bare_worker = || build(Builder::new_multi_thread().worker_threads(1));
-        let paused = || build(Builder::new_current_thread().enable_all().start_paused(true));
-        let caller = |label, runtime, polls| Caller { label, runtime, polls };
+        let paused = || {
+            build(
+                Builder::new_current_thread()
+                    .enable_all()
+                    .start_paused(true),
+            )
+        };
+        let caller = |label, runtime, polls| Caller {
+            label,
+            runtime,
+            polls,
+        };
         vec![
             caller("a task of many threads", many(), Polls::Task),
             caller("the body of many threads", many(), Polls::Body),
             caller("one thread", Some(one_thread()), Polls::Body),
             caller("a task of one thread", Some(one_thread()), Polls::Task),
             caller("one thread without I/O and timers", bare(), Polls::Body),
-            caller("a worker without I/O and timers", bare_worker(), Polls::Task),
-            caller("the body of a worker without I/O and timers", bare_worker(), Polls::Body),
+            caller(
+                "a worker without I/O and timers",
+                bare_worker(),
+                Polls::Task,
+            ),
+            caller(
+                "the body of a worker without I/O and timers",
+                bare_worker(),
+                Polls::Body,
+            ),
             caller("one thread whose clock stands still", paused(), Polls::Body),
             caller("a plain thread", None, Polls::Thread),
-            caller("a plain thread that has entered a runtime", Some(one_thread()), Polls::Thread),
+            caller(
+                "a plain thread that has entered a runtime",
+                Some(one_thread()),
+                Polls::Thread,
+            ),
         ]
     }
 
     fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
         match (&self.runtime, &self.polls) {
-            (Some(runtime), Polls::Task) => runtime.block_on(runtime.spawn(future)).expect("no panic"),
+            (Some(runtime), Polls::Task) => {
+                runtime.block_on(runtime.spawn(future)).expect("no panic")
+            }
             (Some(runtime), Polls::Body) => runtime.block_on(future),
             (runtime, _) => {
                 let _inside = runtime.as_ref().map(Runtime::enter);
@@ -65,16 +89,23 @@ impl Caller {
 
     fn try_acquire(&self, lock: &Mutex) -> Option<Guard> {
         let lock = lock.clone();
-        self.run(async move { lock.try_acquire().await }).expect("an answer")
+        self.run(async move { lock.try_acquire().await })
+            .expect("an answer")
     }
 
     fn acquire(&self, lock: &Mutex) -> Guard {
         let lock = lock.clone();
-        self.run(async move { lock.acquire().await }).expect("acquired")
+        self.run(async move { lock.acquire().await })
+            .expect("acquired")
     }
 
     fn release(&self, guard: Guard) {
-        assert_eq!(self.run(guard.release()).expect("an answer"), Released::Done, "{}", self.label);
+        assert_eq!(
+            self.run(guard.release()).expect("an answer"),
+            Released::Done,
+            "{}",
+            self.label
+        );
     }
 
     /// Try, time-out, wait in line, release and drop. The first request of a client is among them: it connects.
@@ -83,7 +114,12 @@ impl Caller {
         let held = self.try_acquire(&lock).expect("it is free");
         assert!(self.try_acquire(&lock).is_none(), "it is held");
         let waits = lock.clone();
-        let error = self.run(async move { in_vain(Duration::from_millis(30), |wait| waits.acquire_timeout(wait)).await });
+        let error = self.run(async move {
+            in_vain(Duration::from_millis(30), |wait| {
+                waits.acquire_timeout(wait)
+            })
+            .await
+        });
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         let (next, dropped) = thread::scope(|scope| {
             let waiting = scope.spawn(|| (self.acquire(&lock), Instant::now()));
@@ -107,7 +143,11 @@ fn stands_in_line(outside: &Client, name: &str) {
     let mut waits = !outside.capability().waiters_known;
     while !waits {
         thread::sleep(Duration::from_millis(2));
-        waits = outside.show(name).wait().expect("an answer").is_some_and(|line| line.waiters.len() == 1);
+        waits = outside
+            .show(name)
+            .wait()
+            .expect("an answer")
+            .is_some_and(|line| line.waiters.len() == 1);
         assert!(begun.elapsed() < patience(), "not in line");
     }
 }
@@ -123,31 +163,42 @@ pub async fn every_kind_of_caller_will_do(subject: &Subject) -> Verdict {
     let mut names = Vec::new();
     for number in 0..callers.len() {
         clients.push(subject.client());
-        names.push([format!("caller-{number}"), format!("kept-by-{number}")].map(|name| subject.name(&name)));
+        names.push(
+            [format!("caller-{number}"), format!("kept-by-{number}")]
+                .map(|name| subject.name(&name)),
+        );
     }
     let (used, looks_on, asked) = (clients.clone(), outside.clone(), names.clone());
-    let kept = aside(move || {
-        let kept = callers.into_iter().zip(&used).zip(&asked).map(|((caller, client), [name, kept])| {
-            println!("{}", caller.label);
-            caller.every_verb(client, &looks_on, name);
-            let held = caller.acquire(&client.mutex(kept).lease(lease));
-            (caller, held)
-        });
-        let kept: Vec<(Caller, Guard)> = kept.collect();
-        // In none of these runtimes anything is polled now.
-        let confirmed: Vec<Confirmed> = kept.iter().map(|(_, held)| Confirmed::of(held)).collect();
-        let begun = Instant::now();
-        for ((caller, held), confirmed) in kept.iter().zip(confirmed) {
-            while !confirmed.again(held) {
-                assert!(begun.elapsed() < patience(), "not renewed: {}", caller.label);
-                thread::sleep(Duration::from_millis(5));
+    let kept =
+        aside(move || {
+            let kept = callers.into_iter().zip(&used).zip(&asked).map(
+                |((caller, client), [name, kept])| {
+                    println!("{}", caller.label);
+                    caller.every_verb(client, &looks_on, name);
+                    let held = caller.acquire(&client.mutex(kept).lease(lease));
+                    (caller, held)
+                },
+            );
+            let kept: Vec<(Caller, Guard)> = kept.collect();
+            // In none of these runtimes anything is polled now.
+            let confirmed: Vec<Confirmed> =
+                kept.iter().map(|(_, held)| Confirmed::of(held)).collect();
+            let begun = Instant::now();
+            for ((caller, held), confirmed) in kept.iter().zip(confirmed) {
+                while !confirmed.again(held) {
+                    assert!(
+                        begun.elapsed() < patience(),
+                        "not renewed: {}",
+                        caller.label
+                    );
+                    thread::sleep(Duration::from_millis(5));
+                }
             }
-        }
-        for (caller, held) in kept {
-            assert!(held.is_held(), "{}", caller.label);
-            caller.release(held);
-        }
-    });
+            for (caller, held) in kept {
+                assert!(held.is_held(), "{}", caller.label);
+                caller.release(held);
+            }
+        });
     kept.await;
     for (client, names) in clients.iter().zip(&names) {
         nothing_is_left(client, &outside, &names.each_ref().map(String::as_str)).await;

@@ -8,8 +8,8 @@ use palisade::store::Revoked;
 use tokio::time::timeout;
 
 use super::{
-    Acquiring, acquiring, aside, in_line, is_renewed, nothing_is_left, one_thread, one_worker, poll_once, release, rises,
-    short_lease,
+    Acquiring, acquiring, aside, in_line, is_renewed, nothing_is_left, one_thread, one_worker,
+    poll_once, release, rises, short_lease,
 };
 use crate::checks::mutex::free;
 use crate::{Subject, Verdict, needs, patience};
@@ -24,7 +24,11 @@ pub async fn a_runtime_that_ends_takes_only_its_own_tasks(subject: &Subject) -> 
     let other = outside.mutex(&z).acquire().await.expect("acquired");
     // The first request of the client is made there, so that whatever it begins for all requests begins there.
     let user = one_worker();
-    let held = user.spawn(acquiring(&client.mutex(&x).lease(short_lease(subject)))).await.expect("no panic").expect("acquired");
+    let held = user
+        .spawn(acquiring(&client.mutex(&x).lease(short_lease(subject))))
+        .await
+        .expect("no panic")
+        .expect("acquired");
     let abandoned = user.spawn(acquiring(&client.mutex(&y)));
     let waiting = tokio::spawn(acquiring(&client.mutex(&z)));
     in_line(&outside, &y, 1).await;
@@ -35,14 +39,29 @@ pub async fn a_runtime_that_ends_takes_only_its_own_tasks(subject: &Subject) -> 
     is_renewed(&held).await;
     let first = other.fence();
     release(other).await;
-    let next = timeout(patience(), waiting).await.expect("gets in").expect("no panic").expect("acquired");
+    let next = timeout(patience(), waiting)
+        .await
+        .expect("gets in")
+        .expect("no panic")
+        .expect("acquired");
     rises(&outside, first, &next);
     release(next).await;
     release(held).await;
     release(blocker).await;
     if outside.capability().revoke {
-        let revoked = client.mutex(&w).lease(short_lease(subject)).acquire().await.expect("acquired");
-        assert_eq!(outside.revoke(&w, revoked.fence()).await.expect("an answer"), Revoked::Done);
+        let revoked = client
+            .mutex(&w)
+            .lease(short_lease(subject))
+            .acquire()
+            .await
+            .expect("acquired");
+        assert_eq!(
+            outside
+                .revoke(&w, revoked.fence())
+                .await
+                .expect("an answer"),
+            Revoked::Done
+        );
         timeout(patience(), revoked.lost()).await.expect("told");
     }
     in_flight(subject, &x).await;
@@ -55,14 +74,24 @@ async fn in_flight(subject: &Subject, name: &str) {
     for micros in [0, 100, 300, 1_000, 3_000, 10_000] {
         let (client, outside) = (subject.client(), subject.client());
         let user = one_worker();
-        let warm = user.spawn(acquiring(&client.mutex(name))).await.expect("no panic").expect("acquired");
+        let warm = user
+            .spawn(acquiring(&client.mutex(name)))
+            .await
+            .expect("no panic")
+            .expect("acquired");
         release(warm).await;
-        let claims: Vec<_> = (0..4).map(|_| user.spawn(acquiring(&client.mutex(name)))).collect();
+        let claims: Vec<_> = (0..4)
+            .map(|_| user.spawn(acquiring(&client.mutex(name))))
+            .collect();
         after(micros).await;
         user.shutdown_background();
         for claim in claims {
             // One may have the lock already, which goes with it.
-            drop(timeout(patience(), claim).await.expect("its task has ended"));
+            drop(
+                timeout(patience(), claim)
+                    .await
+                    .expect("its task has ended"),
+            );
         }
         nothing_is_left(&client, &outside, &[name]).await;
     }
@@ -99,7 +128,11 @@ pub async fn a_claim_outlives_its_runtime(subject: &Subject) -> Verdict {
         in_line(&outside, &name, 1).await;
         let first = held.fence();
         release(held).await;
-        let next = timeout(patience(), waiting).await.expect("gets in").expect("no panic").expect("acquired");
+        let next = timeout(patience(), waiting)
+            .await
+            .expect("gets in")
+            .expect("no panic")
+            .expect("acquired");
         rises(&outside, first, &next);
         release(next).await;
         nothing_is_left(&client, &outside, &[&name]).await;
@@ -149,7 +182,10 @@ pub async fn a_claim_dropped_after_any_time_is_withdrawn(subject: &Subject) -> V
         for (client, name) in [(&new, &free), (&open, &free), (&new, &held), (&open, &held)] {
             let mut claim = acquiring(&client.mutex(name));
             match micros {
-                0 => assert!(poll_once(&mut claim).is_pending() || *name == free, "it is held"),
+                0 => assert!(
+                    poll_once(&mut claim).is_pending() || *name == free,
+                    "it is held"
+                ),
                 micros => tokio::select! {
                     biased;
                     acquired = &mut claim => assert!(acquired.is_ok() && *name == free, "it is held"),
@@ -157,7 +193,9 @@ pub async fn a_claim_dropped_after_any_time_is_withdrawn(subject: &Subject) -> V
                 },
             }
             drop(claim);
-            timeout(patience(), client.shutdown()).await.expect("withdrawn");
+            timeout(patience(), client.shutdown())
+                .await
+                .expect("withdrawn");
             assert_eq!(client.stats().kept, 0, "after {micros} µs");
         }
         in_line(&outside, &held, 0).await;

@@ -35,7 +35,11 @@ impl Held {
         in_etcd(guard.held().core.capability().store)?;
         // A grant that is known to be gone has none, and then no key has its revision.
         let end = guard.held().lock_key().and_then(|end| ClaimId::parse(&end));
-        Ok(Held::new(claim.name.clone(), end.unwrap_or(claim.id), guard.fence()))
+        Ok(Held::new(
+            claim.name.clone(),
+            end.unwrap_or(claim.id),
+            guard.fence(),
+        ))
     }
 
     /// The grant that was carried here from another process.
@@ -46,30 +50,53 @@ impl Held {
     pub fn by_grant(grant: &DetachedGrant) -> Result<Held> {
         in_etcd(&grant.store)?;
         if grant.mode != Mode::Exclusive {
-            return Err(Error::config(format!("the grant is {}, and only an exclusive one may write", grant.mode)));
+            return Err(Error::config(format!(
+                "the grant is {}, and only an exclusive one may write",
+                grant.mode
+            )));
         }
-        Ok(Held::new(grant.name.clone(), grant.claim_id()?, grant.fence))
+        Ok(Held::new(
+            grant.name.clone(),
+            grant.claim_id()?,
+            grant.fence,
+        ))
     }
 
     fn new(name: Name, end: ClaimId, fence: Fence) -> Held {
-        Held { name, prefix: None, end, fence, exact_name: false }
+        Held {
+            name,
+            prefix: None,
+            end,
+            fence,
+            exact_name: false,
+        }
     }
 
     /// The path of the lock's URL, if it has one, for a client of your own. [`FencedKeys`](super::FencedKeys) know it by their URL.
     #[must_use]
     pub fn prefix(self, path: &str) -> Held {
-        Held { prefix: Some(path.trim_matches('/').to_owned()), ..self }
+        Held {
+            prefix: Some(path.trim_matches('/').to_owned()),
+            ..self
+        }
     }
 
     /// For a lock whose URL says `names=exact`, and a client of your own.
     #[must_use]
     pub fn exact_name(self) -> Held {
-        Held { exact_name: true, ..self }
+        Held {
+            exact_name: true,
+            ..self
+        }
     }
 
     /// The key of the lock that this grant holds by. A secret: who knows it, and may write it, can end the grant.
     pub fn lock_key(&self) -> Vec<u8> {
-        let name = if self.exact_name { self.name.as_str().to_owned() } else { self.name.mapped(NAME_LIMIT) };
+        let name = if self.exact_name {
+            self.name.as_str().to_owned()
+        } else {
+            self.name.mapped(NAME_LIMIT)
+        };
         let prefix = self.prefix.as_deref().unwrap_or_default();
         let slash = if prefix.is_empty() { "" } else { "/" };
         format!("{prefix}{slash}{name}/{}", self.end.reveal()).into_bytes()
@@ -78,7 +105,9 @@ impl Held {
     /// The same, where the URL of the locks says what is not said here.
     pub(super) fn lock_key_of(&self, data: &DataClient) -> Vec<u8> {
         match (&self.prefix, self.exact_name) {
-            (None, false) => format!("{}{}", data.names().line(&self.name), self.end.reveal()).into_bytes(),
+            (None, false) => {
+                format!("{}{}", data.names().line(&self.name), self.end.reveal()).into_bytes()
+            }
             _ => self.lock_key(),
         }
     }
@@ -96,13 +125,18 @@ impl Held {
 fn in_etcd(store: &str) -> Result<()> {
     match store {
         "etcd" => Ok(()),
-        other => Err(Error::config(format!("the lock is in {other}, and etcd cannot check it there; write with the fence"))),
+        other => Err(Error::config(format!(
+            "the lock is in {other}, and etcd cannot check it there; write with the fence"
+        ))),
     }
 }
 
 /// Without the key, which is a secret.
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("name", &self.name).field("fence", &self.fence).finish_non_exhaustive()
+        f.debug_struct("Held")
+            .field("name", &self.name)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
     }
 }

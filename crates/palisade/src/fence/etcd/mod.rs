@@ -102,7 +102,11 @@ impl FencedKeys {
     ///
     /// May be dropped at any point.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, KeyError> {
-        Ok(self.0.get(key.as_ref(), None).await?.map(|found| found.value))
+        Ok(self
+            .0
+            .get(key.as_ref(), None)
+            .await?
+            .map(|found| found.value))
     }
 
     /// Sets a key, if this very grant holds the lock at this moment.
@@ -114,8 +118,15 @@ impl FencedKeys {
     /// # Cancel safety
     ///
     /// Dropped half-way, the write may be done or not.
-    pub async fn put(&self, held: &Held, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), KeyError> {
-        self.send(held, &[(key.as_ref(), Some(value.as_ref()))]).await.map(drop)
+    pub async fn put(
+        &self,
+        held: &Held,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), KeyError> {
+        self.send(held, &[(key.as_ref(), Some(value.as_ref()))])
+            .await
+            .map(drop)
     }
 
     /// Deletes a key, if this very grant holds the lock at this moment; whether there was one.
@@ -128,7 +139,12 @@ impl FencedKeys {
     ///
     /// As [`put`](FencedKeys::put).
     pub async fn delete(&self, held: &Held, key: impl AsRef<[u8]>) -> Result<bool, KeyError> {
-        Ok(self.send(held, &[(key.as_ref(), None)]).await?.first().copied().unwrap_or_default())
+        Ok(self
+            .send(held, &[(key.as_ref(), None)])
+            .await?
+            .first()
+            .copied()
+            .unwrap_or_default())
     }
 
     /// Sets and deletes several keys in one step, or none of them. No key may be there twice; a server takes 127 at once, unless
@@ -146,8 +162,10 @@ impl FencedKeys {
         K: AsRef<[u8]>,
         V: AsRef<[u8]>,
     {
-        let writes: Vec<Writing<'_>> =
-            writes.iter().map(|(key, value)| (key.as_ref(), value.as_ref().map(AsRef::as_ref))).collect();
+        let writes: Vec<Writing<'_>> = writes
+            .iter()
+            .map(|(key, value)| (key.as_ref(), value.as_ref().map(AsRef::as_ref)))
+            .collect();
         self.send(held, &writes).await.map(drop)
     }
 
@@ -169,7 +187,10 @@ impl FencedKeys {
             return Err(KeyError::NotHeld);
         }
         let lock = held.lock_key_of(&self.0);
-        self.0.write_if_held(&lock, held.create_revision(), writes).await?.ok_or(KeyError::NotHeld)
+        self.0
+            .write_if_held(&lock, held.create_revision(), writes)
+            .await?
+            .ok_or(KeyError::NotHeld)
     }
 }
 

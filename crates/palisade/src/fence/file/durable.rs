@@ -26,8 +26,9 @@ pub(super) struct Place {
 impl Place {
     /// On disk when this returns `Ok`.
     pub(super) fn replace(&self, contents: &[u8]) -> Result<(), WriteError> {
-        let replaced =
-            self.write_aside(contents).and_then(|()| fs::rename(&self.aside, &self.path).context("replace", &self.path));
+        let replaced = self
+            .write_aside(contents)
+            .and_then(|()| fs::rename(&self.aside, &self.path).context("replace", &self.path));
         if replaced.is_err() {
             // Gives the space back. If that fails too, the next write does it.
             let _ = fs::remove_file(&self.aside);
@@ -37,15 +38,21 @@ impl Place {
     }
 
     fn write_aside(&self, contents: &[u8]) -> Result<(), WriteError> {
-        let old = absent_as_none(fs::symlink_metadata(&self.path)).context("look at", &self.path)?;
+        let old =
+            absent_as_none(fs::symlink_metadata(&self.path)).context("look at", &self.path)?;
         if old.as_ref().is_some_and(|old| !old.is_file()) {
             return Err(not_a_file()).context("replace", &self.path);
         }
-        absent_as_none(fs::remove_file(&self.aside)).context("remove the left-over", &self.aside)?;
+        absent_as_none(fs::remove_file(&self.aside))
+            .context("remove the left-over", &self.aside)?;
         // create_new, so that a link planted under this name is not followed.
         let mode = if old.is_some() { PRIVATE } else { USUAL };
-        let mut new =
-            OpenOptions::new().write(true).create_new(true).mode(mode).open(&self.aside).context("create", &self.aside)?;
+        let mut new = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&self.aside)
+            .context("create", &self.aside)?;
         if let Some(old) = old {
             keep_rights(&new, &old).context("keep owner and mode on", &self.aside)?;
         }
@@ -74,5 +81,7 @@ fn keep_rights(new: &File, old: &Metadata) -> io::Result<()> {
 
 /// A rename is durable only when its directory is.
 pub(super) fn sync_dir(dir: &Path) -> Result<(), WriteError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).context("sync the directory", dir)
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .context("sync the directory", dir)
 }

@@ -71,7 +71,9 @@ fn advice(kind: io::ErrorKind) -> &'static str {
             "; a fenced file is replaced by rename, so its directory and the .fence files beside it must be writable"
         }
         io::ErrorKind::NotFound => "; the directory must exist",
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space and write again with the same fence",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free some space and write again with the same fence"
+        }
         _ => "",
     }
 }
@@ -83,6 +85,10 @@ pub(super) trait IoContext<T> {
 
 impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
     fn context(self, doing: &'static str, path: &Path) -> Result<T, WriteError> {
-        self.map_err(|cause| WriteError::Io { doing, path: path.to_path_buf(), cause: cause.into() })
+        self.map_err(|cause| WriteError::Io {
+            doing,
+            path: path.to_path_buf(),
+            cause: cause.into(),
+        })
     }
 }

@@ -25,7 +25,11 @@ pub(super) fn encode(fence: Fence) -> Vec<u8> {
 }
 
 fn checksum(body: &str) -> String {
-    Sha256::digest(body).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(body)
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn decode(text: &[u8]) -> Result<Fence, &'static str> {
@@ -33,21 +37,37 @@ fn decode(text: &[u8]) -> Result<Fence, &'static str> {
     if !text.starts_with(FORMAT) {
         return Err("is not in a format that this version knows");
     }
-    let (body, sum) = text.strip_suffix('\n').and_then(|line| line.rsplit_once(' ')).ok_or("is cut short")?;
+    let (body, sum) = text
+        .strip_suffix('\n')
+        .and_then(|line| line.rsplit_once(' '))
+        .ok_or("is cut short")?;
     if checksum(body) != sum {
         return Err("does not match its checksum");
     }
-    let number = body.strip_prefix(FORMAT).and_then(|rest| rest.strip_prefix(' ')).ok_or("holds no fence")?;
-    number.parse().ok().filter(|fence: &Fence| !fence.is_none()).ok_or("holds no fence")
+    let number = body
+        .strip_prefix(FORMAT)
+        .and_then(|rest| rest.strip_prefix(' '))
+        .ok_or("holds no fence")?;
+    number
+        .parse()
+        .ok()
+        .filter(|fence: &Fence| !fence.is_none())
+        .ok_or("holds no fence")
 }
 
 /// The highest fence seen. Needs no turn: the mark is replaced by rename.
 pub(super) fn load(mark: &Path, lock: &Path) -> Result<Option<Fence>, WriteError> {
-    let corrupt = |why| WriteError::Corrupt { path: mark.to_path_buf(), why };
+    let corrupt = |why| WriteError::Corrupt {
+        path: mark.to_path_buf(),
+        why,
+    };
     // The note comes after the mark, so it is looked for before: a first writer in between must not look like a loss.
-    let noted = absent_as_none(fs::symlink_metadata(lock)).context("look at", lock)?.is_some_and(|lock| lock.len() > 0);
+    let noted = absent_as_none(fs::symlink_metadata(lock))
+        .context("look at", lock)?
+        .is_some_and(|lock| lock.len() > 0);
     let mut text = Vec::new();
-    let opened = open_itself(OpenOptions::new().read(true), mark).and_then(|mut file| file.read_to_end(&mut text));
+    let opened = open_itself(OpenOptions::new().read(true), mark)
+        .and_then(|mut file| file.read_to_end(&mut text));
     match absent_as_none(opened).context("read", mark)?.map(|_| text) {
         Some(text) => decode(&text).map(Some).map_err(corrupt),
         None if noted => Err(corrupt("is missing")),
@@ -65,9 +85,16 @@ pub(super) struct Turn {
 impl Turn {
     /// Waits for whoever has the turn now.
     pub(super) fn wait(path: &Path) -> Result<Turn, WriteError> {
-        let lock = open_itself(OpenOptions::new().read(true).append(true).create(true), path).context("open", path)?;
+        let lock = open_itself(
+            OpenOptions::new().read(true).append(true).create(true),
+            path,
+        )
+        .context("open", path)?;
         retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive)).context("lock", path)?;
-        Ok(Turn { lock, path: path.to_path_buf() })
+        Ok(Turn {
+            lock,
+            path: path.to_path_buf(),
+        })
     }
 
     /// From now on a missing mark is an error, not a new file. Only to be called with the mark on disk.
@@ -75,7 +102,10 @@ impl Turn {
         if self.lock.metadata().context("look at", &self.path)?.len() > 0 {
             return Ok(());
         }
-        (&self.lock).write_all(NOTE).and_then(|()| self.lock.sync_all()).context("write", &self.path)
+        (&self.lock)
+            .write_all(NOTE)
+            .and_then(|()| self.lock.sync_all())
+            .context("write", &self.path)
     }
 }
 
@@ -115,7 +145,10 @@ mod tests {
     fn a_later_format_is_told_from_damage() {
         let body = "palisade:2:fence 5";
         let whole = format!("{body} {}\n", checksum(body));
-        assert_eq!(decode(whole.as_bytes()), Err("is not in a format that this version knows"));
+        assert_eq!(
+            decode(whole.as_bytes()),
+            Err("is not in a format that this version knows")
+        );
     }
 
     #[test]

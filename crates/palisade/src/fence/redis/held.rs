@@ -37,7 +37,11 @@ impl Held {
                 capability.format
             )));
         }
-        Ok(Held::new(claim.name.clone(), claim.id.reveal(), guard.fence()))
+        Ok(Held::new(
+            claim.name.clone(),
+            claim.id.reveal(),
+            guard.fence(),
+        ))
     }
 
     /// The grant that was carried here from another process.
@@ -48,26 +52,45 @@ impl Held {
     pub fn by_grant(grant: &DetachedGrant) -> Result<Held> {
         in_redis(&grant.store)?;
         if grant.mode != Mode::Exclusive {
-            return Err(Error::config(format!("the grant is {}, and only an exclusive one may write", grant.mode)));
+            return Err(Error::config(format!(
+                "the grant is {}, and only an exclusive one may write",
+                grant.mode
+            )));
         }
-        Ok(Held::new(grant.name.clone(), grant.claim_id()?.reveal(), grant.fence))
+        Ok(Held::new(
+            grant.name.clone(),
+            grant.claim_id()?.reveal(),
+            grant.fence,
+        ))
     }
 
     fn new(name: Name, claim: String, fence: Fence) -> Held {
-        Held { name, prefix: None, claim, fence, exact_name: false }
+        Held {
+            name,
+            prefix: None,
+            claim,
+            fence,
+            exact_name: false,
+        }
     }
 
     /// The `prefix=` of the lock's URL, if it has one.
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Held {
-        Held { prefix: Some(prefix.into()), ..self }
+        Held {
+            prefix: Some(prefix.into()),
+            ..self
+        }
     }
 
     /// For a lock whose URL says `names=exact`. Of a name that begins with `}` Redis makes no hash tag: nothing can be kept
     /// beside such a lock.
     #[must_use]
     pub fn exact_name(self) -> Held {
-        Held { exact_name: true, ..self }
+        Held {
+            exact_name: true,
+            ..self
+        }
     }
 
     /// The fence of the grant.
@@ -120,7 +143,10 @@ impl Held {
 /// The claim is a secret.
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("name", &self.name).field("fence", &self.fence).finish_non_exhaustive()
+        f.debug_struct("Held")
+            .field("name", &self.name)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -128,13 +154,19 @@ fn in_redis(store: &str) -> Result<()> {
     if store == "redis" {
         return Ok(());
     }
-    Err(Error::config(format!("the lock is in {store}, which no script in Redis can ask; write with the fence instead")))
+    Err(Error::config(format!(
+        "the lock is in {store}, which no script in Redis can ask; write with the fence instead"
+    )))
 }
 
 /// What Redis Cluster hashes instead of the whole key: between the first `{` and the next `}`, if that is anything.
 fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let begin = key.iter().position(|&byte| byte == b'{')? + 1;
-    let length = key.get(begin..)?.iter().position(|&byte| byte == b'}').filter(|&length| length > 0)?;
+    let length = key
+        .get(begin..)?
+        .iter()
+        .position(|&byte| byte == b'}')
+        .filter(|&length| length > 0)?;
     key.get(begin..begin + length)
 }
 
@@ -148,18 +180,36 @@ mod tests {
 
     #[test]
     fn a_key_has_the_tag_of_its_lock() {
-        for name in ["a", "orders/42", "{}", "}{", "a{b}c", &"x".repeat(512), "größe"] {
-            for (held, what) in [(held(name), "stock"), (held(name), "{other}"), (held(name).prefix("app"), "")] {
+        for name in [
+            "a",
+            "orders/42",
+            "{}",
+            "}{",
+            "a{b}c",
+            &"x".repeat(512),
+            "größe",
+        ] {
+            for (held, what) in [
+                (held(name), "stock"),
+                (held(name), "{other}"),
+                (held(name).prefix("app"), ""),
+            ] {
                 let key = held.key(what);
                 assert!(held.check_slot(key.as_bytes()).is_ok(), "{key}");
-                assert_eq!(hash_tag(key.as_bytes()), hash_tag(held.lock_key().as_bytes()), "{key}");
+                assert_eq!(
+                    hash_tag(key.as_bytes()),
+                    hash_tag(held.lock_key().as_bytes()),
+                    "{key}"
+                );
             }
         }
     }
 
     #[test]
     fn the_tag_is_what_redis_hashes() {
-        let tag = |key: &'static str| hash_tag(key.as_bytes()).map(|tag| std::str::from_utf8(tag).unwrap());
+        let tag = |key: &'static str| {
+            hash_tag(key.as_bytes()).map(|tag| std::str::from_utf8(tag).unwrap())
+        };
         assert_eq!(tag("a{b}c{d}"), Some("b"));
         assert_eq!(tag("{{b}}"), Some("{b"));
         assert_eq!([tag("a{}{b}"), tag("a"), tag("a{b"), tag("}a{")], [None; 4]);
@@ -167,8 +217,17 @@ mod tests {
 
     #[test]
     fn a_key_elsewhere_is_refused_with_what_to_do() {
-        for key in ["stock", "{stock}", "a{}b", "{orders}:stock", "x{orders%2f4}"] {
-            let error = held("orders/42").check_slot(key.as_bytes()).unwrap_err().to_string();
+        for key in [
+            "stock",
+            "{stock}",
+            "a{}b",
+            "{orders}:stock",
+            "x{orders%2f4}",
+        ] {
+            let error = held("orders/42")
+                .check_slot(key.as_bytes())
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("{orders%2f42}:"), "{error}");
         }
     }

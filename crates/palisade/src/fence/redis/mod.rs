@@ -107,8 +107,11 @@ use crate::error::Error;
 use crate::scripted::Script;
 
 static WRITE: Script = Script::new(include_str!("write.lua"));
-static WRITE_IF_HELD: Script =
-    Script::new(concat!(include_str!("../../stores/redis/line/holds.lua"), include_str!("held.lua"), include_str!("write.lua")));
+static WRITE_IF_HELD: Script = Script::new(concat!(
+    include_str!("../../stores/redis/line/holds.lua"),
+    include_str!("held.lua"),
+    include_str!("write.lua")
+));
 static READ: Script = Script::new(include_str!("read.lua"));
 
 /// As long as the longest lease.
@@ -135,7 +138,10 @@ pub struct Entry {
 
 /// What a write does to the value.
 enum Verb<'a> {
-    Set { value: &'a [u8], ttl: Option<Duration> },
+    Set {
+        value: &'a [u8],
+        ttl: Option<Duration>,
+    },
     Delete,
     Install,
     Check,
@@ -180,11 +186,18 @@ impl FencedKeys {
     /// # Cancel safety
     ///
     /// Dropped half-way, the fence may be installed or not. Installing it again is harmless.
-    pub async fn install<C>(&self, connection: &mut C, key: impl AsRef<[u8]>, fence: Fence) -> Result<(), KeyError>
+    pub async fn install<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+        fence: Fence,
+    ) -> Result<(), KeyError>
     where
         C: ConnectionLike + Send,
     {
-        self.write(connection, key.as_ref(), fence, Verb::Install).await.map(drop)
+        self.write(connection, key.as_ref(), fence, Verb::Install)
+            .await
+            .map(drop)
     }
 
     /// Whether a write with this fence would pass now. Changes nothing, and so **protects nothing**: the next moment a later
@@ -197,11 +210,18 @@ impl FencedKeys {
     /// # Cancel safety
     ///
     /// May be dropped at any point.
-    pub async fn check<C>(&self, connection: &mut C, key: impl AsRef<[u8]>, fence: Fence) -> Result<(), KeyError>
+    pub async fn check<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+        fence: Fence,
+    ) -> Result<(), KeyError>
     where
         C: ConnectionLike + Send,
     {
-        self.write(connection, key.as_ref(), fence, Verb::Check).await.map(drop)
+        self.write(connection, key.as_ref(), fence, Verb::Check)
+            .await
+            .map(drop)
     }
 
     /// Sets the value, if no later holder has been here. An equal fence passes, so that one holder can write twice. An end that the
@@ -224,8 +244,13 @@ impl FencedKeys {
     where
         C: ConnectionLike + Send,
     {
-        let verb = Verb::Set { value: value.as_ref(), ttl: None };
-        self.write(connection, key.as_ref(), fence, verb).await.map(drop)
+        let verb = Verb::Set {
+            value: value.as_ref(),
+            ttl: None,
+        };
+        self.write(connection, key.as_ref(), fence, verb)
+            .await
+            .map(drop)
     }
 
     /// Sets a value that ends by itself after `ttl`. The fence stays [for longer](FencedKeys::keep).
@@ -248,8 +273,13 @@ impl FencedKeys {
     where
         C: ConnectionLike + Send,
     {
-        let verb = Verb::Set { value: value.as_ref(), ttl: Some(ttl) };
-        self.write(connection, key.as_ref(), fence, verb).await.map(drop)
+        let verb = Verb::Set {
+            value: value.as_ref(),
+            ttl: Some(ttl),
+        };
+        self.write(connection, key.as_ref(), fence, verb)
+            .await
+            .map(drop)
     }
 
     /// Deletes the value and keeps the fence, so that a stale holder cannot bring it back. Answers whether there was a value;
@@ -262,11 +292,17 @@ impl FencedKeys {
     /// # Cancel safety
     ///
     /// Dropped half-way, the value may be deleted or not. Deleting it again is harmless.
-    pub async fn delete<C>(&self, connection: &mut C, key: impl AsRef<[u8]>, fence: Fence) -> Result<bool, KeyError>
+    pub async fn delete<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+        fence: Fence,
+    ) -> Result<bool, KeyError>
     where
         C: ConnectionLike + Send,
     {
-        self.write(connection, key.as_ref(), fence, Verb::Delete).await
+        self.write(connection, key.as_ref(), fence, Verb::Delete)
+            .await
     }
 
     /// Sets the value, if this very grant holds the lock at this moment by the word of Redis itself. Neither our clock nor a
@@ -290,8 +326,13 @@ impl FencedKeys {
     where
         C: ConnectionLike + Send,
     {
-        let verb = Verb::Set { value: value.as_ref(), ttl: None };
-        self.write_if_held(connection, key.as_ref(), held, verb).await.map(drop)
+        let verb = Verb::Set {
+            value: value.as_ref(),
+            ttl: None,
+        };
+        self.write_if_held(connection, key.as_ref(), held, verb)
+            .await
+            .map(drop)
     }
 
     /// Deletes the value and keeps the fence, if this very grant holds the lock at this moment. Answers as
@@ -304,11 +345,17 @@ impl FencedKeys {
     /// # Cancel safety
     ///
     /// As [`delete`](FencedKeys::delete).
-    pub async fn delete_if_held<C>(&self, connection: &mut C, key: impl AsRef<[u8]>, held: &Held) -> Result<bool, KeyError>
+    pub async fn delete_if_held<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+        held: &Held,
+    ) -> Result<bool, KeyError>
     where
         C: ConnectionLike + Send,
     {
-        self.write_if_held(connection, key.as_ref(), held, Verb::Delete).await
+        self.write_if_held(connection, key.as_ref(), held, Verb::Delete)
+            .await
     }
 
     /// The value and the highest fence; `None` when the key has never been written, or has been forgotten.
@@ -322,22 +369,38 @@ impl FencedKeys {
     /// # Cancel safety
     ///
     /// May be dropped at any point.
-    pub async fn get<C>(&self, connection: &mut C, key: impl AsRef<[u8]>) -> Result<Option<Entry>, KeyError>
+    pub async fn get<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<Entry>, KeyError>
     where
         C: ConnectionLike + Send,
     {
-        let mut answer = READ.run(connection, &[key.as_ref()], &[]).await?.into_iter();
+        let mut answer = READ
+            .run(connection, &[key.as_ref()], &[])
+            .await?
+            .into_iter();
         match answer.next().as_deref() {
             Some(b"none") => Ok(None),
             Some(b"ok") => {
                 let fence = fence_of(answer.next())?;
-                Ok(Some(Entry { value: answer.next(), fence }))
+                Ok(Some(Entry {
+                    value: answer.next(),
+                    fence,
+                }))
             }
             other => Err(refusal(other, answer.next(), Fence::NONE)),
         }
     }
 
-    async fn write<C>(&self, connection: &mut C, key: &[u8], fence: Fence, verb: Verb<'_>) -> Result<bool, KeyError>
+    async fn write<C>(
+        &self,
+        connection: &mut C,
+        key: &[u8],
+        fence: Fence,
+        verb: Verb<'_>,
+    ) -> Result<bool, KeyError>
     where
         C: ConnectionLike + Send,
     {
@@ -347,7 +410,13 @@ impl FencedKeys {
         written(WRITE.run(connection, &[key], &args).await?, fence)
     }
 
-    async fn write_if_held<C>(&self, connection: &mut C, key: &[u8], held: &Held, verb: Verb<'_>) -> Result<bool, KeyError>
+    async fn write_if_held<C>(
+        &self,
+        connection: &mut C,
+        key: &[u8],
+        held: &Held,
+        verb: Verb<'_>,
+    ) -> Result<bool, KeyError>
     where
         C: ConnectionLike + Send,
     {
@@ -355,8 +424,20 @@ impl FencedKeys {
         let (fence, lock) = (held.fence(), held.lock_key());
         let words = self.words(fence, &verb)?;
         let [name, number, keep, ttl] = words.each_ref().map(|word| word.as_bytes());
-        let args = [name, number, keep, ttl, verb.value(), held.claim().as_bytes()];
-        written(WRITE_IF_HELD.run(connection, &[key, lock.as_bytes()], &args).await?, fence)
+        let args = [
+            name,
+            number,
+            keep,
+            ttl,
+            verb.value(),
+            held.claim().as_bytes(),
+        ];
+        written(
+            WRITE_IF_HELD
+                .run(connection, &[key, lock.as_bytes()], &args)
+                .await?,
+            fence,
+        )
     }
 
     /// The script's arguments before the value.
@@ -370,14 +451,19 @@ impl FencedKeys {
             Verb::Install => ("install", None),
             Verb::Check => ("check", None),
         };
-        let [keep, ttl] = [self.keep, ttl].map(|time| time.map_or_else(|| Ok("0".to_owned()), millis));
+        let [keep, ttl] =
+            [self.keep, ttl].map(|time| time.map_or_else(|| Ok("0".to_owned()), millis));
         Ok([verb.to_owned(), fence.to_string(), keep?, ttl?])
     }
 }
 
 impl Verb<'_> {
     fn value(&self) -> &[u8] {
-        if let Verb::Set { value, .. } = self { value } else { b"" }
+        if let Verb::Set { value, .. } = self {
+            value
+        } else {
+            b""
+        }
     }
 }
 
@@ -393,17 +479,27 @@ fn written(answer: Vec<Vec<u8>>, offered: Fence) -> Result<bool, KeyError> {
 /// Why the script refused.
 fn refusal(word: Option<&[u8]>, about: Option<Vec<u8>>, offered: Fence) -> KeyError {
     match word {
-        Some(b"stale") => fence_of(about).map_or_else(|error| error, |highest| KeyError::Stale { highest, offered }),
+        Some(b"stale") => fence_of(about).map_or_else(
+            |error| error,
+            |highest| KeyError::Stale { highest, offered },
+        ),
         Some(b"lost") => KeyError::NotHeld,
         Some(b"foreign") => KeyError::Foreign { found: text(about) },
         Some(b"corrupt") => KeyError::Corrupt { found: text(about) },
-        other => KeyError::Config(Error::protocol(format!("the script answered {:?}; a bug", text(other.map(<[u8]>::to_vec))))),
+        other => KeyError::Config(Error::protocol(format!(
+            "the script answered {:?}; a bug",
+            text(other.map(<[u8]>::to_vec))
+        ))),
     }
 }
 
 fn fence_of(about: Option<Vec<u8>>) -> Result<Fence, KeyError> {
     let found = text(about);
-    found.parse().ok().filter(|fence: &Fence| !fence.is_none() && fence.to_string() == found).ok_or(KeyError::Corrupt { found })
+    found
+        .parse()
+        .ok()
+        .filter(|fence: &Fence| !fence.is_none() && fence.to_string() == found)
+        .ok_or(KeyError::Corrupt { found })
 }
 
 fn text(bytes: Option<Vec<u8>>) -> String {
@@ -412,7 +508,9 @@ fn text(bytes: Option<Vec<u8>>) -> String {
 
 fn millis(time: Duration) -> Result<String, Error> {
     if time > LONGEST || time < Duration::from_millis(1) {
-        return Err(Error::config(format!("{time:?} is not a time that Redis can count; give 1 ms to 100 years")));
+        return Err(Error::config(format!(
+            "{time:?} is not a time that Redis can count; give 1 ms to 100 years"
+        )));
     }
     Ok(time.as_millis().to_string())
 }

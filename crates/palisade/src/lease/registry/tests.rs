@@ -15,12 +15,20 @@ fn registry() -> (Arc<Registry>, ManualClock) {
 }
 
 fn grant() -> Grant {
-    Grant { fence: Fence::new(7).expect("a fence"), lease: Lease::of(LEASE) }
+    Grant {
+        fence: Fence::new(7).expect("a fence"),
+        lease: Lease::of(LEASE),
+    }
 }
 
 fn held(id: u128, now: Moment) -> Arc<TrackedClaim> {
     let claim = Claim::of_mutex(ClaimId::from_bits(id), "x", LEASE);
-    let terms = Terms { auto_renew: true, max_hold: None, stop_margin: Duration::from_secs(1), drift: Drift::default() };
+    let terms = Terms {
+        auto_renew: true,
+        max_hold: None,
+        stop_margin: Duration::from_secs(1),
+        drift: Drift::default(),
+    };
     TrackedClaim::granted(Arc::new(claim), terms, now, grant(), now)
 }
 
@@ -77,12 +85,22 @@ fn a_claim_is_kept_once_and_forgotten_by_its_keeper_only() {
     assert!(registry.keep_new(&first));
     assert!(!registry.keep_new(&second), "the same claim");
     registry.forget(&second);
-    assert!(registry.find(first.claim.id).is_some_and(|tracked| Arc::ptr_eq(&tracked, &first)));
+    assert!(
+        registry
+            .find(first.claim.id)
+            .is_some_and(|tracked| Arc::ptr_eq(&tracked, &first))
+    );
     registry.forget(&first);
     assert_eq!(registry.len(), 0);
     assert!(registry.keep_new(&second));
     clock.advance(LEASE / 3);
-    assert!(registry.take_due().iter().all(|tracked| Arc::ptr_eq(tracked, &second)), "nothing is left of the first");
+    assert!(
+        registry
+            .take_due()
+            .iter()
+            .all(|tracked| Arc::ptr_eq(tracked, &second)),
+        "nothing is left of the first"
+    );
 }
 
 /// The answer is taken up in one thread, and the store's push comes in another: it may come first.
@@ -93,11 +111,23 @@ fn a_push_before_the_answer_is_heard_with_the_answer() {
     for tracked in [&early, &other] {
         registry.enter(tracked.claim.id);
     }
-    registry.hear(Push::Gone { claim: early.claim.id, why: Gone::Expired });
+    registry.hear(Push::Gone {
+        claim: early.claim.id,
+        why: Gone::Expired,
+    });
     registry.keep(&other);
-    assert!(registry.take_due().is_empty(), "the store has said nothing of this one");
+    assert!(
+        registry.take_due().is_empty(),
+        "the store has said nothing of this one"
+    );
     registry.keep(&early);
-    assert!(registry.take_due().iter().any(|tracked| Arc::ptr_eq(tracked, &early)), "asked for at once");
+    assert!(
+        registry
+            .take_due()
+            .iter()
+            .any(|tracked| Arc::ptr_eq(tracked, &early)),
+        "asked for at once"
+    );
 }
 
 /// What the store says of a claim that its caller has given up is for no claim.
@@ -113,7 +143,10 @@ fn a_claim_that_was_given_up_is_not_wanted() {
     assert!(!registry.wants(id));
     registry.hear(Push::AskAgain { claim: id });
     registry.keep(&tracked);
-    assert!(registry.wants(id) && registry.take_due().is_empty(), "the push came to the attempt before");
+    assert!(
+        registry.wants(id) && registry.take_due().is_empty(),
+        "the push came to the attempt before"
+    );
 }
 
 /// What the store has ended is not tracked.
@@ -187,14 +220,27 @@ fn a_waker_that_panics_leaves_nobody_untold() {
     let all: Vec<Arc<TrackedClaim>> = (0..4).map(|id| tracked(&registry, id)).collect();
     let stops: Vec<_> = all.iter().map(|tracked| tracked.stop_token()).collect();
     let waker = Waker::from(Arc::new(Panics));
-    let mut waiting: Vec<_> = all.iter().map(|tracked| Box::pin(tracked.changed())).collect();
+    let mut waiting: Vec<_> = all
+        .iter()
+        .map(|tracked| Box::pin(tracked.changed()))
+        .collect();
     for changed in &mut waiting {
-        assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(
+            changed
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
     }
     clock.advance(LEASE);
     registry.close();
     assert!(!registry.look(), "closed and empty");
-    assert!(stops.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "somebody was not told");
+    assert!(
+        stops
+            .iter()
+            .all(tokio_util::sync::CancellationToken::is_cancelled),
+        "somebody was not told"
+    );
 }
 
 /// A grant that the clock has ended is not renewed any more: the keeper releases it, where it hangs on a session that lives on.
@@ -213,7 +259,13 @@ fn a_grant_that_the_clock_has_ended_is_to_be_released() {
             registry.settle(&ended);
         }
         let to_release = registry.take_ended();
-        assert_eq!(to_release.iter().map(|claim| claim.claim.id).collect::<Vec<_>>(), [ended.claim.id]);
+        assert_eq!(
+            to_release
+                .iter()
+                .map(|claim| claim.claim.id)
+                .collect::<Vec<_>>(),
+            [ended.claim.id]
+        );
         assert!(to_release[0].fence.is_some() && registry.take_ended().is_empty());
     }
 }

@@ -14,19 +14,36 @@ fn fence(number: u64) -> Fence {
 }
 
 fn claim() -> Arc<Claim> {
-    Arc::new(Claim::of_mutex(ClaimId::random().expect("random numbers"), "tracked", LEASE))
+    Arc::new(Claim::of_mutex(
+        ClaimId::random().expect("random numbers"),
+        "tracked",
+        LEASE,
+    ))
 }
 
 fn terms() -> Terms {
-    Terms { auto_renew: true, max_hold: None, stop_margin: Duration::from_millis(500), drift: Drift::default() }
+    Terms {
+        auto_renew: true,
+        max_hold: None,
+        stop_margin: Duration::from_millis(500),
+        drift: Drift::default(),
+    }
 }
 
 fn grant(number: u64) -> Grant {
-    Grant { fence: fence(number), lease: Lease::of(LEASE) }
+    Grant {
+        fence: fence(number),
+        lease: Lease::of(LEASE),
+    }
 }
 
 fn place() -> Place {
-    Place { ahead: Some(0), ask_in: None, lease: Lease::of(Claim::LONGEST_WAIT_LEASE), holder: None }
+    Place {
+        ahead: Some(0),
+        ask_in: None,
+        lease: Lease::of(Claim::LONGEST_WAIT_LEASE),
+        holder: None,
+    }
 }
 
 /// Granted to a request of the clock's zero.
@@ -72,7 +89,10 @@ fn a_pushed_grant_keeps_the_deadline_of_the_waiter() {
     let tracked = waiter(terms());
     assert!(tracked.pushed(fence(7), at(2_000)));
     assert!(matches!(tracked.stage(), Stage::Held));
-    assert_eq!((tracked.fence(), valid_until(&tracked)), (fence(7), at(4_948)));
+    assert_eq!(
+        (tracked.fence(), valid_until(&tracked)),
+        (fence(7), at(4_948))
+    );
     assert_eq!(tracked.status(at(4_947)), Status::AtRisk);
     assert_eq!(tracked.status(at(4_948)), Status::Lost(LossReason::Expired));
 }
@@ -83,8 +103,16 @@ fn an_answer_that_the_grant_has_overtaken_changes_nothing() {
     let tracked = waiter(terms());
     assert!(tracked.pushed(fence(7), at(2_000)));
     tracked.confirm(at(1_000), Standing::Waiting(place()), at(3_000));
-    assert!(matches!(tracked.stage(), Stage::Held), "{:?}", tracked.stage());
-    assert_eq!((tracked.fence(), valid_until(&tracked)), (fence(7), at(4_948)), "the waiter's lease is not the holder's");
+    assert!(
+        matches!(tracked.stage(), Stage::Held),
+        "{:?}",
+        tracked.stage()
+    );
+    assert_eq!(
+        (tracked.fence(), valid_until(&tracked)),
+        (fence(7), at(4_948)),
+        "the waiter's lease is not the holder's"
+    );
 }
 
 /// The store forgot our grant and gave the claim another one: somebody may have held between the two.
@@ -94,7 +122,11 @@ fn another_fence_is_a_loss_and_not_a_renewal() {
     tracked.confirm(at(1_000), Standing::Held(grant(8)), at(1_001));
     assert_eq!(tracked.status(at(1_001)), Status::Lost(LossReason::Expired));
     assert_eq!(valid_until(&tracked), at(9_898));
-    assert_eq!(tracked.to_ref().fence, Some(fence(7)), "what we give back is our own grant");
+    assert_eq!(
+        tracked.to_ref().fence,
+        Some(fence(7)),
+        "what we give back is our own grant"
+    );
 }
 
 #[test]
@@ -109,12 +141,18 @@ fn no_answer_revives_what_is_over() {
     let tracked = holder(terms());
     tracked.ended(Gone::Revoked);
     tracked.confirm(at(1_000), Standing::Held(grant(7)), at(1_001));
-    assert!(tracked.pushed(fence(8), at(1_002)), "nothing is left to ask for");
+    assert!(
+        tracked.pushed(fence(8), at(1_002)),
+        "nothing is left to ask for"
+    );
     assert_eq!(tracked.status(at(1_002)), Status::Lost(LossReason::Revoked));
     // Given back, then a grant that was under way.
     let tracked = waiter(terms());
     assert!(tracked.give_back(at(1)).is_some());
-    assert!(tracked.pushed(fence(7), at(2)), "nothing is left to ask for");
+    assert!(
+        tracked.pushed(fence(7), at(2)),
+        "nothing is left to ask for"
+    );
     tracked.confirm(at(1), Standing::Held(grant(7)), at(3));
     assert!(matches!(tracked.stage(), Stage::GivenBack));
     assert!(tracked.give_back(at(4)).is_none(), "given back once");
@@ -123,15 +161,26 @@ fn no_answer_revives_what_is_over() {
 /// The longest hold counts from the grant, by whichever way it came.
 #[test]
 fn the_longest_hold_is_set_by_every_kind_of_grant() {
-    let terms = Terms { max_hold: Some(Duration::from_secs(1)), ..terms() };
+    let terms = Terms {
+        max_hold: Some(Duration::from_secs(1)),
+        ..terms()
+    };
     let at_once = holder(terms);
     let pushed = waiter(terms);
     assert!(pushed.pushed(fence(7), at(0)));
     let found = waiter(terms);
     found.confirm(at(0), Standing::Held(grant(7)), at(0));
     for (how, tracked) in [("at once", at_once), ("pushed", pushed), ("found", found)] {
-        assert_eq!(tracked.remaining(at(400)), Duration::from_millis(600), "{how}");
-        assert_eq!(tracked.status(at(1_000)), Status::Lost(LossReason::MaxHold), "{how}");
+        assert_eq!(
+            tracked.remaining(at(400)),
+            Duration::from_millis(600),
+            "{how}"
+        );
+        assert_eq!(
+            tracked.status(at(1_000)),
+            Status::Lost(LossReason::MaxHold),
+            "{how}"
+        );
     }
 }
 
@@ -149,7 +198,10 @@ fn trouble_is_a_risk_until_the_next_answer() {
 /// again.
 #[test]
 fn without_renewal_a_handed_over_grant_is_raised_once() {
-    let terms = Terms { auto_renew: false, ..terms() };
+    let terms = Terms {
+        auto_renew: false,
+        ..terms()
+    };
     let tracked = waiter(terms);
     assert!(!tracked.pushed(fence(7), at(100)), "it is to be asked for");
     assert!(matches!(tracked.stage(), Stage::Waiting { .. }) && tracked.renew_at().is_some());
@@ -172,11 +224,16 @@ fn a_grant_with_little_left_is_renewed_before_it_begins() {
     let in_time = TrackedClaim::granted(claim(), terms(), at(0), grant(7), at(9_898 - 2_500));
     assert!(matches!(in_time.stage(), Stage::Held));
     let late = TrackedClaim::granted(claim(), terms(), at(0), grant(7), at(9_898 - 2_499));
-    let Stage::Waiting { ask_at, .. } = late.stage() else { panic!("{:?}", late.stage()) };
+    let Stage::Waiting { ask_at, .. } = late.stage() else {
+        panic!("{:?}", late.stage())
+    };
     assert_eq!(ask_at, Some(at(9_898 - 2_499 + 1)), "it asks at once");
     late.confirm(at(7_500), Standing::Held(grant(7)), at(7_600));
     assert!(matches!(late.stage(), Stage::Held));
-    assert_eq!((late.fence(), valid_until(&late)), (fence(7), at(7_500 + 9_898)));
+    assert_eq!(
+        (late.fence(), valid_until(&late)),
+        (fence(7), at(7_500 + 9_898))
+    );
 }
 
 /// A renewal finds the grant, and its answer takes long: the minimum is the same as for a grant that comes at once. One renewal
@@ -184,13 +241,18 @@ fn a_grant_with_little_left_is_renewed_before_it_begins() {
 #[test]
 fn a_grant_found_by_a_slow_renewal_is_renewed_once_more() {
     // Of a lease of 5 s from the request on.
-    let short = || Grant { fence: fence(7), lease: Lease::of(Claim::LONGEST_WAIT_LEASE) };
+    let short = || Grant {
+        fence: fence(7),
+        lease: Lease::of(Claim::LONGEST_WAIT_LEASE),
+    };
     let in_time = waiter(terms());
     in_time.confirm(at(0), Standing::Held(short()), at(4_948 - 2_500));
     assert!(matches!(in_time.stage(), Stage::Held));
     let tracked = waiter(terms());
     tracked.confirm(at(0), Standing::Held(short()), at(4_948 - 266));
-    let Stage::Waiting { ask_at, .. } = tracked.stage() else { panic!("handed out with 266 ms: {:?}", tracked.stage()) };
+    let Stage::Waiting { ask_at, .. } = tracked.stage() else {
+        panic!("handed out with 266 ms: {:?}", tracked.stage())
+    };
     assert_eq!(ask_at, Some(at(4_948 - 266)), "it asks at once");
     let again = waiter(terms());
     for late in [300, 200] {
@@ -211,12 +273,22 @@ fn what_is_over_is_not_renewed() {
     assert!(!tracked.begin_attempt(at(1)) && tracked.is_over(at(1)));
     let tracked = holder(terms());
     let stop = stop_token(&tracked, at(0));
-    assert!(!tracked.begin_attempt(at(9_898)), "the clock has ended it, though nobody has looked");
-    assert!(tracked.is_over(at(9_898)) && stop.is_cancelled(), "who finds that out tells of it");
+    assert!(
+        !tracked.begin_attempt(at(9_898)),
+        "the clock has ended it, though nobody has looked"
+    );
+    assert!(
+        tracked.is_over(at(9_898)) && stop.is_cancelled(),
+        "who finds that out tells of it"
+    );
     let tracked = holder(terms());
     assert!(tracked.begin_attempt(at(1)) && tracked.begin_attempt(at(2)));
     assert!(!tracked.begin_attempt(at(3)), "two are on their way");
-    assert_eq!(tracked.status(at(3)), Status::AtRisk, "the first should have been answered");
+    assert_eq!(
+        tracked.status(at(3)),
+        Status::AtRisk,
+        "the first should have been answered"
+    );
     tracked.end_attempt();
     assert!(tracked.begin_attempt(at(4)));
 }
@@ -273,7 +345,10 @@ impl std::task::Wake for Looks {
     fn wake(self: Arc<Self>) {
         (self.look)(&self.tracked);
         let stopped = self.stops.each_ref().map(CancellationToken::is_cancelled);
-        self.saw.lock().expect("no panic").push((stopped, self.fellow.remaining(at(1))));
+        self.saw
+            .lock()
+            .expect("no panic")
+            .push((stopped, self.fellow.remaining(at(1))));
     }
 }
 
@@ -281,21 +356,51 @@ impl std::task::Wake for Looks {
 #[test]
 fn nobody_sees_a_loss_before_it_is_told() {
     let ways: [(&str, Look); 3] = [
-        ("status", |tracked| assert_eq!(tracked.status(at(1)), Status::Lost(LossReason::Revoked))),
+        ("status", |tracked| {
+            assert_eq!(tracked.status(at(1)), Status::Lost(LossReason::Revoked))
+        }),
         ("watch", |tracked| assert_eq!(tracked.watch(at(1)), None)),
-        ("give_back", |tracked| assert_eq!(tracked.give_back(at(1)).expect("once").1, Some(LossReason::Revoked))),
+        ("give_back", |tracked| {
+            assert_eq!(
+                tracked.give_back(at(1)).expect("once").1,
+                Some(LossReason::Revoked)
+            )
+        }),
     ];
     for (way, look) in ways {
         let (tracked, fellow) = (holder(terms()), holder(terms()));
         let group = Group::bind(&[&tracked, &fellow], at(0));
-        let stops = [stop_token(&tracked, at(0)), stop_token(&fellow, at(0)), group.stop.clone()];
-        let looks = Arc::new(Looks { look, tracked: Arc::clone(&tracked), fellow, stops, saw: Mutex::default() });
+        let stops = [
+            stop_token(&tracked, at(0)),
+            stop_token(&fellow, at(0)),
+            group.stop.clone(),
+        ];
+        let looks = Arc::new(Looks {
+            look,
+            tracked: Arc::clone(&tracked),
+            fellow,
+            stops,
+            saw: Mutex::default(),
+        });
         let waker = std::task::Waker::from(Arc::clone(&looks));
         let mut changed = Box::pin(tracked.changed());
-        assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        assert!(
+            changed
+                .as_mut()
+                .poll(&mut std::task::Context::from_waker(&waker))
+                .is_pending()
+        );
         tracked.ended(Gone::Revoked);
-        assert_eq!(*looks.saw.lock().expect("no panic"), [([true; 3], Duration::ZERO)], "{way}");
-        assert_eq!(looks.fellow.status(at(1)), Status::Lost(LossReason::MemberLost), "{way}");
+        assert_eq!(
+            *looks.saw.lock().expect("no panic"),
+            [([true; 3], Duration::ZERO)],
+            "{way}"
+        );
+        assert_eq!(
+            looks.fellow.status(at(1)),
+            Status::Lost(LossReason::MemberLost),
+            "{way}"
+        );
     }
 }
 
@@ -304,14 +409,34 @@ fn nobody_sees_a_loss_before_it_is_told() {
 fn a_fellow_is_not_seen_lost_before_all_are() {
     let (lost, tracked, fellow) = (holder(terms()), holder(terms()), holder(terms()));
     let group = Group::bind(&[&lost, &tracked, &fellow], at(0));
-    let stops = [stop_token(&tracked, at(0)), stop_token(&fellow, at(0)), group.stop.clone()];
-    let look = |tracked: &TrackedClaim| assert_eq!(tracked.status(at(1)), Status::Lost(LossReason::MemberLost));
-    let looks = Arc::new(Looks { look, tracked: Arc::clone(&tracked), fellow, stops, saw: Mutex::default() });
+    let stops = [
+        stop_token(&tracked, at(0)),
+        stop_token(&fellow, at(0)),
+        group.stop.clone(),
+    ];
+    let look = |tracked: &TrackedClaim| {
+        assert_eq!(tracked.status(at(1)), Status::Lost(LossReason::MemberLost))
+    };
+    let looks = Arc::new(Looks {
+        look,
+        tracked: Arc::clone(&tracked),
+        fellow,
+        stops,
+        saw: Mutex::default(),
+    });
     let waker = std::task::Waker::from(Arc::clone(&looks));
     let mut changed = Box::pin(tracked.changed());
-    assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    assert!(
+        changed
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(&waker))
+            .is_pending()
+    );
     lost.ended(Gone::Revoked);
-    assert_eq!(*looks.saw.lock().expect("no panic"), [([true; 3], Duration::ZERO)]);
+    assert_eq!(
+        *looks.saw.lock().expect("no panic"),
+        [([true; 3], Duration::ZERO)]
+    );
 }
 
 /// Two that are lost at the same time: who sees the one finds the other told as well, though that was only about to be.
@@ -319,12 +444,30 @@ fn a_fellow_is_not_seen_lost_before_all_are() {
 fn a_loss_in_the_midst_of_another_is_told_for_both() {
     let (tracked, fellow) = (holder(terms()), holder(terms()));
     let group = Group::bind(&[&tracked, &fellow], at(0));
-    let stops = [stop_token(&tracked, at(0)), stop_token(&fellow, at(0)), group.stop.clone()];
+    let stops = [
+        stop_token(&tracked, at(0)),
+        stop_token(&fellow, at(0)),
+        group.stop.clone(),
+    ];
     let look = |tracked: &TrackedClaim| tracked.ended(Gone::Taken);
-    let looks = Arc::new(Looks { look, tracked, fellow: Arc::clone(&fellow), stops, saw: Mutex::default() });
+    let looks = Arc::new(Looks {
+        look,
+        tracked,
+        fellow: Arc::clone(&fellow),
+        stops,
+        saw: Mutex::default(),
+    });
     let waker = std::task::Waker::from(Arc::clone(&looks));
     let mut changed = Box::pin(fellow.changed());
-    assert!(changed.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    assert!(
+        changed
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(&waker))
+            .is_pending()
+    );
     fellow.ended(Gone::Revoked);
-    assert_eq!(*looks.saw.lock().expect("no panic"), [([true; 3], Duration::ZERO)]);
+    assert_eq!(
+        *looks.saw.lock().expect("no panic"),
+        [([true; 3], Duration::ZERO)]
+    );
 }

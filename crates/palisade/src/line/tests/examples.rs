@@ -22,7 +22,8 @@ impl Scene {
     }
 
     fn release(&mut self, second: u64, claim: u128, ending: Ending) -> Released {
-        self.line.release(at(second), id(claim), None, ending, &mut self.told)
+        self.line
+            .release(at(second), id(claim), None, ending, &mut self.told)
     }
 
     fn told(&mut self) -> Vec<Told> {
@@ -47,30 +48,50 @@ fn permits(number: u128, count: u32) -> Claim {
 }
 
 fn granted(claim: u128, number: u64) -> Told {
-    Told::Granted { claim: id(claim), fence: fence(number) }
+    Told::Granted {
+        claim: id(claim),
+        fence: fence(number),
+    }
 }
 
 fn gone(claim: u128, why: Gone) -> Told {
-    Told::Gone { claim: id(claim), why }
+    Told::Gone {
+        claim: id(claim),
+        why,
+    }
 }
 
 fn grant(number: u64) -> Grant {
-    Grant { fence: fence(number), lease: Lease::of(secs(30)) }
+    Grant {
+        fence: fence(number),
+        lease: Lease::of(secs(30)),
+    }
 }
 
 #[test]
 fn a_release_hands_the_lock_to_the_next_in_line() {
     let mut scene = Scene::default();
     assert_eq!(scene.claim(0, &mutex(1)), Answer::Granted(grant(1)));
-    let Answer::Queued(place) = scene.claim(1, &mutex(2)) else { panic!("granted twice") };
+    let Answer::Queued(place) = scene.claim(1, &mutex(2)) else {
+        panic!("granted twice")
+    };
     assert_eq!((place.ahead, place.ask_in), (Some(0), Some(secs(29))));
-    assert_eq!(place.holder.map(|holder| holder.owner).as_deref(), Some("owner 1"));
-    let Answer::Queued(place) = scene.claim(1, &mutex(3)) else { panic!("granted twice") };
+    assert_eq!(
+        place.holder.map(|holder| holder.owner).as_deref(),
+        Some("owner 1")
+    );
+    let Answer::Queued(place) = scene.claim(1, &mutex(3)) else {
+        panic!("granted twice")
+    };
     assert_eq!((place.ahead, place.ask_in), (Some(1), Some(secs(29))));
 
     assert_eq!(scene.release(2, 1, Ending::Release), Released::Done);
     assert_eq!(scene.told(), [granted(2, 2)]);
-    assert_eq!(scene.line.holders[0].expiry, at(6), "what it had as a waiter");
+    assert_eq!(
+        scene.line.holders[0].expiry,
+        at(6),
+        "what it had as a waiter"
+    );
     assert_eq!(scene.renew(3, 2), Standing::Held(grant(2)));
     assert_eq!(scene.line.holders[0].expiry, at(33));
 }
@@ -82,7 +103,11 @@ fn a_cancelled_writer_lets_the_readers_behind_it_in() {
     scene.claim(0, &writer(2));
     scene.claim(0, &reader(3));
     scene.claim(0, &reader(4));
-    assert_eq!(scene.line.holders.len(), 1, "readers do not overtake a writer");
+    assert_eq!(
+        scene.line.holders.len(),
+        1,
+        "readers do not overtake a writer"
+    );
     assert_eq!(scene.release(1, 2, Ending::Release), Released::Done);
     assert_eq!(scene.told(), [granted(3, 2), granted(4, 3)]);
 }
@@ -92,7 +117,9 @@ fn a_downgrade_lets_readers_in_and_keeps_the_fence() {
     let mut scene = Scene::default();
     scene.claim(0, &writer(1));
     scene.claim(0, &reader(2));
-    let standing = scene.line.downgrade(at(1), id(1), fence(1), &mut scene.told);
+    let standing = scene
+        .line
+        .downgrade(at(1), id(1), fence(1), &mut scene.told);
     assert_eq!(standing, Standing::Held(grant(1)));
     assert_eq!(scene.told(), [granted(2, 2)]);
 }
@@ -103,14 +130,18 @@ fn a_proclamation_changes_what_is_shown_and_nothing_else() {
     scene.claim(0, &mutex(1));
     scene.claim(0, &mutex(2));
     let before = scene.line.clone();
-    let standing = scene.line.proclaim(at(0), id(1), fence(1), "elsewhere", &mut scene.told);
+    let standing = scene
+        .line
+        .proclaim(at(0), id(1), fence(1), "elsewhere", &mut scene.told);
     assert_eq!((standing, scene.told()), (Standing::Held(grant(1)), vec![]));
     assert_eq!(&*scene.line.holders[0].owner, "elsewhere");
     scene.line.holders[0].owner = before.holders[0].owner.clone();
     assert_eq!(scene.line, before);
     // Neither by another fence, nor by who waits, nor by who is gone.
     for (claim, by) in [(1, 2), (2, 1), (2, 2), (3, 1)] {
-        let standing = scene.line.proclaim(at(0), id(claim), fence(by), "stale", &mut scene.told);
+        let standing = scene
+            .line
+            .proclaim(at(0), id(claim), fence(by), "stale", &mut scene.told);
         assert!(matches!(standing, Standing::Gone(_)), "{standing:?}");
     }
     assert_eq!(scene.line, before);
@@ -120,12 +151,23 @@ fn a_proclamation_changes_what_is_shown_and_nothing_else() {
 fn a_big_permit_claim_blocks_the_small_ones_behind_it() {
     let mut scene = Scene::default();
     scene.claim(0, &permits(1, 1));
-    let Answer::Queued(place) = scene.claim(0, &permits(2, 3)) else { panic!("too many permits") };
+    let Answer::Queued(place) = scene.claim(0, &permits(2, 3)) else {
+        panic!("too many permits")
+    };
     assert_eq!(place.ask_in, Some(secs(30)));
     assert!(matches!(scene.claim(0, &permits(3, 1)), Answer::Queued(_)));
-    let impatient = Claim { queue: false, ..permits(4, 1) };
-    let Answer::Busy(busy) = scene.claim(0, &impatient) else { panic!("overtook") };
-    assert_eq!((busy.ask_in, busy.too_soon), (Some(secs(5)), false), "when the waiters before it would be gone");
+    let impatient = Claim {
+        queue: false,
+        ..permits(4, 1)
+    };
+    let Answer::Busy(busy) = scene.claim(0, &impatient) else {
+        panic!("overtook")
+    };
+    assert_eq!(
+        (busy.ask_in, busy.too_soon),
+        (Some(secs(5)), false),
+        "when the waiters before it would be gone"
+    );
     assert_eq!(busy.holder.map(|holder| holder.fence), Some(fence(1)));
     assert_eq!(scene.release(1, 1, Ending::Release), Released::Done);
     assert_eq!(scene.told(), [granted(2, 2)]);
@@ -136,24 +178,50 @@ fn a_waiter_that_no_longer_wants_to_queue_keeps_its_place() {
     let mut scene = Scene::default();
     scene.claim(0, &mutex(1));
     scene.claim(0, &mutex(2));
-    assert!(matches!(scene.claim(1, &Claim { queue: false, ..mutex(2) }), Answer::Queued(_)));
+    assert!(matches!(
+        scene.claim(
+            1,
+            &Claim {
+                queue: false,
+                ..mutex(2)
+            }
+        ),
+        Answer::Queued(_)
+    ));
 }
 
 #[test]
 fn the_expired_hear_why_they_are_gone() {
     let mut scene = Scene::default();
     scene.claim(0, &mutex(1));
-    assert_eq!(scene.renew(30, 1), Standing::Gone(Gone::Expired), "the lease ends at its last moment, taken or not");
+    assert_eq!(
+        scene.renew(30, 1),
+        Standing::Gone(Gone::Expired),
+        "the lease ends at its last moment, taken or not"
+    );
     scene.claim(31, &mutex(2));
     assert_eq!(scene.renew(31, 1), Standing::Gone(Gone::Taken));
     assert_eq!(scene.release(31, 1, Ending::Release), Released::AlreadyLost);
-    assert_eq!(scene.line.revoke(at(32), fence(1), &mut scene.told), Revoked::OtherHolder { fence: fence(2) });
-    assert_eq!(scene.line.revoke(at(32), fence(2), &mut scene.told), Revoked::Done);
+    assert_eq!(
+        scene.line.revoke(at(32), fence(1), &mut scene.told),
+        Revoked::OtherHolder { fence: fence(2) }
+    );
+    assert_eq!(
+        scene.line.revoke(at(32), fence(2), &mut scene.told),
+        Revoked::Done
+    );
     assert_eq!(scene.told(), [gone(2, Gone::Revoked)]);
-    assert_eq!(scene.line.revoke(at(32), fence(2), &mut scene.told), Revoked::NotHeld);
+    assert_eq!(
+        scene.line.revoke(at(32), fence(2), &mut scene.told),
+        Revoked::NotHeld
+    );
     assert!(!scene.line.is_idle(at(32)), "it has yet to say why");
     assert_eq!(scene.renew(33, 2), Standing::Gone(Gone::Revoked));
-    assert_eq!(scene.renew(61, 2), Standing::Gone(Gone::Expired), "a tombstone lasts as long as the lease would have");
+    assert_eq!(
+        scene.renew(61, 2),
+        Standing::Gone(Gone::Expired),
+        "a tombstone lasts as long as the lease would have"
+    );
     assert!(scene.line.is_idle(at(61)));
 }
 
@@ -164,47 +232,91 @@ fn a_claim_made_again_after_its_end_is_a_new_claim() {
     scene.line.revoke(at(1), fence(1), &mut scene.told);
     assert_eq!(scene.claim(2, &mutex(1)), Answer::Granted(grant(2)));
     assert_eq!(scene.release(3, 1, Ending::Release), Released::Done);
-    assert_eq!(scene.renew(3, 1), Standing::Gone(Gone::Expired), "the old tombstone is not its own");
+    assert_eq!(
+        scene.renew(3, 1),
+        Standing::Gone(Gone::Expired),
+        "the old tombstone is not its own"
+    );
 }
 
 #[test]
 fn a_ghost_can_be_revoked_and_undone() {
-    let claim = Claim { min_hold: Some(secs(20)), ..mutex(1) };
+    let claim = Claim {
+        min_hold: Some(secs(20)),
+        ..mutex(1)
+    };
     let mut scene = Scene::default();
     scene.claim(0, &claim);
     assert_eq!(scene.release(1, 1, Ending::Release), Released::Done);
-    let Answer::Queued(place) = scene.claim(2, &mutex(2)) else { panic!("not closed") };
+    let Answer::Queued(place) = scene.claim(2, &mutex(2)) else {
+        panic!("not closed")
+    };
     assert_eq!((place.ask_in, place.holder), (Some(secs(18)), None));
     let view = scene.line.view(at(2), &claim.name);
-    assert_eq!(view.holders.iter().map(|holder| holder.lease_left).collect::<Vec<_>>(), [Some(Duration::ZERO)]);
-    assert_eq!(scene.line.revoke(at(3), fence(9), &mut scene.told), Revoked::OtherHolder { fence: fence(1) });
-    assert_eq!(scene.line.revoke(at(3), fence(1), &mut scene.told), Revoked::Done);
-    assert_eq!(scene.told(), [granted(2, 2)], "there is nobody left to tell of the revocation");
+    assert_eq!(
+        view.holders
+            .iter()
+            .map(|holder| holder.lease_left)
+            .collect::<Vec<_>>(),
+        [Some(Duration::ZERO)]
+    );
+    assert_eq!(
+        scene.line.revoke(at(3), fence(9), &mut scene.told),
+        Revoked::OtherHolder { fence: fence(1) }
+    );
+    assert_eq!(
+        scene.line.revoke(at(3), fence(1), &mut scene.told),
+        Revoked::Done
+    );
+    assert_eq!(
+        scene.told(),
+        [granted(2, 2)],
+        "there is nobody left to tell of the revocation"
+    );
 
     let mut scene = Scene::default();
     scene.claim(0, &claim);
     assert_eq!(scene.release(1, 1, Ending::Undo), Released::Done);
     assert!(scene.line.is_idle(at(1)));
-    scene.claim(0, &Claim { lease: secs(1), ..claim });
+    scene.claim(
+        0,
+        &Claim {
+            lease: secs(1),
+            ..claim
+        },
+    );
     scene.claim(5, &mutex(2));
     assert_eq!(scene.release(6, 1, Ending::Undo), Released::AlreadyLost);
-    assert_eq!(scene.told(), [granted(2, 3)], "the closed period is taken back even so");
+    assert_eq!(
+        scene.told(),
+        [granted(2, 3)],
+        "the closed period is taken back even so"
+    );
 }
 
 #[test]
 fn once_per_is_checked_at_claim_and_at_hand_off() {
-    let daily = |number| Claim { once_per: Some(secs(60)), ..mutex(number) };
+    let daily = |number| Claim {
+        once_per: Some(secs(60)),
+        ..mutex(number)
+    };
     let mut scene = Scene::default();
     scene.claim(0, &mutex(1));
     scene.claim(1, &daily(2));
     scene.claim(1, &daily(3));
     scene.claim(1, &mutex(4));
     assert_eq!(scene.release(2, 1, Ending::Release), Released::Done);
-    assert_eq!(scene.told(), [granted(2, 2)], "the one behind may still find that enough time has passed");
+    assert_eq!(
+        scene.told(),
+        [granted(2, 2)],
+        "the one behind may still find that enough time has passed"
+    );
     assert_eq!(scene.release(3, 2, Ending::Release), Released::Done);
     assert_eq!(scene.told(), [gone(3, Gone::TooSoon), granted(4, 3)]);
     assert_eq!(scene.renew(4, 3), Standing::Gone(Gone::TooSoon));
-    let Answer::Busy(busy) = scene.claim(4, &daily(5)) else { panic!("too soon") };
+    let Answer::Busy(busy) = scene.claim(4, &daily(5)) else {
+        panic!("too soon")
+    };
     assert_eq!((busy.too_soon, busy.ask_in), (true, Some(secs(58))));
     assert_eq!(scene.release(4, 4, Ending::Release), Released::Done);
     assert!(!scene.line.is_idle(at(61)));
@@ -213,20 +325,39 @@ fn once_per_is_checked_at_claim_and_at_hand_off() {
 
 #[test]
 fn an_undo_puts_back_the_mark_of_the_grant_before() {
-    let daily = |number| Claim { once_per: Some(secs(60)), ..mutex(number) };
-    let hourly = |number| Claim { once_per: Some(secs(5)), ..mutex(number) };
+    let daily = |number| Claim {
+        once_per: Some(secs(60)),
+        ..mutex(number)
+    };
+    let hourly = |number| Claim {
+        once_per: Some(secs(5)),
+        ..mutex(number)
+    };
     let mut scene = Scene::default();
     scene.claim(0, &daily(1));
     let _ = scene.release(0, 1, Ending::Release);
     assert!(matches!(scene.claim(10, &hourly(2)), Answer::Granted(_)));
     let _ = scene.release(11, 2, Ending::Undo);
-    let Answer::Busy(busy) = scene.claim(11, &daily(3)) else { panic!("too soon") };
-    assert_eq!(busy, Busy { holder: None, ask_in: Some(secs(49)), too_soon: true, woken: false });
+    let Answer::Busy(busy) = scene.claim(11, &daily(3)) else {
+        panic!("too soon")
+    };
+    assert_eq!(
+        busy,
+        Busy {
+            holder: None,
+            ask_in: Some(secs(49)),
+            too_soon: true,
+            woken: false
+        }
+    );
 }
 
 #[test]
 fn an_undone_mark_does_not_come_back_by_a_later_undo() {
-    let marking = |number, span| Claim { once_per: Some(secs(span)), ..permits(number, 1) };
+    let marking = |number, span| Claim {
+        once_per: Some(secs(span)),
+        ..permits(number, 1)
+    };
     let mut scene = Scene::default();
     scene.claim(0, &marking(1, 60));
     assert!(matches!(scene.claim(5, &marking(2, 5)), Answer::Granted(_)));
@@ -241,7 +372,11 @@ fn a_seal_turns_everyone_away_for_its_time() {
     scene.claim(0, &mutex(1));
     scene.claim(0, &mutex(2));
     scene.claim(0, &mutex(3));
-    assert_eq!(scene.release(1, 3, Ending::Seal(secs(9))), Released::Done, "a waiter is only cancelled");
+    assert_eq!(
+        scene.release(1, 3, Ending::Seal(secs(9))),
+        Released::Done,
+        "a waiter is only cancelled"
+    );
     assert_eq!(scene.told(), []);
     assert_eq!(scene.release(1, 1, Ending::Seal(secs(9))), Released::Done);
     assert_eq!(scene.told(), [gone(2, Gone::Sealed)]);
@@ -265,26 +400,70 @@ fn of_two_seals_the_longer_one_counts() {
 fn a_name_serves_one_kind_at_a_time() {
     let mut scene = Scene::default();
     scene.claim(0, &mutex(1));
-    let error = scene.line.claim(at(1), &permits(2, 1), &mut scene.told).unwrap_err();
-    assert_eq!(error, ClaimError::KindConflict { in_use: Kind::Mutex, asked: PERMITS });
+    let error = scene
+        .line
+        .claim(at(1), &permits(2, 1), &mut scene.told)
+        .unwrap_err();
+    assert_eq!(
+        error,
+        ClaimError::KindConflict {
+            in_use: Kind::Mutex,
+            asked: PERMITS
+        }
+    );
     let error = crate::Error::from(error);
     assert_eq!(error.kind(), crate::ErrorKind::Config);
-    assert!(error.to_string().contains("a mutex") && error.to_string().contains("semaphore of 3"), "{error}");
+    assert!(
+        error.to_string().contains("a mutex") && error.to_string().contains("semaphore of 3"),
+        "{error}"
+    );
 
     scene.claim(1, &reader(3));
-    assert_eq!(scene.line.kind, Some(Kind::RwLock), "a mutex is the write side of a rwlock");
-    let other_limit = Claim { kind: Kind::Semaphore { limit: 4 }, ..permits(2, 1) };
-    assert!(matches!(scene.claim(40, &permits(1, 1)), Answer::Granted(_)), "free again for any kind");
-    assert!(scene.line.claim(at(40), &other_limit, &mut scene.told).is_err());
+    assert_eq!(
+        scene.line.kind,
+        Some(Kind::RwLock),
+        "a mutex is the write side of a rwlock"
+    );
+    let other_limit = Claim {
+        kind: Kind::Semaphore { limit: 4 },
+        ..permits(2, 1)
+    };
+    assert!(
+        matches!(scene.claim(40, &permits(1, 1)), Answer::Granted(_)),
+        "free again for any kind"
+    );
+    assert!(
+        scene
+            .line
+            .claim(at(40), &other_limit, &mut scene.told)
+            .is_err()
+    );
 }
 
 #[test]
 fn what_never_fits_is_refused_and_leaves_nothing() {
-    let misfits = [permits(1, 0), permits(1, 4), Claim { kind: PERMITS, ..mutex(1) }, Claim { kind: Kind::Mutex, ..reader(1) }];
+    let misfits = [
+        permits(1, 0),
+        permits(1, 4),
+        Claim {
+            kind: PERMITS,
+            ..mutex(1)
+        },
+        Claim {
+            kind: Kind::Mutex,
+            ..reader(1)
+        },
+    ];
     for misfit in misfits {
         let mut line = Line::default();
         let error = line.claim(at(0), &misfit, &mut Vec::new()).unwrap_err();
-        assert_eq!(error, ClaimError::ModeMisfit { kind: misfit.kind, mode: misfit.mode });
+        assert_eq!(
+            error,
+            ClaimError::ModeMisfit {
+                kind: misfit.kind,
+                mode: misfit.mode
+            }
+        );
         assert_eq!(line, Line::default());
     }
 }
@@ -298,10 +477,17 @@ fn a_raised_fence_is_never_gone_back_on() {
     scene.claim(0, &mutex(2));
 
     scene.line.raise_fence(Fence::MAX);
-    let error = scene.line.claim(at(1), &mutex(3), &mut scene.told).unwrap_err();
+    let error = scene
+        .line
+        .claim(at(1), &mutex(3), &mut scene.told)
+        .unwrap_err();
     assert_eq!(error, ClaimError::FencesSpent);
     let _ = scene.release(1, 1, Ending::Release);
-    assert_eq!(scene.told(), [], "no grant is better than two with one fence");
+    assert_eq!(
+        scene.told(),
+        [],
+        "no grant is better than two with one fence"
+    );
 }
 
 #[test]
@@ -314,26 +500,50 @@ fn leases_without_end_do_not_overflow() {
     };
     let mut scene = Scene::default();
     scene.claim(1, &endless(1));
-    let Answer::Queued(place) = scene.claim(2, &permits(2, 1)) else { panic!("not held") };
+    let Answer::Queued(place) = scene.claim(2, &permits(2, 1)) else {
+        panic!("not held")
+    };
     assert_eq!(place.ask_in, None, "no time frees it");
     assert!(matches!(scene.renew(3, 1), Standing::Held(_)));
     scene.line.expire(at(10), &mut scene.told);
     assert_eq!(scene.line.next_change(at(10)), None);
-    assert_eq!(scene.release(11, 1, Ending::Seal(Duration::MAX)), Released::Done);
+    assert_eq!(
+        scene.release(11, 1, Ending::Seal(Duration::MAX)),
+        Released::Done
+    );
     assert!(!scene.line.is_idle(at(u64::MAX)));
 }
 
 #[test]
 fn a_view_shows_what_stands_and_grants_nothing() {
     let mut scene = Scene::default();
-    scene.claim(0, &Claim { reason: Some(Arc::from("nightly run")), ..mutex(1) });
+    scene.claim(
+        0,
+        &Claim {
+            reason: Some(Arc::from("nightly run")),
+            ..mutex(1)
+        },
+    );
     scene.claim(28, &mutex(2));
     let view = scene.line.view(at(29), &mutex(1).name);
-    assert_eq!((view.name.as_str(), view.kind, view.waiters_known), ("orders/42", Kind::Mutex, true));
+    assert_eq!(
+        (view.name.as_str(), view.kind, view.waiters_known),
+        ("orders/42", Kind::Mutex, true)
+    );
     assert_eq!(view.holders[0].reason.as_deref(), Some("nightly run"));
-    assert_eq!((view.holders[0].held, view.holders[0].lease_left), (Some(secs(29)), Some(secs(1))));
-    assert_eq!((view.waiters[0].owner.as_str(), view.waiters[0].waited), ("owner 2", Some(secs(1))));
+    assert_eq!(
+        (view.holders[0].held, view.holders[0].lease_left),
+        (Some(secs(29)), Some(secs(1)))
+    );
+    assert_eq!(
+        (view.waiters[0].owner.as_str(), view.waiters[0].waited),
+        ("owner 2", Some(secs(1)))
+    );
     let view = scene.line.view(at(30), &mutex(1).name);
-    assert_eq!((view.holders.len(), view.waiters.len()), (0, 1), "the next event hands it on");
+    assert_eq!(
+        (view.holders.len(), view.waiters.len()),
+        (0, 1),
+        "the next event hands it on"
+    );
     assert!(!scene.line.is_idle(at(30)));
 }

@@ -76,8 +76,12 @@ impl Done {
             }
             Done::Claim(claim) => Said::Answer(line.claim(now, claim, told)),
             Done::Renew(claim, fence) => Said::Standing(line.renew(now, *claim, *fence, told)),
-            Done::Release(claim, fence, ending) => Said::Released(line.release(now, *claim, *fence, *ending, told)),
-            Done::Downgrade(claim, fence) => Said::Standing(line.downgrade(now, *claim, *fence, told)),
+            Done::Release(claim, fence, ending) => {
+                Said::Released(line.release(now, *claim, *fence, *ending, told))
+            }
+            Done::Downgrade(claim, fence) => {
+                Said::Standing(line.downgrade(now, *claim, *fence, told))
+            }
             Done::Revoke(fence) => Said::Revoked(line.revoke(now, *fence, told)),
         }
     }
@@ -106,30 +110,50 @@ pub(super) fn play(history: &[(u64, Op)]) -> Vec<Step> {
         };
         steps.push(expired);
 
-        let Some(done) = resolve(op, &steps, &line, &mut slots, &mut made) else { continue };
+        let Some(done) = resolve(op, &steps, &line, &mut slots, &mut made) else {
+            continue;
+        };
         let mut unexpired = before;
         let said_unexpired = done.on(&mut unexpired, second, &mut Vec::new());
         let (before, mut told) = (line.clone(), Vec::new());
         let said = done.on(&mut line, second, &mut told);
         let unexpired = Some((unexpired, said_unexpired));
-        steps.push(Step { second, done, said, told, before, after: line.clone(), unexpired });
+        steps.push(Step {
+            second,
+            done,
+            said,
+            told,
+            before,
+            after: line.clone(),
+            unexpired,
+        });
     }
     steps
 }
 
 const SLOTS: usize = 6;
 
-fn resolve(op: &Op, steps: &[Step], line: &Line, slots: &mut [Option<Claim>], made: &mut u128) -> Option<Done> {
+fn resolve(
+    op: &Op,
+    steps: &[Step],
+    line: &Line,
+    slots: &mut [Option<Claim>],
+    made: &mut u128,
+) -> Option<Done> {
     let fence_by = |claim: ClaimId, by: By| match by {
         By::Nothing => None,
         By::Its => last_fence_of(steps, claim),
-        By::Wrong => Some(last_fence_of(steps, claim).map_or(fence(7_000), |its| fence(its.get() + 1))),
+        By::Wrong => {
+            Some(last_fence_of(steps, claim).map_or(fence(7_000), |its| fence(its.get() + 1)))
+        }
     };
     match op {
         Op::Claim(slot, ask) => {
             let slot = &mut slots[*slot];
             let alive = slot.as_ref().is_some_and(|claim| {
-                line.holders.iter().any(|holder| holder.claim == claim.id && !holder.ghost)
+                line.holders
+                    .iter()
+                    .any(|holder| holder.claim == claim.id && !holder.ghost)
                     || line.waiters.iter().any(|waiter| waiter.claim == claim.id)
             });
             if !alive {
@@ -138,10 +162,12 @@ fn resolve(op: &Op, steps: &[Step], line: &Line, slots: &mut [Option<Claim>], ma
             }
             slot.clone().map(Done::Claim)
         }
-        Op::Renew(slot, by) => slots[*slot].as_ref().map(|claim| Done::Renew(claim.id, fence_by(claim.id, *by))),
-        Op::Release(slot, by, ending) => {
-            slots[*slot].as_ref().map(|claim| Done::Release(claim.id, fence_by(claim.id, *by), *ending))
-        }
+        Op::Renew(slot, by) => slots[*slot]
+            .as_ref()
+            .map(|claim| Done::Renew(claim.id, fence_by(claim.id, *by))),
+        Op::Release(slot, by, ending) => slots[*slot]
+            .as_ref()
+            .map(|claim| Done::Release(claim.id, fence_by(claim.id, *by), *ending)),
         Op::Downgrade(slot, by) => {
             let claim = slots[*slot].as_ref()?.id;
             Some(Done::Downgrade(claim, fence_by(claim, *by)?))
@@ -152,14 +178,24 @@ fn resolve(op: &Op, steps: &[Step], line: &Line, slots: &mut [Option<Claim>], ma
 
 /// The fence that the claim was last seen to be granted, by answer or by being told.
 fn last_fence_of(steps: &[Step], claim: ClaimId) -> Option<Fence> {
-    steps.iter().flat_map(grants).filter(|(granted, _)| *granted == claim).map(|(_, fence)| fence).next_back()
+    steps
+        .iter()
+        .flat_map(grants)
+        .filter(|(granted, _)| *granted == claim)
+        .map(|(_, fence)| fence)
+        .next_back()
 }
 
 /// Every grant that the step speaks of, new or known.
 pub(super) fn grants(step: &Step) -> Vec<(ClaimId, Fence)> {
     let answered = match (&step.done, &step.said) {
-        (Done::Claim(claim), Said::Answer(Ok(Answer::Granted(grant)))) => Some((claim.id, grant.fence)),
-        (Done::Renew(claim, _) | Done::Downgrade(claim, _), Said::Standing(Standing::Held(grant))) => Some((*claim, grant.fence)),
+        (Done::Claim(claim), Said::Answer(Ok(Answer::Granted(grant)))) => {
+            Some((claim.id, grant.fence))
+        }
+        (
+            Done::Renew(claim, _) | Done::Downgrade(claim, _),
+            Said::Standing(Standing::Held(grant)),
+        ) => Some((*claim, grant.fence)),
         _ => None,
     };
     let told = step.told.iter().filter_map(|told| match told {
@@ -188,13 +224,17 @@ pub(super) fn histories() -> impl Strategy<Value = Vec<(u64, Op)>> {
         2 => Just((Kind::Mutex, Mode::Exclusive)),
         1 => Just((Kind::Semaphore { limit: 3 }, Mode::Permits(1))),
     ];
-    let permits = (0..=4_u32).prop_map(|count| (Kind::Semaphore { limit: 3 }, Mode::Permits(count)));
+    let permits =
+        (0..=4_u32).prop_map(|count| (Kind::Semaphore { limit: 3 }, Mode::Permits(count)));
     let permits = prop_oneof![
         12 => permits,
         1 => Just((Kind::Mutex, Mode::Exclusive)),
         1 => Just((Kind::Semaphore { limit: 4 }, Mode::Permits(1))),
     ];
-    prop_oneof![history_of(readers_and_writers.boxed()), history_of(permits.boxed())]
+    prop_oneof![
+        history_of(readers_and_writers.boxed()),
+        history_of(permits.boxed())
+    ]
 }
 
 fn history_of(asks: BoxedStrategy<(Kind, Mode)>) -> impl Strategy<Value = Vec<(u64, Op)>> {
@@ -210,9 +250,21 @@ fn ops(asks: BoxedStrategy<(Kind, Mode)>) -> impl Strategy<Value = Op> {
         3 => Just(Ending::Undo),
         2 => (0..4_u64).prop_map(|keep| Ending::Seal(secs(keep))),
     ];
-    let ask = (asks, 1..9_u64, prop::bool::weighted(0.85), rarely(1..8), rarely(0..8));
-    let ask =
-        ask.prop_map(|((kind, mode), lease, queue, min_hold, once_per)| Ask { kind, mode, lease, queue, min_hold, once_per });
+    let ask = (
+        asks,
+        1..9_u64,
+        prop::bool::weighted(0.85),
+        rarely(1..8),
+        rarely(0..8),
+    );
+    let ask = ask.prop_map(|((kind, mode), lease, queue, min_hold, once_per)| Ask {
+        kind,
+        mode,
+        lease,
+        queue,
+        min_hold,
+        once_per,
+    });
     prop_oneof![
         8 => (slot.clone(), ask).prop_map(|(slot, ask)| Op::Claim(slot, ask)),
         6 => (slot.clone(), by.clone()).prop_map(|(slot, by)| Op::Renew(slot, by)),

@@ -29,5 +29,10 @@ fn fence(number: u64) -> Fence {
 }
 
 fn some_claim(number: u128, kind: Kind, mode: Mode, lease: u64) -> Claim {
-    Claim { kind, mode, owner: Arc::from(format!("owner {number}")), ..Claim::of_mutex(id(number), "orders/42", secs(lease)) }
+    Claim {
+        kind,
+        mode,
+        owner: Arc::from(format!("owner {number}")),
+        ..Claim::of_mutex(id(number), "orders/42", secs(lease))
+    }
 }

@@ -11,7 +11,10 @@ use crate::store::Busy;
 type Verdict = Result<(), TestCaseError>;
 
 /// Shows each step, with the pictures of before (time has passed, nothing else) and after, to the check.
-fn at_each_step(history: &[(u64, Op)], mut check: impl FnMut(&Picture, &Step, &Picture) -> Verdict) -> Verdict {
+fn at_each_step(
+    history: &[(u64, Op)],
+    mut check: impl FnMut(&Picture, &Step, &Picture) -> Verdict,
+) -> Verdict {
     let mut before = Picture::default();
     for step in play(history) {
         let after = before.after(&step);
@@ -432,12 +435,27 @@ fn remembered(line: &Line) -> Vec<(ClaimId, Mode, State)> {
     let holders = line.holders.iter().map(|holder| {
         let (fence, closed_until) = (holder.fence, second(holder.keep_until));
         let state = match holder.ghost {
-            true => State::Ghost { fence, closed_until },
-            false => State::Holding { fence, expiry: second(holder.expiry), closed_until },
+            true => State::Ghost {
+                fence,
+                closed_until,
+            },
+            false => State::Holding {
+                fence,
+                expiry: second(holder.expiry),
+                closed_until,
+            },
         };
         (holder.claim, holder.mode, state)
     });
-    let waiters = line.waiters.iter().map(|waiter| (waiter.claim, waiter.mode, State::Waiting { expiry: second(waiter.expiry) }));
+    let waiters = line.waiters.iter().map(|waiter| {
+        (
+            waiter.claim,
+            waiter.mode,
+            State::Waiting {
+                expiry: second(waiter.expiry),
+            },
+        )
+    });
     let mut all: Vec<_> = holders.chain(waiters).collect();
     all.sort_by_key(|(claim, ..)| *claim);
     all
@@ -454,14 +472,23 @@ fn mistake(before: &Picture, named: Option<Kind>, claim: &Claim) -> Option<Claim
     let kinds: Vec<_> = before.claims.values().map(|seen| seen.claim.kind).collect();
     // The name serves as a rwlock even after the rwlock claims among its mutex claims are gone, so the line says which.
     let in_use = named.filter(|named| kinds.iter().all(|kind| kind.shares_line_with(*named)))?;
-    (!kinds.is_empty() && !in_use.shares_line_with(kind)).then_some(ClaimError::KindConflict { in_use, asked: kind })
+    (!kinds.is_empty() && !in_use.shares_line_with(kind)).then_some(ClaimError::KindConflict {
+        in_use,
+        asked: kind,
+    })
 }
 
 /// The first second from now at which there is room among the holders and nobody stands ahead, found by looking at each.
 fn admitted_in(picture: &Picture, mode: Mode, ahead: usize, second: u64) -> Option<Duration> {
     let waits = |seen: &&Seen, at| matches!(seen.state, State::Waiting { expiry } if expiry > at);
-    let clear =
-        |at| picture.has_room(mode, picture.limit(), at) && !picture.waiters().iter().take(ahead).any(|seen| waits(seen, at));
+    let clear = |at| {
+        picture.has_room(mode, picture.limit(), at)
+            && !picture
+                .waiters()
+                .iter()
+                .take(ahead)
+                .any(|seen| waits(seen, at))
+    };
     (0..100).find(|later| clear(second + later)).map(secs)
 }
 
@@ -471,7 +498,12 @@ const HEARTBEAT: Duration = Duration::from_millis(1_666);
 /// How long after the release a live waiter is granted that stands behind dead ones. Of each dead one: the millisecond it came,
 /// how long after that it renewed for the last time, its lease. `swept` says whether the store lets the expired go by itself
 /// when it is time.
-fn dead_waiters_cost(dead: &[(u64, u64, u64)], live_came: u64, released_at: u64, swept: bool) -> Duration {
+fn dead_waiters_cost(
+    dead: &[(u64, u64, u64)],
+    live_came: u64,
+    released_at: u64,
+    swept: bool,
+) -> Duration {
     let millis = |count| StoreTime::at(Duration::from_millis(count));
     let waiter = |number, lease| some_claim(number, Kind::Mutex, Mode::Exclusive, lease);
     let (holder, live) = (waiter(1_000, 3_600), waiter(2_000, 30));
@@ -484,7 +516,10 @@ fn dead_waiters_cost(dead: &[(u64, u64, u64)], live_came: u64, released_at: u64,
         story.push((millis(came), waiter(number, lease)));
         // A renewal that comes too late would be a new claim.
         let renewed_after = renewed_after.min(lease.min(5) * 1_000 - 1);
-        story.push((millis((came + renewed_after).min(released_at)), waiter(number, lease)));
+        story.push((
+            millis((came + renewed_after).min(released_at)),
+            waiter(number, lease),
+        ));
     }
     let released = millis(released_at);
     let mut beat = millis(live_came);
@@ -496,15 +531,23 @@ fn dead_waiters_cost(dead: &[(u64, u64, u64)], live_came: u64, released_at: u64,
     for (time, claim) in &story {
         line.claim(*time, claim, &mut told).unwrap();
     }
-    assert_eq!(line.release(released, holder.id, None, Ending::Release, &mut told), Released::Done);
+    assert_eq!(
+        line.release(released, holder.id, None, Ending::Release, &mut told),
+        Released::Done
+    );
 
     let mut next = beat;
     // Far more turns than it can take: a broken line must not hang the test.
     for _ in 0..1_000 {
         let pushed = |told: &Told| matches!(told, Told::Granted { claim, .. } if *claim == live.id);
-        let sweep = line.next_change(released).filter(|change| swept && *change < next);
+        let sweep = line
+            .next_change(released)
+            .filter(|change| swept && *change < next);
         if told.iter().any(pushed) {
-            return line.holders.first().map_or(Duration::MAX, |holder| holder.granted_at.since(released));
+            return line
+                .holders
+                .first()
+                .map_or(Duration::MAX, |holder| holder.granted_at.since(released));
         } else if let Some(sweep) = sweep {
             line.expire(sweep, &mut told);
             continue;

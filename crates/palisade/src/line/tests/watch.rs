@@ -29,16 +29,29 @@ pub(super) struct Seen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    Waiting { expiry: u64 },
-    Holding { fence: Fence, expiry: u64, closed_until: u64 },
-    Ghost { fence: Fence, closed_until: u64 },
+    Waiting {
+        expiry: u64,
+    },
+    Holding {
+        fence: Fence,
+        expiry: u64,
+        closed_until: u64,
+    },
+    Ghost {
+        fence: Fence,
+        closed_until: u64,
+    },
 }
 
 impl Seen {
     pub(super) fn in_the_way_until(&self) -> Option<u64> {
         match self.state {
             State::Waiting { .. } => None,
-            State::Holding { expiry, closed_until, .. } => Some(expiry.max(closed_until)),
+            State::Holding {
+                expiry,
+                closed_until,
+                ..
+            } => Some(expiry.max(closed_until)),
             State::Ghost { closed_until, .. } => Some(closed_until),
         }
     }
@@ -60,9 +73,21 @@ impl Seen {
 
     fn without_owner(self, second: u64) -> Option<Seen> {
         match self.state {
-            State::Holding { fence, closed_until, .. } | State::Ghost { fence, closed_until } if closed_until > second => {
-                Some(Seen { state: State::Ghost { fence, closed_until }, ..self })
+            State::Holding {
+                fence,
+                closed_until,
+                ..
             }
+            | State::Ghost {
+                fence,
+                closed_until,
+            } if closed_until > second => Some(Seen {
+                state: State::Ghost {
+                    fence,
+                    closed_until,
+                },
+                ..self
+            }),
             _ => None,
         }
     }
@@ -70,10 +95,21 @@ impl Seen {
 
 /// Whether all these may hold at once.
 pub(super) fn may_hold_together(modes: &[Mode], limit: u32) -> bool {
-    let writers = modes.iter().filter(|mode| **mode == Mode::Exclusive).count();
+    let writers = modes
+        .iter()
+        .filter(|mode| **mode == Mode::Exclusive)
+        .count();
     let readers = modes.iter().filter(|mode| **mode == Mode::Shared).count();
-    let permits: Vec<u32> =
-        modes.iter().filter_map(|mode| if let Mode::Permits(count) = mode { Some(*count) } else { None }).collect();
+    let permits: Vec<u32> = modes
+        .iter()
+        .filter_map(|mode| {
+            if let Mode::Permits(count) = mode {
+                Some(*count)
+            } else {
+                None
+            }
+        })
+        .collect();
     match (writers, readers, permits.len()) {
         (0, 0, _) => permits.iter().sum::<u32>() <= limit,
         (0, _, 0) => true,
@@ -84,17 +120,24 @@ pub(super) fn may_hold_together(modes: &[Mode], limit: u32) -> bool {
 
 impl Picture {
     pub(super) fn limit(&self) -> u32 {
-        let limits = self.claims.values().filter_map(|seen| match seen.claim.kind {
-            Kind::Semaphore { limit } => Some(limit),
-            _ => None,
-        });
+        let limits = self
+            .claims
+            .values()
+            .filter_map(|seen| match seen.claim.kind {
+                Kind::Semaphore { limit } => Some(limit),
+                _ => None,
+            });
         limits.min().unwrap_or(0)
     }
 
     /// Who stands in the way at this second.
     pub(super) fn modes_in_the_way(&self, second: u64) -> Vec<Mode> {
         let in_the_way = |seen: &&Seen| seen.in_the_way_until().is_some_and(|until| until > second);
-        self.claims.values().filter(in_the_way).map(|seen| seen.mode).collect()
+        self.claims
+            .values()
+            .filter(in_the_way)
+            .map(|seen| seen.mode)
+            .collect()
     }
 
     pub(super) fn waiters(&self) -> Vec<&Seen> {
@@ -127,7 +170,11 @@ impl Picture {
             if ended && !matches!(seen.state, State::Ghost { .. }) {
                 self.expired.push(id);
             }
-            let stays = if ended { seen.without_owner(second) } else { Some(seen) };
+            let stays = if ended {
+                seen.without_owner(second)
+            } else {
+                Some(seen)
+            };
             left.extend(stays.map(|seen| (id, seen)));
         }
         self.claims = left;
@@ -135,15 +182,22 @@ impl Picture {
     }
 
     fn forget_marks(&mut self, second: u64) {
-        if self.marks.last().is_some_and(|(marked_at, span, _)| marked_at + span <= second) {
+        if self
+            .marks
+            .last()
+            .is_some_and(|(marked_at, span, _)| marked_at + span <= second)
+        {
             self.marks.clear();
         }
     }
 
     fn end(&mut self, id: ClaimId, ending: Ending, second: u64) {
-        let Some(seen) = self.claims.remove(&id) else { return };
+        let Some(seen) = self.claims.remove(&id) else {
+            return;
+        };
         if ending == Ending::Undo {
-            self.marks.retain(|(_, _, fence)| Some(*fence) != seen.fence());
+            self.marks
+                .retain(|(_, _, fence)| Some(*fence) != seen.fence());
             self.forget_marks(second);
             return;
         }
@@ -159,12 +213,22 @@ impl Picture {
         if let (Some(claim), false) = (new, self.claims.contains_key(&id)) {
             self.turns += 1;
             let (turn, state) = (self.turns, State::Waiting { expiry: 0 });
-            self.claims.insert(id, Seen { claim: claim.clone(), mode: claim.mode, turn, state });
+            self.claims.insert(
+                id,
+                Seen {
+                    claim: claim.clone(),
+                    mode: claim.mode,
+                    turn,
+                    state,
+                },
+            );
         }
         if let Some(fence) = held {
             self.granted(id, fence, second);
         }
-        let Some(seen) = self.claims.get_mut(&id) else { return };
+        let Some(seen) = self.claims.get_mut(&id) else {
+            return;
+        };
         let (lease, wait_lease) = (seen.claim.lease.as_secs(), seen.wait_lease());
         match &mut seen.state {
             State::Waiting { expiry } => *expiry = second + wait_lease,
@@ -174,10 +238,19 @@ impl Picture {
     }
 
     fn granted(&mut self, id: ClaimId, fence: Fence, second: u64) {
-        let Some(seen) = self.claims.get_mut(&id) else { return };
+        let Some(seen) = self.claims.get_mut(&id) else {
+            return;
+        };
         if let State::Waiting { expiry } = seen.state {
-            let closed_until = seen.claim.min_hold.map_or(0, |span| second + span.as_secs());
-            seen.state = State::Holding { fence, expiry, closed_until };
+            let closed_until = seen
+                .claim
+                .min_hold
+                .map_or(0, |span| second + span.as_secs());
+            seen.state = State::Holding {
+                fence,
+                expiry,
+                closed_until,
+            };
             if let Some(span) = seen.claim.once_per.filter(|span| *span > secs(0)) {
                 self.marks.push((second, span.as_secs(), fence));
             }
@@ -193,9 +266,15 @@ impl Picture {
             (Done::Claim(claim), Said::Answer(Ok(Answer::Granted(grant)))) => {
                 next.spoke(claim.id, Some(claim), Some(grant.fence), second);
             }
-            (Done::Claim(claim), Said::Answer(Ok(Answer::Queued(_)))) => next.spoke(claim.id, Some(claim), None, second),
-            (Done::Renew(id, _), Said::Standing(Standing::Held(grant))) => next.spoke(*id, None, Some(grant.fence), second),
-            (Done::Renew(id, _), Said::Standing(Standing::Waiting(_))) => next.spoke(*id, None, None, second),
+            (Done::Claim(claim), Said::Answer(Ok(Answer::Queued(_)))) => {
+                next.spoke(claim.id, Some(claim), None, second)
+            }
+            (Done::Renew(id, _), Said::Standing(Standing::Held(grant))) => {
+                next.spoke(*id, None, Some(grant.fence), second)
+            }
+            (Done::Renew(id, _), Said::Standing(Standing::Waiting(_))) => {
+                next.spoke(*id, None, None, second)
+            }
             (Done::Downgrade(id, _), Said::Standing(Standing::Held(grant))) => {
                 next.spoke(*id, None, Some(grant.fence), second);
                 if let Some(seen) = next.claims.get_mut(id)
@@ -204,15 +283,22 @@ impl Picture {
                     seen.mode = Mode::Shared;
                 }
             }
-            (Done::Release(id, _, ending), Said::Released(Released::Done)) => next.end(*id, *ending, second),
+            (Done::Release(id, _, ending), Said::Released(Released::Done)) => {
+                next.end(*id, *ending, second)
+            }
             // An undo takes back the closed period of a claim that was already lost.
             (Done::Release(id, fence, Ending::Undo), Said::Released(Released::AlreadyLost)) => {
-                let ghost = next.claims.get(id).filter(|seen| matches!(seen.state, State::Ghost { .. }));
+                let ghost = next
+                    .claims
+                    .get(id)
+                    .filter(|seen| matches!(seen.state, State::Ghost { .. }));
                 if ghost.is_some_and(|seen| fence.is_none() || *fence == seen.fence()) {
                     next.end(*id, Ending::Undo, second);
                 }
             }
-            (Done::Revoke(fence), Said::Revoked(Revoked::Done)) => next.claims.retain(|_, seen| seen.fence() != Some(*fence)),
+            (Done::Revoke(fence), Said::Revoked(Revoked::Done)) => {
+                next.claims.retain(|_, seen| seen.fence() != Some(*fence))
+            }
             _ => {}
         }
         for told in &step.told {
@@ -228,8 +314,15 @@ impl Picture {
 
     /// The grants of the step that this picture, from before it, does not know yet; oldest fence first.
     pub(super) fn new_grants(&self, step: &Step) -> Vec<(ClaimId, Fence)> {
-        let known = |id: &ClaimId| self.claims.get(id).is_some_and(|seen| matches!(seen.state, State::Holding { .. }));
-        let mut new: Vec<_> = grants(step).into_iter().filter(|(id, _)| !known(id)).collect();
+        let known = |id: &ClaimId| {
+            self.claims
+                .get(id)
+                .is_some_and(|seen| matches!(seen.state, State::Holding { .. }))
+        };
+        let mut new: Vec<_> = grants(step)
+            .into_iter()
+            .filter(|(id, _)| !known(id))
+            .collect();
         new.sort_by_key(|(_, fence)| *fence);
         new
     }

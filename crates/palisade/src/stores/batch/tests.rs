@@ -27,12 +27,31 @@ impl BatchExecutor for Server {
 }
 
 fn limits(in_flight: usize, largest: usize) -> Limits {
-    Limits { in_flight, largest, apart: in_flight, patience: None, reply_wakes: true }
+    Limits {
+        in_flight,
+        largest,
+        apart: in_flight,
+        patience: None,
+        reply_wakes: true,
+    }
 }
 
-fn server(at_once: usize, most: usize) -> (Arc<Batcher<Server>>, mpsc::UnboundedReceiver<Vec<u32>>) {
+fn server(
+    at_once: usize,
+    most: usize,
+) -> (Arc<Batcher<Server>>, mpsc::UnboundedReceiver<Vec<u32>>) {
     let (groups, seen) = mpsc::unbounded_channel();
-    (Batcher::new(Server { groups, may_answer: Semaphore::new(0) }, Handle::current(), limits(at_once, most)), seen)
+    (
+        Batcher::new(
+            Server {
+                groups,
+                may_answer: Semaphore::new(0),
+            },
+            Handle::current(),
+            limits(at_once, most),
+        ),
+        seen,
+    )
 }
 
 /// Asks in tasks of their own, one after the other.
@@ -53,13 +72,20 @@ async fn asked(
 async fn requests_that_find_others_in_flight_go_together() {
     let (batcher, mut seen) = server(2, 3);
     let tasks = asked(&batcher, [10, 20, 30, 40, 50, 60]).await;
-    assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[10], [20]]);
+    assert_eq!(
+        [seen.recv().await.unwrap(), seen.recv().await.unwrap()],
+        [[10], [20]]
+    );
     assert!(seen.try_recv().is_err(), "only two are on their way");
     batcher.executor.may_answer.add_permits(1);
     assert_eq!(seen.recv().await.unwrap(), [30, 40, 50]);
     batcher.executor.may_answer.add_permits(3);
     for (task, request) in tasks.into_iter().zip([10, 20, 30, 40, 50, 60]) {
-        assert_eq!(task.await.unwrap(), Some(request + 1000), "each has its own answer");
+        assert_eq!(
+            task.await.unwrap(),
+            Some(request + 1000),
+            "each has its own answer"
+        );
     }
     assert_eq!(seen.recv().await.unwrap(), [60]);
     assert!(batcher.lock().slots.is_empty());
@@ -74,14 +100,26 @@ async fn the_next_requests_of_a_batch_leave_before_the_next_batch_is_answered() 
         tokio::spawn(async move { (batcher.ask(request).await, batcher.ask(request + 500).await) })
     };
     let tasks: Vec<_> = (1..=6).map(|number| busy(10 * number)).collect();
-    assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[10], [20]]);
+    assert_eq!(
+        [seen.recv().await.unwrap(), seen.recv().await.unwrap()],
+        [[10], [20]]
+    );
     batcher.executor.may_answer.add_permits(2);
-    assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[30, 40], [50, 60]]);
+    assert_eq!(
+        [seen.recv().await.unwrap(), seen.recv().await.unwrap()],
+        [[30, 40], [50, 60]]
+    );
     batcher.executor.may_answer.add_permits(2);
-    assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[510, 520], [530, 540]]);
+    assert_eq!(
+        [seen.recv().await.unwrap(), seen.recv().await.unwrap()],
+        [[510, 520], [530, 540]]
+    );
     batcher.executor.may_answer.add_permits(10);
     for (task, number) in tasks.into_iter().zip(1..) {
-        assert_eq!(task.await.unwrap(), (Some(1000 + 10 * number), Some(1500 + 10 * number)));
+        assert_eq!(
+            task.await.unwrap(),
+            (Some(1000 + 10 * number), Some(1500 + 10 * number))
+        );
     }
 }
 
@@ -111,7 +149,10 @@ async fn a_caller_that_leaves_frees_its_slot_and_sends_nothing() {
     tasks[0].abort();
     assert_eq!(seen.recv().await.unwrap(), [30]);
     batcher.executor.may_answer.add_permits(1);
-    assert_eq!(tasks.into_iter().next_back().unwrap().await.unwrap(), Some(1030));
+    assert_eq!(
+        tasks.into_iter().next_back().unwrap().await.unwrap(),
+        Some(1030)
+    );
     assert!(batcher.lock().slots.is_empty());
 }
 
@@ -123,7 +164,10 @@ async fn a_caller_that_is_not_polled_holds_up_no_other() {
     assert!(polled.is_pending());
     let tasks = asked(&batcher, [20, 30]).await;
     batcher.executor.may_answer.add_permits(2);
-    assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [vec![10], vec![20, 30]]);
+    assert_eq!(
+        [seen.recv().await.unwrap(), seen.recv().await.unwrap()],
+        [vec![10], vec![20, 30]]
+    );
     for (task, answer) in tasks.into_iter().zip([1020, 1030]) {
         assert_eq!(task.await.unwrap(), Some(answer));
     }
@@ -132,13 +176,25 @@ async fn a_caller_that_is_not_polled_holds_up_no_other() {
 }
 
 /// Requests that cannot join go beside each other, and one that hangs is not waited for.
-const IMPATIENT: Limits =
-    Limits { in_flight: 1, largest: 10, apart: 100, patience: Some(Duration::from_millis(5)), reply_wakes: true };
+const IMPATIENT: Limits = Limits {
+    in_flight: 1,
+    largest: 10,
+    apart: 100,
+    patience: Some(Duration::from_millis(5)),
+    reply_wakes: true,
+};
 
 #[tokio::test]
 async fn requests_that_cannot_join_need_not_wait_for_each_other() {
     let (groups, mut seen) = mpsc::unbounded_channel();
-    let batcher = Batcher::new(Server { groups, may_answer: Semaphore::new(0) }, Handle::current(), IMPATIENT);
+    let batcher = Batcher::new(
+        Server {
+            groups,
+            may_answer: Semaphore::new(0),
+        },
+        Handle::current(),
+        IMPATIENT,
+    );
     let tasks: Vec<_> = [10, 21, 22, 30, 23]
         .into_iter()
         .map(|request| {
@@ -161,7 +217,14 @@ async fn requests_that_cannot_join_need_not_wait_for_each_other() {
 #[tokio::test]
 async fn a_batch_that_hangs_does_not_hold_up_the_others() {
     let (groups, mut seen) = mpsc::unbounded_channel();
-    let batcher = Batcher::new(Server { groups, may_answer: Semaphore::new(0) }, Handle::current(), IMPATIENT);
+    let batcher = Batcher::new(
+        Server {
+            groups,
+            may_answer: Semaphore::new(0),
+        },
+        Handle::current(),
+        IMPATIENT,
+    );
     let ask = |request: u32| {
         let batcher = Arc::clone(&batcher);
         tokio::spawn(async move { batcher.ask(request).await })
@@ -176,7 +239,11 @@ async fn a_batch_that_hangs_does_not_hold_up_the_others() {
     }
     assert_eq!(gone, [20, 30]);
     batcher.executor.may_answer.add_permits(3);
-    assert_eq!(first.await.unwrap(), Some(1010), "its answer comes late, but it comes");
+    assert_eq!(
+        first.await.unwrap(),
+        Some(1010),
+        "its answer comes late, but it comes"
+    );
     for (other, request) in others.into_iter().zip([20, 30]) {
         assert_eq!(other.await.unwrap(), Some(1000 + request));
     }
@@ -185,15 +252,26 @@ async fn a_batch_that_hangs_does_not_hold_up_the_others() {
 
 #[test]
 fn when_the_runtime_ends_no_caller_waits_on() {
-    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-    let here = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let other = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
+    let here = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let (groups, mut seen) = mpsc::unbounded_channel();
-    let server = Server { groups, may_answer: Semaphore::new(0) };
+    let server = Server {
+        groups,
+        may_answer: Semaphore::new(0),
+    };
     let batcher = Batcher::new(server, other.handle().clone(), limits(1, 10));
     here.block_on(async {
         let mut tasks = asked(&batcher, [10, 20]).await;
         tasks[0].abort();
-        assert_eq!([seen.recv().await.unwrap(), seen.recv().await.unwrap()], [[10], [20]]);
+        assert_eq!(
+            [seen.recv().await.unwrap(), seen.recv().await.unwrap()],
+            [[10], [20]]
+        );
         other.shutdown_background();
         assert_eq!(tasks.pop().unwrap().await.unwrap(), None);
         // Nor do later callers.
@@ -237,7 +315,10 @@ async fn urgent_requests_go_first() {
     }
 
     let (groups, mut seen) = mpsc::unbounded_channel();
-    let server = Withdrawals(Server { groups, may_answer: Semaphore::new(0) });
+    let server = Withdrawals(Server {
+        groups,
+        may_answer: Semaphore::new(0),
+    });
     let batcher = Batcher::new(server, Handle::current(), limits(1, 2));
     let mut tasks = Vec::new();
     for request in [10, 20, 30, 41, 51] {

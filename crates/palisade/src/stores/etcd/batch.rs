@@ -50,20 +50,34 @@ pub(super) struct Executor {
     most: AtomicUsize,
 }
 
-pub(super) fn batcher(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>, runtime: &Handle) -> Arc<Batcher> {
+pub(super) fn batcher(
+    cluster: &Arc<Cluster>,
+    claims: &Arc<ClaimTable>,
+    runtime: &Handle,
+) -> Arc<Batcher> {
     Batcher::new(Executor::new(cluster, claims), runtime.clone(), LIMITS)
 }
 
 impl Executor {
     fn new(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>) -> Executor {
-        Executor { cluster: Arc::clone(cluster), claims: Arc::clone(claims), most: AtomicUsize::new(MOST) }
+        Executor {
+            cluster: Arc::clone(cluster),
+            claims: Arc::clone(claims),
+            most: AtomicUsize::new(MOST),
+        }
     }
 
     async fn alone(&self, request: Request) -> Result<(TxnResponse, Sent), Failed> {
-        self.cluster.call_counted(TXN, request.txn, request.resend).await
+        self.cluster
+            .call_counted(TXN, request.txn, request.resend)
+            .await
     }
 
-    async fn one_by_one(&self, batch: Vec<Request>, before: Sent) -> Vec<Result<(TxnResponse, Sent), Failed>> {
+    async fn one_by_one(
+        &self,
+        batch: Vec<Request>,
+        before: Sent,
+    ) -> Vec<Result<(TxnResponse, Sent), Failed>> {
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut silent = None;
         for request in batch {
@@ -72,10 +86,17 @@ impl Executor {
                 Some(failed) => Err(Failed::clone(failed)),
                 None => self.alone(request).await,
             };
-            silent = outcome.as_ref().err().filter(|failed| !failed.refused).cloned();
+            silent = outcome
+                .as_ref()
+                .err()
+                .filter(|failed| !failed.refused)
+                .cloned();
             let in_all = |sent: Sent| if before == Sent::Again { before } else { sent };
             let outcome = outcome.map(|(response, sent)| (response, in_all(sent)));
-            outcomes.push(outcome.map_err(|failed| Failed { sent: in_all(failed.sent), ..failed }));
+            outcomes.push(outcome.map_err(|failed| Failed {
+                sent: in_all(failed.sent),
+                ..failed
+            }));
         }
         outcomes
     }
@@ -86,8 +107,11 @@ impl BatchExecutor for Executor {
     type Reply = Result<(TxnResponse, Sent), Failed>;
 
     fn can_join(&self, batch: &[Request], request: &Request) -> bool {
-        let apart = |other: &Request| !other.line.starts_with(&request.line) && !request.line.starts_with(&other.line);
-        batch.is_empty() || batch.len() < self.most.load(Ordering::Relaxed) && batch.iter().all(apart)
+        let apart = |other: &Request| {
+            !other.line.starts_with(&request.line) && !request.line.starts_with(&other.line)
+        };
+        batch.is_empty()
+            || batch.len() < self.most.load(Ordering::Relaxed) && batch.iter().all(apart)
     }
 
     /// Releases go before claims.
@@ -96,17 +120,32 @@ impl BatchExecutor for Executor {
     }
 
     async fn execute(&self, batch: Vec<Request>) -> Vec<Self::Reply> {
-        let is_wanted: Vec<bool> = batch.iter().map(|request| self.is_wanted(request)).collect();
-        let wanted = batch.into_iter().zip(&is_wanted).filter_map(|(request, wanted)| wanted.then_some(request)).collect();
+        let is_wanted: Vec<bool> = batch
+            .iter()
+            .map(|request| self.is_wanted(request))
+            .collect();
+        let wanted = batch
+            .into_iter()
+            .zip(&is_wanted)
+            .filter_map(|(request, wanted)| wanted.then_some(request))
+            .collect();
         let mut answers = self.send(wanted).await.into_iter();
-        let answer = |wanted: bool| if wanted { answers.next().unwrap_or_else(|| Err(not_answered())) } else { Err(not_sent()) };
+        let answer = |wanted: bool| {
+            if wanted {
+                answers.next().unwrap_or_else(|| Err(not_answered()))
+            } else {
+                Err(not_sent())
+            }
+        };
         is_wanted.into_iter().map(answer).collect()
     }
 }
 
 impl Executor {
     fn is_wanted(&self, request: &Request) -> bool {
-        request.claim.is_none_or(|claim| self.claims.is_wanted(claim))
+        request
+            .claim
+            .is_none_or(|claim| self.claims.is_wanted(claim))
     }
 
     async fn send(&self, mut batch: Vec<Request>) -> Vec<Result<(TxnResponse, Sent), Failed>> {
@@ -116,14 +155,40 @@ impl Executor {
                 None => Vec::new(),
             };
         }
-        let all_may = batch.iter().all(|request| request.resend == Resend::IfUnsure);
-        let resend = if all_may { Resend::IfUnsure } else { Resend::Never };
-        let together = txn::always(batch.iter().map(|request| txn::nested(request.txn.clone())).collect());
-        match self.cluster.call_counted::<_, TxnResponse>(TXN, together, resend).await {
-            Ok((TxnResponse { header, responses, .. }, sent)) if responses.len() == batch.len() => {
+        let all_may = batch
+            .iter()
+            .all(|request| request.resend == Resend::IfUnsure);
+        let resend = if all_may {
+            Resend::IfUnsure
+        } else {
+            Resend::Never
+        };
+        let together = txn::always(
+            batch
+                .iter()
+                .map(|request| txn::nested(request.txn.clone()))
+                .collect(),
+        );
+        match self
+            .cluster
+            .call_counted::<_, TxnResponse>(TXN, together, resend)
+            .await
+        {
+            Ok((
+                TxnResponse {
+                    header, responses, ..
+                },
+                sent,
+            )) if responses.len() == batch.len() => {
                 let own = |op: ResponseOp| match op.response {
                     // Only the whole has a header.
-                    Some(Response::Txn(txn)) => Ok((TxnResponse { header: header.clone(), ..txn }, sent)),
+                    Some(Response::Txn(txn)) => Ok((
+                        TxnResponse {
+                            header: header.clone(),
+                            ..txn
+                        },
+                        sent,
+                    )),
                     _ => Err(not_answered()),
                 };
                 responses.into_iter().map(own).collect()
@@ -141,7 +206,9 @@ impl Executor {
 }
 
 fn not_sent() -> Failed {
-    Error::unavailable("the claim was withdrawn before it was sent").with_nothing_sent().into()
+    Error::unavailable("the claim was withdrawn before it was sent")
+        .with_nothing_sent()
+        .into()
 }
 
 fn not_answered() -> Failed {
@@ -158,7 +225,8 @@ mod tests {
     use super::*;
 
     fn executor(server: &Etcd) -> (Executor, Arc<Cluster>) {
-        let url: crate::url::StoreUrl = format!("etcd://{}/lock", server.address()).parse().unwrap();
+        let url: crate::url::StoreUrl =
+            format!("etcd://{}/lock", server.address()).parse().unwrap();
         let cluster = Cluster::new(&Endpoints::read(&url).unwrap()).unwrap();
         (Executor::new(&cluster, &Arc::default()), cluster)
     }
@@ -171,13 +239,23 @@ mod tests {
             success: vec![txn::put(key.as_bytes(), b"value".to_vec(), lease)],
             failure: vec![txn::read_first(line.as_bytes())],
         };
-        Request { line: line.into(), txn: asking, resend: Resend::IfUnsure, claim: None }
+        Request {
+            line: line.into(),
+            txn: asking,
+            resend: Resend::IfUnsure,
+            claim: None,
+        }
     }
 
     fn release(line: &str, created: i64) -> Request {
         let key = format!("{line}key").into_bytes();
         let txn = txn::only_if(txn::created_at(&key, created), txn::delete(&key));
-        Request { line: line.into(), txn, resend: Resend::Never, claim: None }
+        Request {
+            line: line.into(),
+            txn,
+            resend: Resend::Never,
+            claim: None,
+        }
     }
 
     /// Whether the condition was met, at which revision, how many keys were read, and how many deleted.
@@ -188,7 +266,12 @@ mod tests {
             let (response, sent) = answer.ok()?;
             assert_eq!(sent, Sent::Once);
             let deleted = txn::deleted_by(&response);
-            Some((response.succeeded, txn::revision_of(&response), txn::keys_of(response).len(), deleted))
+            Some((
+                response.succeeded,
+                txn::revision_of(&response),
+                txn::keys_of(response).len(),
+                deleted,
+            ))
         };
         answers.into_iter().map(one).collect()
     }
@@ -199,7 +282,14 @@ mod tests {
         let cluster = Cluster::new(&Endpoints::read(&url).unwrap()).unwrap();
         let executor = Executor::new(&cluster, &Arc::default());
         let group = [claim("a/", 0), release("b/c/", 1)];
-        for (line, fits) in [("c/", true), ("ab/", true), ("a/", false), ("a/b/", false), ("b/", false), ("b/c/", false)] {
+        for (line, fits) in [
+            ("c/", true),
+            ("ab/", true),
+            ("a/", false),
+            ("a/b/", false),
+            ("b/", false),
+            ("b/c/", false),
+        ] {
             assert_eq!(executor.can_join(&group, &claim(line, 0)), fits, "{line}");
         }
     }
@@ -210,13 +300,31 @@ mod tests {
         let (executor, cluster) = executor(&server);
         let (lease, _) = cluster.grant_lease(Duration::from_secs(60)).await.unwrap();
         let first = outcomes(executor.execute(vec![claim("taken/", lease)]).await);
-        let Some(Some((true, created, 0, 0))) = first.first().cloned() else { panic!("{first:?}") };
-        let group = vec![claim("free/", lease), claim("taken/", lease), release("missing/", created), claim("other/", lease)];
+        let Some(Some((true, created, 0, 0))) = first.first().cloned() else {
+            panic!("{first:?}")
+        };
+        let group = vec![
+            claim("free/", lease),
+            claim("taken/", lease),
+            release("missing/", created),
+            claim("other/", lease),
+        ];
         let next = |succeeded: bool, read: usize| Some((succeeded, created + 1, read, 0));
-        assert_eq!(outcomes(executor.execute(group).await), [next(true, 0), next(false, 1), next(false, 0), next(true, 0)]);
-        let group = vec![release("free/", created + 1), release("taken/", created), release("other/", created)];
+        assert_eq!(
+            outcomes(executor.execute(group).await),
+            [next(true, 0), next(false, 1), next(false, 0), next(true, 0)]
+        );
+        let group = vec![
+            release("free/", created + 1),
+            release("taken/", created),
+            release("other/", created),
+        ];
         let ended = |done: bool| Some((done, created + 2, 0, i64::from(done)));
-        assert_eq!(outcomes(executor.execute(group).await), [ended(true), ended(true), ended(false)], "only by its revision");
+        assert_eq!(
+            outcomes(executor.execute(group).await),
+            [ended(true), ended(true), ended(false)],
+            "only by its revision"
+        );
         assert!(executor.execute(Vec::new()).await.is_empty());
     }
 
@@ -227,23 +335,36 @@ mod tests {
         let (executor, cluster) = executor(&server);
         let (lease, _) = cluster.grant_lease(Duration::from_secs(60)).await.unwrap();
         let held = outcomes(executor.execute(vec![claim("held/", lease)]).await);
-        let Some(Some((true, created, ..))) = held.first().cloned() else { panic!("{held:?}") };
-        let group = vec![claim("a/", lease), claim("b/", lease + 1), release("held/", created), claim("c/", lease)];
+        let Some(Some((true, created, ..))) = held.first().cloned() else {
+            panic!("{held:?}")
+        };
+        let group = vec![
+            claim("a/", lease),
+            claim("b/", lease + 1),
+            release("held/", created),
+            claim("c/", lease),
+        ];
         let answers = executor.execute(group).await;
         assert!(answers[1].as_ref().is_err_and(|failed| failed.lease_gone));
         let outcomes = outcomes(answers);
         let done: Vec<bool> = outcomes.iter().map(Option::is_some).collect();
         assert_eq!(done, [true, false, true, true]);
-        assert!(outcomes[2].is_some_and(|(.., deleted)| deleted == 1), "released once: {outcomes:?}");
+        assert!(
+            outcomes[2].is_some_and(|(.., deleted)| deleted == 1),
+            "released once: {outcomes:?}"
+        );
     }
 
     /// A server with a low limit is not sent too many operations again and again.
     #[tokio::test]
     async fn a_server_with_a_lower_limit_gets_smaller_batches() {
-        let server = tokio::task::spawn_blocking(|| Etcd::with().max_txn_ops(8).start()).await.unwrap();
+        let server = tokio::task::spawn_blocking(|| Etcd::with().max_txn_ops(8).start())
+            .await
+            .unwrap();
         let (executor, cluster) = executor(&server);
         let (lease, _) = cluster.grant_lease(Duration::from_secs(60)).await.unwrap();
-        let claims = |round: usize| (0..MOST).map(move |number| claim(&format!("{round}-{number}/"), lease));
+        let claims =
+            |round: usize| (0..MOST).map(move |number| claim(&format!("{round}-{number}/"), lease));
         for round in 0..4 {
             let mut group: Vec<Request> = Vec::new();
             for claim in claims(round) {
@@ -253,10 +374,23 @@ mod tests {
             }
             let sent = group.len();
             let answers = outcomes(executor.execute(group).await);
-            assert!(answers.iter().all(|answer| answer.is_some_and(|(taken, ..)| taken)), "{answers:?}");
-            let revisions: std::collections::HashSet<i64> = answers.iter().flatten().map(|(_, revision, ..)| *revision).collect();
+            assert!(
+                answers
+                    .iter()
+                    .all(|answer| answer.is_some_and(|(taken, ..)| taken)),
+                "{answers:?}"
+            );
+            let revisions: std::collections::HashSet<i64> = answers
+                .iter()
+                .flatten()
+                .map(|(_, revision, ..)| *revision)
+                .collect();
             let expected = [(32, 32), (16, 16), (8, 8), (4, 1)];
-            assert_eq!((sent, revisions.len()), expected[round], "how many went, in how many transactions");
+            assert_eq!(
+                (sent, revisions.len()),
+                expected[round],
+                "how many went, in how many transactions"
+            );
         }
     }
 }

@@ -22,7 +22,9 @@ impl Locks {
     /// Turns a writer into a reader: its value changes, its place in line does not.
     async fn downgrade(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let key = self.key(&claim.claim.name, claim.claim.id);
-        let Some(own) = self.read_own(&key).await? else { return self.renew_one(claim).await };
+        let Some(own) = self.read_own(&key).await? else {
+            return self.renew_one(claim).await;
+        };
         if own.mode == Mode::Exclusive && own.purpose == Purpose::Claim {
             let value = own.rewritten(Purpose::Claim, Mode::Shared);
             let turning = txn::only_if(is_ours(&key, claim.fence), txn::rewrite(&key.bytes, value));
@@ -48,7 +50,10 @@ impl Locks {
     async fn proclaim(self: &Arc<Self>, claim: &ClaimRef, value: &str) -> Result<Standing> {
         check_value(value)?;
         let key = self.key(&claim.claim.name, claim.claim.id);
-        let writing = txn::only_if(is_ours(&key, claim.fence), txn::rewrite(&key.bytes, value.as_bytes().to_vec()));
+        let writing = txn::only_if(
+            is_ours(&key, claim.fence),
+            txn::rewrite(&key.bytes, value.as_bytes().to_vec()),
+        );
         let is_written = self.txn(writing, Resend::IfUnsure).await?.succeeded;
         if let (true, Some(slot)) = (is_written, self.claims.slot(claim.claim.id)) {
             // That renewed nothing: it is held for as long as before.
@@ -56,13 +61,19 @@ impl Locks {
         }
         match self.renew_one(claim).await? {
             // Our key was not there, whatever happened since.
-            Standing::Held(_) | Standing::Waiting(_) if !is_written => Ok(Standing::Gone(Gone::Expired)),
+            Standing::Held(_) | Standing::Waiting(_) if !is_written => {
+                Ok(Standing::Gone(Gone::Expired))
+            }
             standing => Ok(standing),
         }
     }
 
     async fn renew_one(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let mut answers = self.renew(std::slice::from_ref(claim)).await;
-        answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
+        answers.pop().unwrap_or_else(|| {
+            Err(Error::protocol(
+                "the store does not say where the grant stands",
+            ))
+        })
     }
 }

@@ -57,9 +57,13 @@ impl Locks {
             // Not before: a renewal of a claim that was turned away is told why it ended the last time.
             Ok(Answer::Granted(_) | Answer::Queued(_)) => self.claims.lock().clear_end(claim.id),
             // It may be there.
-            Err(error) if error.kind() == ErrorKind::Unavailable && !(error.nothing_was_sent() && key.is_settled()) => {}
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable
+                    && !(error.nothing_was_sent() && key.is_settled()) => {}
             Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
-                let is_gone = answer.as_ref().map_or_else(Error::nothing_was_sent, |_| true);
+                let is_gone = answer
+                    .as_ref()
+                    .map_or_else(Error::nothing_was_sent, |_| true);
                 self.forget(claim.id);
                 self.sessions.end_owned(claim.id);
                 self.give_back_key(claim.id, &key, is_gone);
@@ -70,7 +74,12 @@ impl Locks {
 
     /// A claim has ended, by the word of the store. Its key is used again if it is certainly gone. A copy of the claim that is
     /// still in flight would stay for as long as its session: then the key is deleted once more.
-    pub(super) fn give_back_key(self: &Arc<Self>, claim: ClaimId, key: &Arc<LockKey>, is_gone: bool) {
+    pub(super) fn give_back_key(
+        self: &Arc<Self>,
+        claim: ClaimId,
+        key: &Arc<LockKey>,
+        is_gone: bool,
+    ) {
         if key.is_settled() {
             self.keys.give_back(claim, key, is_gone);
         } else {
@@ -88,12 +97,21 @@ impl Locks {
                 // Most names are free: no session is opened for a wait that may never come.
                 (true, false) => self.ready_wait_session(claim, &full),
             };
-            let attempt = Attempt { claim, key, full, wait };
+            let attempt = Attempt {
+                claim,
+                key,
+                full,
+                wait,
+            };
             match self.ask(&attempt).await {
                 Ok(None) => is_taken = true,
                 Ok(Some(answer)) => return Ok(answer),
                 Err(failed) if failed.lease_gone && attempts < ATTEMPTS => {
-                    self.find_ended(&[&attempt.full, attempt.wait.as_ref().unwrap_or(&attempt.full)]).await?;
+                    self.find_ended(&[
+                        &attempt.full,
+                        attempt.wait.as_ref().unwrap_or(&attempt.full),
+                    ])
+                    .await?;
                     attempts += 1;
                 }
                 Err(failed) => return Err(failed.into()),
@@ -103,7 +121,12 @@ impl Locks {
 
     /// Sends a transaction that creates the key of a claim, if it is not there. If a copy of it may yet arrive, its sessions are given up.
     async fn create(&self, attempt: &Attempt<'_>, txn: TxnRequest) -> Result<TxnResponse, Failed> {
-        let Attempt { claim, key, full, wait } = attempt;
+        let Attempt {
+            claim,
+            key,
+            full,
+            wait,
+        } = attempt;
         key.write_begins();
         let outcome = self.send_claim(claim.id, key, txn).await;
         let is_resolved = match &outcome {
@@ -113,12 +136,21 @@ impl Locks {
         if is_resolved {
             key.write_resolved();
         }
-        let has_failed = outcome.as_ref().is_err_and(|failed| failed.refused && failed.sent == Sent::Once);
+        let has_failed = outcome
+            .as_ref()
+            .is_err_and(|failed| failed.refused && failed.sent == Sent::Once);
         if !is_resolved && !has_failed {
             // One that belongs to this claim ends with it.
-            let is_shared =
-                |session: &&Arc<Session>| self.sessions.live_owned_by(claim.id).is_none_or(|own| own.id != session.id);
-            for session in [Some(full), wait.as_ref()].into_iter().flatten().filter(is_shared) {
+            let is_shared = |session: &&Arc<Session>| {
+                self.sessions
+                    .live_owned_by(claim.id)
+                    .is_none_or(|own| own.id != session.id)
+            };
+            for session in [Some(full), wait.as_ref()]
+                .into_iter()
+                .flatten()
+                .filter(is_shared)
+            {
                 self.sessions.doubt(session);
                 key.doubts(session);
             }
@@ -128,7 +160,12 @@ impl Locks {
 
     /// The transaction. `None` when the name is taken and the claim may queue, but has no session to wait on.
     async fn ask(self: &Arc<Self>, attempt: &Attempt<'_>) -> Result<Option<Answer>, Failed> {
-        let Attempt { claim, key, full, wait } = attempt;
+        let Attempt {
+            claim,
+            key,
+            full,
+            wait,
+        } = attempt;
         let value = entry::value(claim);
         let otherwise = match (wait, claim.mode) {
             (Some(wait), _) => {
@@ -138,7 +175,10 @@ impl Locks {
             // It is sent again at once, with a session to wait on.
             (None, _) if claim.queue => Vec::new(),
             (None, Mode::Exclusive) => vec![txn::read(&key.bytes), txn::read_first(&key.line)],
-            (None, Mode::Permits(_)) => vec![txn::read(&key.bytes), txn::read_firsts(&key.line, enough_of(claim.kind), 0)],
+            (None, Mode::Permits(_)) => vec![
+                txn::read(&key.bytes),
+                txn::read_firsts(&key.line, enough_of(claim.kind), 0),
+            ],
             (None, Mode::Shared) => vec![txn::read_line(&key.line)],
         };
         let claiming = TxnRequest {
@@ -150,15 +190,24 @@ impl Locks {
         let response = self.create(attempt, claiming).await?;
         let revision = txn::revision_of(&response);
         let is_granted = response.succeeded;
-        let is_created = is_granted || txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
+        let is_created =
+            is_granted || txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
         if is_created && revision <= before {
             // A write has a new revision: this one was given before.
             self.delete(&key.bytes, revision).await?;
             self.cluster.report_rollback();
-            return Err(Rollback::WentBack { from: before, to: revision - 1 }.error(&"the store").into());
+            return Err(Rollback::WentBack {
+                from: before,
+                to: revision - 1,
+            }
+            .error(&"the store")
+            .into());
         }
         if is_granted {
-            return self.grant(claim, attempt.slot(revision, full)).await.map(|grant| Some(Answer::Granted(grant)));
+            return self
+                .grant(claim, attempt.slot(revision, full))
+                .await
+                .map(|grant| Some(Answer::Granted(grant)));
         }
         let line = match Snapshot::of(response) {
             Ok(line) => line,
@@ -177,10 +226,26 @@ impl Locks {
     }
 
     /// Our key is in the line.
-    async fn answer_in_line(self: &Arc<Self>, attempt: &Attempt<'_>, line: &Snapshot, at: usize) -> Result<Answer, Failed> {
-        let Attempt { claim, key, full, wait } = attempt;
-        let Some(own) = line.entries.get(at) else { return Err(gone().into()) };
-        let refused = if at > 0 { check_kind(&line.entries, own.kind).err() } else { None };
+    async fn answer_in_line(
+        self: &Arc<Self>,
+        attempt: &Attempt<'_>,
+        line: &Snapshot,
+        at: usize,
+    ) -> Result<Answer, Failed> {
+        let Attempt {
+            claim,
+            key,
+            full,
+            wait,
+        } = attempt;
+        let Some(own) = line.entries.get(at) else {
+            return Err(gone().into());
+        };
+        let refused = if at > 0 {
+            check_kind(&line.entries, own.kind).err()
+        } else {
+            None
+        };
         let verdict = verdict(&line.entries, at);
         if refused.is_some() || verdict == Verdict::Sealed {
             self.delete(&own.key, own.revision).await?;
@@ -201,9 +266,17 @@ impl Locks {
                 self.grant(claim, slot).await.map(Answer::Granted)
             }
             Verdict::Blocked(blocker) => {
-                let session = match [Some(full), wait.as_ref()].into_iter().flatten().find(|session| session.id == own.lease) {
+                let session = match [Some(full), wait.as_ref()]
+                    .into_iter()
+                    .flatten()
+                    .find(|session| session.id == own.lease)
+                {
                     Some(session) => Arc::clone(session),
-                    None => self.sessions.of_key(key, own.lease, claim.wait_lease()).await?.ok_or_else(gone)?,
+                    None => self
+                        .sessions
+                        .of_key(key, own.lease, claim.wait_lease())
+                        .await?
+                        .ok_or_else(gone)?,
                 };
                 let place = place(&session, line);
                 self.wait(claim, &attempt.slot(own.revision, &session), blocker, line);
@@ -213,22 +286,47 @@ impl Locks {
     }
 
     /// Our key is not in the line, and may only be if it holds at once.
-    async fn try_behind(self: &Arc<Self>, attempt: &Attempt<'_>, line: &Snapshot) -> Result<Answer, Failed> {
-        let Attempt { claim, key, full, .. } = attempt;
+    async fn try_behind(
+        self: &Arc<Self>,
+        attempt: &Attempt<'_>,
+        line: &Snapshot,
+    ) -> Result<Answer, Failed> {
+        let Attempt {
+            claim, key, full, ..
+        } = attempt;
         check_kind(&line.entries, claim.kind)?;
-        if line.entries.iter().any(|entry| entry.purpose == Purpose::Sealed) {
+        if line
+            .entries
+            .iter()
+            .any(|entry| entry.purpose == Purpose::Sealed)
+        {
             return Ok(Answer::Sealed);
         }
         if claim.mode == Mode::Exclusive || !would_hold(claim, key, line)? {
             return Ok(Answer::Busy(busy(line)));
         }
-        let response = self.create(attempt, stand_in_line(claim, key, full, entry::value(claim))).await?;
+        let response = self
+            .create(
+                attempt,
+                stand_in_line(claim, key, full, entry::value(claim)),
+            )
+            .await?;
         let line = Snapshot::of(response)?;
-        let Some((at, own)) = line.entries.iter().enumerate().find(|(_, entry)| entry.key == key.bytes) else {
+        let Some((at, own)) = line
+            .entries
+            .iter()
+            .enumerate()
+            .find(|(_, entry)| entry.key == key.bytes)
+        else {
             return Err(gone().into());
         };
-        if check_kind(&line.entries, claim.kind).is_ok() && verdict(&line.entries, at) == Verdict::Held {
-            return self.grant(claim, attempt.slot(own.revision, full)).await.map(Answer::Granted);
+        if check_kind(&line.entries, claim.kind).is_ok()
+            && verdict(&line.entries, at) == Verdict::Held
+        {
+            return self
+                .grant(claim, attempt.slot(own.revision, full))
+                .await
+                .map(Answer::Granted);
         }
         // Another claim came between our read and our claim.
         self.delete(&key.bytes, own.revision).await?;
@@ -236,16 +334,32 @@ impl Locks {
     }
 
     /// Attaches a waiter's key to a session, which lasts for as long as the waiter counts on its own.
-    pub(super) async fn move_to_lasting(&self, claim: &Claim, slot: &Slot, to: &Arc<Session>) -> Result<(), Failed> {
-        if !self.sessions.outlasts(to, &slot.key, BootClock.now() + claim.wait_lease()).await? {
-            return Err(Failed { lease_gone: true, ..Failed::from(gone()) });
+    pub(super) async fn move_to_lasting(
+        &self,
+        claim: &Claim,
+        slot: &Slot,
+        to: &Arc<Session>,
+    ) -> Result<(), Failed> {
+        if !self
+            .sessions
+            .outlasts(to, &slot.key, BootClock.now() + claim.wait_lease())
+            .await?
+        {
+            return Err(Failed {
+                lease_gone: true,
+                ..Failed::from(gone())
+            });
         }
         self.move_key(slot, to).await
     }
 
     /// Our key holds. A minimum hold that is longer than the lease needs a session of its own of that length: it must last
     /// when it is not renewed any more, and no longer.
-    pub(super) async fn grant(self: &Arc<Self>, claim: &Claim, mut slot: Slot) -> Result<Grant, Failed> {
+    pub(super) async fn grant(
+        self: &Arc<Self>,
+        claim: &Claim,
+        mut slot: Slot,
+    ) -> Result<Grant, Failed> {
         if let Some(span) = span_of(claim) {
             let session = match self.sessions.live_owned_by(claim.id) {
                 // Sent again: its key is attached to it, or about to be.
@@ -275,7 +389,11 @@ impl Locks {
     }
 
     /// The session for the key of a waiter: a short one, so that dead waiters cost little.
-    pub(super) async fn wait_session(self: &Arc<Self>, claim: &Claim, full: &Arc<Session>) -> Result<Arc<Session>> {
+    pub(super) async fn wait_session(
+        self: &Arc<Self>,
+        claim: &Claim,
+        full: &Arc<Session>,
+    ) -> Result<Arc<Session>> {
         if claim.wait_lease() == claim.lease {
             return Ok(Arc::clone(full));
         }
@@ -305,7 +423,10 @@ impl Locks {
 fn stand_in_line(claim: &Claim, key: &LockKey, session: &Session, value: Vec<u8>) -> TxnRequest {
     let read: Vec<RequestOp> = match claim.mode {
         Mode::Exclusive => vec![txn::read_first(&key.line), txn::read_last_two(&key.line)],
-        Mode::Permits(_) => vec![txn::read_firsts(&key.line, enough_of(claim.kind), 0), txn::read_last_two(&key.line)],
+        Mode::Permits(_) => vec![
+            txn::read_firsts(&key.line, enough_of(claim.kind), 0),
+            txn::read_last_two(&key.line),
+        ],
         Mode::Shared => vec![txn::read_line(&key.line)],
     };
     TxnRequest {
@@ -317,27 +438,45 @@ fn stand_in_line(claim: &Claim, key: &LockKey, session: &Session, value: Vec<u8>
 
 /// The length of the session for a lease, in the whole seconds of etcd: leases of one length share a session.
 fn session_length(lease: Duration) -> Length {
-    Length { of: Duration::from_secs(seconds(lease)), is_exact: false }
+    Length {
+        of: Duration::from_secs(seconds(lease)),
+        is_exact: false,
+    }
 }
 
 /// The minimum hold of a claim, where the lease does not cover it.
 pub(super) fn span_of(claim: &Claim) -> Option<Duration> {
-    claim.min_hold.filter(|span| *span > claim.lease && !claim.detachable)
+    claim
+        .min_hold
+        .filter(|span| *span > claim.lease && !claim.detachable)
 }
 
 /// Whether a claim would hold at the end of the line.
 fn would_hold(claim: &Claim, key: &LockKey, line: &Snapshot) -> Result<bool> {
-    let own = KeyValue { key: key.bytes.clone(), create_revision: i64::MAX, value: entry::value(claim), ..Default::default() };
+    let own = KeyValue {
+        key: key.bytes.clone(),
+        create_revision: i64::MAX,
+        value: entry::value(claim),
+        ..Default::default()
+    };
     let mut entries = line.entries.clone();
     entries.push(Entry::read(own)?);
     Ok(verdict(&entries, entries.len() - 1) == Verdict::Held)
 }
 
 fn busy(line: &Snapshot) -> Busy {
-    Busy { holder: line.holder(), ..Busy::default() }
+    Busy {
+        holder: line.holder(),
+        ..Busy::default()
+    }
 }
 
 /// Where a waiter stands. How many stand before it is not known: that would mean to read them all.
 pub(super) fn place(session: &Session, line: &Snapshot) -> Place {
-    Place { ahead: None, ask_in: None, lease: session.lease(), holder: line.holder() }
+    Place {
+        ahead: None,
+        ask_in: None,
+        lease: session.lease(),
+        holder: line.holder(),
+    }
 }

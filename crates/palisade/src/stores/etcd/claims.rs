@@ -25,7 +25,11 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn new(key: Arc<LockKey>, revision: i64, session: Arc<Session>) -> Slot {
         session.attach(&key);
-        Slot { key, revision, session }
+        Slot {
+            key,
+            revision,
+            session,
+        }
     }
 
     pub(super) fn fence(&self) -> Fence {
@@ -33,7 +37,10 @@ impl Slot {
     }
 
     pub(super) fn grant(&self) -> Grant {
-        Grant { fence: self.fence(), lease: self.session.lease() }
+        Grant {
+            fence: self.fence(),
+            lease: self.session.lease(),
+        }
     }
 
     /// The condition that the key is still this claim's.
@@ -120,11 +127,16 @@ impl OwnClaim {
     /// Whether its next renewal must move it to another session: it has a waiter's still, a claim may yet arrive that names its
     /// session, or its minimum hold is nearly over.
     pub(super) fn must_move(&self, now: Moment) -> bool {
-        self.is_short || self.slot.session.is_doubtful() || self.is_span && self.slot.session.end_of().since(now) < self.lease * 2
+        self.is_short
+            || self.slot.session.is_doubtful()
+            || self.is_span && self.slot.session.end_of().since(now) < self.lease * 2
     }
 
     pub(super) fn watches(&self) -> impl Iterator<Item = i64> {
-        self.watch.id.into_iter().chain(self.waiting.as_ref().and_then(|waiting| waiting.watch))
+        self.watch
+            .id
+            .into_iter()
+            .chain(self.waiting.as_ref().and_then(|waiting| waiting.watch))
     }
 }
 
@@ -148,18 +160,29 @@ impl ClaimTable {
 
     /// Whether this claim is one of ours, with a key of this revision.
     pub(super) fn knows(&self, claim: ClaimId, revision: i64) -> bool {
-        self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision)
+        self.lock()
+            .own
+            .get(&claim)
+            .is_some_and(|own| own.slot.revision == revision)
     }
 
     /// Notes that the key of a claim was attached to another session.
     pub(super) fn moved(&self, claim: ClaimId, revision: i64, to: Arc<Session>) {
-        if let Some(own) = self.lock().own.get_mut(&claim).filter(|own| own.slot.revision == revision) {
+        if let Some(own) = self
+            .lock()
+            .own
+            .get_mut(&claim)
+            .filter(|own| own.slot.revision == revision)
+        {
             own.slot.session = to;
         }
     }
 
     /// Whether the same still waits.
     pub(super) fn still_waits(&self, claim: ClaimId, revision: i64) -> bool {
-        self.lock().own.get(&claim).is_some_and(|own| own.slot.revision == revision && own.waiting.is_some())
+        self.lock()
+            .own
+            .get(&claim)
+            .is_some_and(|own| own.slot.revision == revision && own.waiting.is_some())
     }
 }

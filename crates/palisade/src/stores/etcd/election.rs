@@ -66,7 +66,10 @@ impl Line {
     }
 
     fn leader(&self) -> Result<Option<Leader>> {
-        let first = self.keys.values().min_by_key(|kv| (kv.create_revision, &kv.key));
+        let first = self
+            .keys
+            .values()
+            .min_by_key(|kv| (kv.create_revision, &kv.key));
         first.map_or(Ok(None), |first| leader_of(first.clone()))
     }
 }
@@ -87,9 +90,11 @@ impl Locks {
             teller.tell(leader);
         }
         let (tells, heard) = mpsc::unbounded_channel();
-        let watch = self.watches.open(prefix.clone(), txn::prefix_end(&prefix), move |event| {
-            let _ = tells.send(Heard::from(event));
-        });
+        let watch = self
+            .watches
+            .open(prefix.clone(), txn::prefix_end(&prefix), move |event| {
+                let _ = tells.send(Heard::from(event));
+            });
         let locks = Arc::clone(self);
         spawn(async move {
             if let Some((teller, error)) = locks.tell_leaders(&prefix, teller, heard).await {
@@ -143,9 +148,14 @@ impl Locks {
     }
 
     async fn keys(&self, prefix: &[u8]) -> Result<Line, Failed> {
-        let response = self.txn(txn::always(vec![txn::read_line(prefix)]), Resend::IfUnsure).await?;
+        let response = self
+            .txn(txn::always(vec![txn::read_line(prefix)]), Resend::IfUnsure)
+            .await?;
         let seen = txn::revision_of(&response);
-        let keys = txn::keys_of(response).into_iter().map(|kv| (kv.key.clone(), kv)).collect();
+        let keys = txn::keys_of(response)
+            .into_iter()
+            .map(|kv| (kv.key.clone(), kv))
+            .collect();
         Ok(Line { keys, seen })
     }
 
@@ -154,7 +164,9 @@ impl Locks {
         let mut pause = PAUSE.0;
         loop {
             match self.keys(prefix).await.map_err(Error::from) {
-                Err(error) if error.retry_may_help() => tracing::debug!(%error, "cannot read the line of an election"),
+                Err(error) if error.retry_may_help() => {
+                    tracing::debug!(%error, "cannot read the line of an election")
+                }
                 read => return Some(read),
             }
             tokio::select! {

@@ -71,7 +71,13 @@ pub(super) fn check_value(value: &str) -> Result<()> {
 }
 
 fn in_words(claim: &Claim) -> Vec<u8> {
-    written(Purpose::Claim, claim.kind, claim.mode, &claim.owner, claim.reason.as_deref())
+    written(
+        Purpose::Claim,
+        claim.kind,
+        claim.mode,
+        &claim.owner,
+        claim.reason.as_deref(),
+    )
 }
 
 fn written(purpose: Purpose, kind: Kind, mode: Mode, owner: &str, reason: Option<&str>) -> Vec<u8> {
@@ -120,7 +126,10 @@ impl Entry {
             reason: None,
             value: None,
         };
-        let Some(text) = std::str::from_utf8(&kv.value).ok().filter(|text| text.starts_with(MARK)) else {
+        let Some(text) = std::str::from_utf8(&kv.value)
+            .ok()
+            .filter(|text| text.starts_with(MARK))
+        else {
             let value = String::from_utf8_lossy(&kv.value).into_owned();
             if !value.is_empty() {
                 entry.owner.clone_from(&value);
@@ -128,7 +137,11 @@ impl Entry {
             entry.value = Some(value);
             return Ok(entry);
         };
-        let unreadable = || Error::protocol("a key of this lock was written by a newer version of palisade; upgrade this one");
+        let unreadable = || {
+            Error::protocol(
+                "a key of this lock was written by a newer version of palisade; upgrade this one",
+            )
+        };
         let words = text.strip_prefix(VERSION).ok_or_else(unreadable)?;
         let (mut limit, mut permits) = (0, None);
         for (word, value) in words.split('&').filter_map(|word| word.split_once('=')) {
@@ -155,7 +168,10 @@ impl Entry {
 
     /// Reads keys, in the order of their line.
     pub(super) fn read_all(kvs: Vec<KeyValue>) -> Result<Vec<Entry>> {
-        let mut entries = kvs.into_iter().map(Entry::read).collect::<Result<Vec<Entry>>>()?;
+        let mut entries = kvs
+            .into_iter()
+            .map(Entry::read)
+            .collect::<Result<Vec<Entry>>>()?;
         entries.sort_by(|one, other| (one.revision, &one.key).cmp(&(other.revision, &other.key)));
         entries.dedup_by(|one, other| one.key == other.key);
         Ok(entries)
@@ -167,12 +183,19 @@ impl Entry {
 
     /// Its value as the leader of an election.
     pub(super) fn leader(&self) -> Leader {
-        Leader { value: self.value.as_ref().unwrap_or(&self.owner).clone(), fence: self.fence() }
+        Leader {
+            value: self.value.as_ref().unwrap_or(&self.owner).clone(),
+            fence: self.fence(),
+        }
     }
 
     /// The same key with another value.
     pub(super) fn rewritten(&self, purpose: Purpose, mode: Mode) -> Vec<u8> {
-        let kind = if mode == Mode::Shared { Kind::RwLock } else { self.kind };
+        let kind = if mode == Mode::Shared {
+            Kind::RwLock
+        } else {
+            self.kind
+        };
         written(purpose, kind, mode, &self.owner, self.reason.as_deref())
     }
 
@@ -188,13 +211,21 @@ impl Entry {
     }
 
     pub(super) fn waiter(&self) -> Waiter {
-        Waiter { owner: self.owner.clone(), reason: self.reason.clone(), mode: self.mode, waited: None }
+        Waiter {
+            owner: self.owner.clone(),
+            reason: self.reason.clone(),
+            mode: self.mode,
+            waited: None,
+        }
     }
 }
 
 /// The fence of a key that was created at this revision.
 pub(super) fn fence_of(revision: i64) -> Fence {
-    u64::try_from(revision).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+    u64::try_from(revision)
+        .ok()
+        .and_then(Fence::new)
+        .unwrap_or(Fence::NONE)
 }
 
 /// Keys of a line, in their order, as they were at one revision.
@@ -207,7 +238,10 @@ impl Snapshot {
     /// All keys that a transaction read.
     pub(super) fn of(response: TxnResponse) -> Result<Snapshot> {
         let revision = txn::revision_of(&response);
-        Ok(Snapshot { entries: Entry::read_all(txn::keys_of(response))?, revision })
+        Ok(Snapshot {
+            entries: Entry::read_all(txn::keys_of(response))?,
+            revision,
+        })
     }
 
     pub(super) fn first(&self) -> Option<&Entry> {
@@ -221,7 +255,9 @@ impl Snapshot {
 
     /// The holder, where the first entry is a claim.
     pub(super) fn holder(&self) -> Option<Holder> {
-        self.first().filter(|first| first.purpose == Purpose::Claim).map(Entry::holder)
+        self.first()
+            .filter(|first| first.purpose == Purpose::Claim)
+            .map(Entry::holder)
     }
 }
 

@@ -17,10 +17,17 @@ impl Locks {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::Show(name) => {
-                let line = self.read_line(self.names.line(name).as_bytes()).await?.entries;
+                let line = self
+                    .read_line(self.names.line(name).as_bytes())
+                    .await?
+                    .entries;
                 let mut lines: Vec<LineView> = view(name, &line).into_iter().collect();
                 let shown = line.iter().filter(|entry| entry.purpose != Purpose::Sealed);
-                for (holder, entry) in lines.iter_mut().flat_map(|view| &mut view.holders).zip(shown) {
+                for (holder, entry) in lines
+                    .iter_mut()
+                    .flat_map(|view| &mut view.holders)
+                    .zip(shown)
+                {
                     holder.lease_left = self.cluster.lease_left(entry.lease).await?;
                 }
                 Ok(Page { lines, next: None })
@@ -36,10 +43,15 @@ impl Locks {
         let line = Snapshot::of(self.txn(reading, Resend::IfUnsure).await?)?;
         let mut view = view(name, &line.entries);
         if let (Some(view), Some(first)) = (&mut view, line.first()) {
-            view.holders.iter_mut().for_each(|holder| holder.owner = first.leader().value);
+            view.holders
+                .iter_mut()
+                .for_each(|holder| holder.owner = first.leader().value);
             view.holders.retain(|_| first.purpose == Purpose::Claim);
         }
-        Ok(Page { lines: view.into_iter().collect(), next: None })
+        Ok(Page {
+            lines: view.into_iter().collect(),
+            next: None,
+        })
     }
 
     async fn range(&self, from: Vec<u8>, to: Vec<u8>, limit: i64) -> Result<RangeResponse, Failed> {
@@ -64,7 +76,9 @@ impl Locks {
         let more = response.more;
         let mut lines: Vec<(Name, Vec<_>)> = Vec::new();
         for kv in response.kvs {
-            let Some(name) = self.names.name(&kv.key) else { continue };
+            let Some(name) = self.names.name(&kv.key) else {
+                continue;
+            };
             match lines.last_mut() {
                 Some((last, kvs)) if *last == name => kvs.push(kv),
                 _ => lines.push((name, vec![kv])),
@@ -75,7 +89,9 @@ impl Locks {
             let line = self.names.line(&last);
             if lines.is_empty() {
                 // One line fills the page: it is read as a whole, and the next page begins behind it.
-                let whole = self.range(line.clone().into_bytes(), prefix_end(line.as_bytes()), 0).await?;
+                let whole = self
+                    .range(line.clone().into_bytes(), prefix_end(line.as_bytes()), 0)
+                    .await?;
                 page.next = String::from_utf8(prefix_end(line.as_bytes())).ok();
                 lines.push((last, whole.kvs));
             } else {
@@ -93,14 +109,21 @@ impl Locks {
 
 /// A line for operators; `None` when it has neither holders nor waiters.
 fn view(name: &Name, line: &[Entry]) -> Option<LineView> {
-    let line: Vec<&Entry> = line.iter().filter(|entry| entry.purpose != Purpose::Sealed).collect();
+    let line: Vec<&Entry> = line
+        .iter()
+        .filter(|entry| entry.purpose != Purpose::Sealed)
+        .collect();
     let first = line.first()?;
     let owned: Vec<Entry> = line.iter().map(|entry| (*entry).clone()).collect();
     let held = holders(&owned);
     let kinds = line.iter().any(|entry| entry.kind == Kind::RwLock);
     Some(LineView {
         name: name.as_str().to_owned(),
-        kind: if kinds && first.kind == Kind::Mutex { Kind::RwLock } else { first.kind },
+        kind: if kinds && first.kind == Kind::Mutex {
+            Kind::RwLock
+        } else {
+            first.kind
+        },
         holders: line.iter().take(held).map(|entry| entry.holder()).collect(),
         waiters: line.iter().skip(held).map(|entry| entry.waiter()).collect(),
         waiters_known: true,

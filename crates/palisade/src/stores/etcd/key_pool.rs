@@ -57,12 +57,22 @@ impl LockKey {
         end.write(&mut key);
         let (line, bytes) = (line.into_bytes(), key.into_bytes());
         let (unresolved_writes, doubtful) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(LockKey { name: name.clone(), line, bytes, is_private, unresolved_writes, doubtful })
+        Arc::new(LockKey {
+            name: name.clone(),
+            line,
+            bytes,
+            is_private,
+            unresolved_writes,
+            doubtful,
+        })
     }
 
     /// A write that attaches the key to this session may yet arrive.
     pub(super) fn doubts(&self, session: &Arc<Session>) {
-        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(session));
+        self.doubtful
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(session));
     }
 
     /// What it ends with, behind the prefix of its line.
@@ -115,7 +125,10 @@ impl KeyPool {
 
     /// The key of a claim that was made here.
     pub(super) fn of(&self, claim: ClaimId) -> Option<Arc<LockKey>> {
-        self.lock().taken.get(&claim).map(|taken| Arc::clone(&taken.key))
+        self.lock()
+            .taken
+            .get(&claim)
+            .map(|taken| Arc::clone(&taken.key))
     }
 
     /// The key for a claim: the one that it had before, else a free one, else a new one.
@@ -148,7 +161,9 @@ impl KeyPool {
     /// These claims have ended, and their keys are not used again.
     pub(super) fn discard(&self, claims: &[ClaimId]) {
         let mut pool = self.lock();
-        claims.iter().for_each(|claim| drop(pool.taken.remove(claim)));
+        claims
+            .iter()
+            .for_each(|claim| drop(pool.taken.remove(claim)));
     }
 
     /// The store has lost what it confirmed: no key is known to be gone.
@@ -178,15 +193,25 @@ impl KeyPool {
 
 impl Pool {
     fn take_free(&mut self, name: &Name) -> Option<Arc<LockKey>> {
-        [&mut self.young, &mut self.old].into_iter().find_map(|keys| keys.get_mut(name)?.pop())
+        [&mut self.young, &mut self.old]
+            .into_iter()
+            .find_map(|keys| keys.get_mut(name)?.pop())
     }
 
     fn take(&mut self, claim: ClaimId, key: &Arc<LockKey>, now: Moment) {
         if self.taken.len() >= self.limit.max(MANY) {
-            self.taken.retain(|_, taken| now.since(taken.since) < ASKED_ABOUT);
+            self.taken
+                .retain(|_, taken| now.since(taken.since) < ASKED_ABOUT);
             self.limit = self.taken.len() * 2;
         }
-        self.taken.insert(claim, Taken { key: Arc::clone(key), since: now, closed_until: None });
+        self.taken.insert(
+            claim,
+            Taken {
+                key: Arc::clone(key),
+                since: now,
+                closed_until: None,
+            },
+        );
     }
 
     fn free(&mut self, key: Arc<LockKey>) {
@@ -213,7 +238,14 @@ mod tests {
     fn key(number: usize, name: usize) -> Arc<LockKey> {
         let (name, bytes) = (self::name(name), number.to_string().into_bytes());
         let (unresolved_writes, doubtful) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(LockKey { name, line: Vec::new(), bytes, is_private: true, unresolved_writes, doubtful })
+        Arc::new(LockKey {
+            name,
+            line: Vec::new(),
+            bytes,
+            is_private: true,
+            unresolved_writes,
+            doubtful,
+        })
     }
 
     fn name(number: usize) -> Name {
@@ -232,9 +264,15 @@ mod tests {
         for number in 0..5 * NAMES {
             pool.free(key(number, number));
         }
-        let kept: Vec<usize> = (0..5 * NAMES).filter(|number| pool.take_free(&name(*number)).is_some()).collect();
+        let kept: Vec<usize> = (0..5 * NAMES)
+            .filter(|number| pool.take_free(&name(*number)).is_some())
+            .collect();
         assert!((NAMES..=2 * NAMES).contains(&kept.len()), "{}", kept.len());
-        assert_eq!(kept.first(), Some(&(5 * NAMES - kept.len())), "the last ones");
+        assert_eq!(
+            kept.first(),
+            Some(&(5 * NAMES - kept.len())),
+            "the last ones"
+        );
     }
 
     #[test]

@@ -77,28 +77,53 @@ impl Locks {
     }
 
     /// Sends the request of a claim, with others if some are in flight; unless its caller has left before.
-    pub(super) async fn send_claim(&self, claim: ClaimId, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
-        let request = batch::Request { line: key.line.clone(), txn, resend: Resend::IfUnsure, claim: Some(claim) };
+    pub(super) async fn send_claim(
+        &self,
+        claim: ClaimId,
+        key: &LockKey,
+        txn: TxnRequest,
+    ) -> Result<(TxnResponse, Sent), Failed> {
+        let request = batch::Request {
+            line: key.line.clone(),
+            txn,
+            resend: Resend::IfUnsure,
+            claim: Some(claim),
+        };
         self.send(request).await
     }
 
     /// Sends the deletion of a claim's key, with others if some are in flight.
-    pub(super) async fn send_release(&self, key: &LockKey, txn: TxnRequest) -> Result<(TxnResponse, Sent), Failed> {
-        let request = batch::Request { line: key.line.clone(), txn, resend: Resend::Never, claim: None };
+    pub(super) async fn send_release(
+        &self,
+        key: &LockKey,
+        txn: TxnRequest,
+    ) -> Result<(TxnResponse, Sent), Failed> {
+        let request = batch::Request {
+            line: key.line.clone(),
+            txn,
+            resend: Resend::Never,
+            claim: None,
+        };
         self.send(request).await
     }
 
     async fn send(&self, request: batch::Request) -> Result<(TxnResponse, Sent), Failed> {
-        let batcher = self.batcher.get_or_init(|| batch::batcher(&self.cluster, &self.claims, &Handle::current()));
+        let batcher = self
+            .batcher
+            .get_or_init(|| batch::batcher(&self.cluster, &self.claims, &Handle::current()));
         let batcher = Arc::clone(batcher);
         // As a task: no other request waits for this one's caller to be polled.
         let sending = in_task(async move { Ok(batcher.ask(request).await) });
-        sending.await?.unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
+        sending
+            .await?
+            .unwrap_or_else(|| Err(Error::unavailable("the client has ended").into()))
     }
 
     /// Reads a whole line.
     pub(super) async fn read_line(&self, line: &[u8]) -> Result<Snapshot, Failed> {
-        let response = self.txn(txn::always(vec![txn::read_line(line)]), Resend::IfUnsure).await?;
+        let response = self
+            .txn(txn::always(vec![txn::read_line(line)]), Resend::IfUnsure)
+            .await?;
         Ok(Snapshot::of(response)?)
     }
 
@@ -110,7 +135,11 @@ impl Locks {
 
     /// The key of a claim that was made here. Else it follows from the claim alone, so that a process that adopts it finds it.
     pub(super) fn key(&self, name: &Name, claim: ClaimId) -> Arc<LockKey> {
-        let known = self.claims.slot(claim).map(|slot| slot.key).or_else(|| self.keys.of(claim));
+        let known = self
+            .claims
+            .slot(claim)
+            .map(|slot| slot.key)
+            .or_else(|| self.keys.of(claim));
         known.unwrap_or_else(|| LockKey::named(&self.names, name, claim))
     }
 
@@ -122,7 +151,11 @@ impl Locks {
     /// Attaches a key to another session, which must last as long as the claim counts on the present one.
     pub(super) async fn move_key(&self, slot: &Slot, to: &Arc<Session>) -> Result<(), Failed> {
         let moving = txn::only_if(slot.is_there(), txn::move_to(&slot.key.bytes, to.id));
-        if self.txn(moving, Resend::IfUnsure).await?.succeeded { Ok(()) } else { Err(gone().into()) }
+        if self.txn(moving, Resend::IfUnsure).await?.succeeded {
+            Ok(())
+        } else {
+            Err(gone().into())
+        }
     }
 
     /// Forgets a claim, with its watches.

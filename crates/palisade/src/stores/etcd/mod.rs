@@ -67,8 +67,8 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Extensions, LockKeys, Observation, Observe, Page,
-    Query, Released, Revoked, Standing, Store,
+    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Extensions,
+    LockKeys, Observation, Observe, Page, Query, Released, Revoked, Standing, Store,
 };
 use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
@@ -136,7 +136,11 @@ impl Store for EtcdStore {
 
 impl Locks {
     fn extensions(self: &Arc<Self>) -> Extensions<'_> {
-        Extensions { observe: Some(self), lock_keys: Some(self), ..Extensions::default() }
+        Extensions {
+            observe: Some(self),
+            lock_keys: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 

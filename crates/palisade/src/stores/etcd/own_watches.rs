@@ -32,7 +32,9 @@ impl WatchesHolders for Locks {
     async fn watch(self: &Arc<Self>, claims: Vec<ClaimId>) {
         let unverified = self.watch_or_verify(&claims);
         // If the store cannot be asked now, the next opening of the watch reads again.
-        let Ok(there) = self.verify(&unverified).await else { return };
+        let Ok(there) = self.verify(&unverified).await else {
+            return;
+        };
         for (lost, _) in unverified.iter().zip(there).filter(|(_, there)| !there) {
             self.classify_loss(lost.claim, &lost.slot).await;
         }
@@ -45,11 +47,17 @@ impl Locks {
         let mut unverified = Vec::new();
         for claim in due {
             let mut claims = self.claims.lock();
-            let Some(own) = claims.own.get_mut(claim) else { continue };
+            let Some(own) = claims.own.get_mut(claim) else {
+                continue;
+            };
             if own.watch.id.is_none() {
                 own.watch.id = Some(self.watch_own(*claim, &own.slot.key.bytes));
             } else if own.waiting.is_none() && own.watch.is_open && !own.watch.is_verified {
-                unverified.push(Unverified { claim: *claim, slot: own.slot.clone(), is_open: true });
+                unverified.push(Unverified {
+                    claim: *claim,
+                    slot: own.slot.clone(),
+                    is_open: true,
+                });
             }
         }
         unverified
@@ -67,7 +75,9 @@ impl Locks {
     /// The watch of a claim's own key has reported something.
     fn on_own_key(self: &Arc<Self>, claim: ClaimId, event: &WatchEvent<'_>) {
         let mut claims = self.claims.lock();
-        let Some(own) = claims.own.get_mut(&claim) else { return };
+        let Some(own) = claims.own.get_mut(&claim) else {
+            return;
+        };
         match event {
             WatchEvent::Opened(_) => {
                 own.watch.is_open = true;
@@ -78,7 +88,9 @@ impl Locks {
                     watch_soon(self, claim);
                 }
             }
-            WatchEvent::Closed | WatchEvent::Denied => (own.watch.is_open, own.watch.is_verified) = (false, false),
+            WatchEvent::Closed | WatchEvent::Denied => {
+                (own.watch.is_open, own.watch.is_verified) = (false, false)
+            }
             WatchEvent::Changed(_) | WatchEvent::Settled => {}
             // The end of an earlier claim with the same key: a member that lags behind reports it only now.
             WatchEvent::Deleted(kv) if kv.mod_revision <= own.slot.revision => {}
@@ -102,13 +114,21 @@ impl Locks {
     pub(super) async fn verify(&self, claims: &[Unverified]) -> Result<Vec<bool>, Failed> {
         let mut there = Vec::with_capacity(claims.len());
         for batch in claims.chunks(MANY) {
-            let reads = batch.iter().map(|claim| txn::look(&claim.slot.key.bytes)).collect();
+            let reads = batch
+                .iter()
+                .map(|claim| txn::look(&claim.slot.key.bytes))
+                .collect();
             let response = self.txn(txn::always(reads), Resend::IfUnsure).await?;
             let mut found = response.responses.into_iter().map(|op| match op.response {
                 Some(Response::Range(range)) => range.kvs.first().map(|kv| kv.create_revision),
                 _ => None,
             });
-            for Unverified { claim, slot, is_open } in batch {
+            for Unverified {
+                claim,
+                slot,
+                is_open,
+            } in batch
+            {
                 let is_there = found.next().flatten() == Some(slot.revision);
                 there.push(is_there);
                 if let Some(own) = self.claims.lock().own.get_mut(claim).filter(|_| is_there) {
@@ -163,9 +183,17 @@ mod tests {
         };
         is_verified(Some(true));
         for (deleted_at, believed) in [(19, true), (21, false)] {
-            let kv = KeyValue { key: key.bytes.clone(), mod_revision: deleted_at, ..KeyValue::default() };
+            let kv = KeyValue {
+                key: key.bytes.clone(),
+                mod_revision: deleted_at,
+                ..KeyValue::default()
+            };
             locks.on_own_key(claim.id, &WatchEvent::Deleted(&kv));
-            assert_eq!(is_verified(None), believed, "deleted at {deleted_at}, created at 20");
+            assert_eq!(
+                is_verified(None),
+                believed,
+                "deleted at {deleted_at}, created at 20"
+            );
         }
     }
 }

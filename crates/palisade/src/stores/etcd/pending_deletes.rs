@@ -48,7 +48,10 @@ struct PendingDelete {
 impl PendingDelete {
     fn request(&self, key: &[u8]) -> RequestOp {
         match self.revision {
-            Some(revision) => txn::nested(txn::only_if(txn::created_at(key, revision), txn::delete(key))),
+            Some(revision) => txn::nested(txn::only_if(
+                txn::created_at(key, revision),
+                txn::delete(key),
+            )),
             None => txn::delete(key),
         }
     }
@@ -78,12 +81,22 @@ impl PendingDeletes {
 
 impl Locks {
     /// Deletes the key of a claim that has ended, after this time and until it is done.
-    pub(super) fn delete_later(self: &Arc<Self>, claim: ClaimId, key: &Arc<LockKey>, revision: Option<i64>, after: Duration) {
+    pub(super) fn delete_later(
+        self: &Arc<Self>,
+        claim: ClaimId,
+        key: &Arc<LockKey>,
+        revision: Option<i64>,
+        after: Duration,
+    ) {
         // The key is not used again.
         key.write_begins();
         let due = BootClock.now() + after;
         let mut list = self.deletes.lock();
-        let pending = list.keys.entry(key.bytes.clone()).or_insert(PendingDelete { claim, revision, due });
+        let pending = list.keys.entry(key.bytes.clone()).or_insert(PendingDelete {
+            claim,
+            revision,
+            due,
+        });
         // The later time, and the weaker condition: an earlier request for either may arrive until then.
         pending.due = pending.due.max(due);
         pending.revision = pending.revision.filter(|known| Some(*known) == revision);
@@ -100,15 +113,25 @@ impl Locks {
             let (due, is_left) = {
                 let mut list = self.deletes.lock();
                 list.is_running = !list.keys.is_empty();
-                let due = list.keys.iter().filter(|(_, pending)| pending.due <= now).take(DELETES);
-                let due: Vec<(Vec<u8>, PendingDelete)> = due.map(|(key, pending)| (key.clone(), pending.clone())).collect();
-                list.in_flight.extend(due.iter().map(|(key, _)| key.clone()));
+                let due = list
+                    .keys
+                    .iter()
+                    .filter(|(_, pending)| pending.due <= now)
+                    .take(DELETES);
+                let due: Vec<(Vec<u8>, PendingDelete)> = due
+                    .map(|(key, pending)| (key.clone(), pending.clone()))
+                    .collect();
+                list.in_flight
+                    .extend(due.iter().map(|(key, _)| key.clone()));
                 (due, list.is_running)
             };
             if due.is_empty() {
                 return is_left;
             }
-            let deletes = due.iter().map(|(key, pending)| pending.request(key)).collect();
+            let deletes = due
+                .iter()
+                .map(|(key, pending)| pending.request(key))
+                .collect();
             let outcome = self.txn(txn::always(deletes), Resend::IfUnsure).await;
             // A request that the store refuses is refused again.
             let retry = matches!(&outcome, Err(failed) if failed.error.retry_may_help());

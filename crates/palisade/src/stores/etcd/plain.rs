@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Order, Page, Query, Released, Revoked,
-    Standing, Wakes,
+    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Order,
+    Page, Query, Released, Revoked, Standing, Wakes,
 };
 use crate::stores::kit::token::{Put, TokenBackend};
 
@@ -45,22 +45,30 @@ impl Locks {
     /// Returns when the first key of the line is gone.
     async fn freed(&self, name: &Name) -> Result<()> {
         let line = self.names.line(name).into_bytes();
-        let Some((mut first, mut seen)) = self.first_key(&line).await? else { return Ok(()) };
+        let Some((mut first, mut seen)) = self.first_key(&line).await? else {
+            return Ok(());
+        };
         loop {
             let (tell, mut told) = mpsc::unbounded_channel();
-            let watch = self.watches.open(first.key.clone(), Vec::new(), move |event| {
-                let _ = match event {
-                    // Something was written between our read and the opening of the watch.
-                    WatchEvent::Opened(revision) if revision != seen => tell.send(false),
-                    // Not the end of an earlier key of the same name.
-                    WatchEvent::Deleted(kv) if kv.mod_revision > seen => tell.send(true),
-                    _ => Ok(()),
-                };
-            });
+            let watch = self
+                .watches
+                .open(first.key.clone(), Vec::new(), move |event| {
+                    let _ = match event {
+                        // Something was written between our read and the opening of the watch.
+                        WatchEvent::Opened(revision) if revision != seen => tell.send(false),
+                        // Not the end of an earlier key of the same name.
+                        WatchEvent::Deleted(kv) if kv.mod_revision > seen => tell.send(true),
+                        _ => Ok(()),
+                    };
+                });
             let _closes = Closes { locks: self, watch };
             loop {
-                let Some(false) = told.recv().await else { return Ok(()) };
-                let Some((now, revision)) = self.first_key(&line).await? else { return Ok(()) };
+                let Some(false) = told.recv().await else {
+                    return Ok(());
+                };
+                let Some((now, revision)) = self.first_key(&line).await? else {
+                    return Ok(());
+                };
                 if now.create_revision != first.create_revision {
                     (first, seen) = (now, revision);
                     break;
@@ -71,9 +79,14 @@ impl Locks {
 
     /// The first key of a line, and the revision of the read.
     async fn first_key(&self, line: &[u8]) -> Result<Option<(KeyValue, i64)>> {
-        let response = self.txn(txn::always(vec![txn::read_first(line)]), Resend::IfUnsure).await?;
+        let response = self
+            .txn(txn::always(vec![txn::read_first(line)]), Resend::IfUnsure)
+            .await?;
         let revision = txn::revision_of(&response);
-        Ok(txn::keys_of(response).into_iter().next().map(|first| (first, revision)))
+        Ok(txn::keys_of(response)
+            .into_iter()
+            .next()
+            .map(|first| (first, revision)))
     }
 }
 
@@ -96,7 +109,9 @@ async fn tell_freed(locks: Weak<Locks>, claim: Arc<Claim>) {
         (Ok(()), Some(client)) => client.ask_again(claim.id),
         (Ok(()), None) => {}
         // The core asks by its own clock.
-        (Err(error), _) => tracing::debug!(%error, name = %claim.name, "cannot watch the first key of the line"),
+        (Err(error), _) => {
+            tracing::debug!(%error, name = %claim.name, "cannot watch the first key of the line")
+        }
     }
 }
 
@@ -111,17 +126,33 @@ impl TokenBackend for Plain {
     }
 
     async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
-        let unqueued = if claim.queue { Arc::new(Claim { queue: false, ..(**claim).clone() }) } else { Arc::clone(claim) };
+        let unqueued = if claim.queue {
+            Arc::new(Claim {
+                queue: false,
+                ..(**claim).clone()
+            })
+        } else {
+            Arc::clone(claim)
+        };
         match self.0.claim(&unqueued).await? {
             Answer::Granted(grant) => Ok(Put::Done(grant)),
             Answer::Sealed => Ok(Put::Sealed),
             Answer::Busy(Busy { holder, ask_in, .. }) => {
                 if let (true, Some(client)) = (claim.queue, self.0.claims.client()) {
-                    client.while_waiting(claim.id, tell_freed(Arc::downgrade(&self.0), Arc::clone(claim)));
+                    client.while_waiting(
+                        claim.id,
+                        tell_freed(Arc::downgrade(&self.0), Arc::clone(claim)),
+                    );
                 }
-                Ok(Put::Taken { holder, left: ask_in, woken: claim.queue })
+                Ok(Put::Taken {
+                    holder,
+                    left: ask_in,
+                    woken: claim.queue,
+                })
             }
-            Answer::Queued(_) => Err(Error::protocol("a claim that was not to be queued stands in line")),
+            Answer::Queued(_) => Err(Error::protocol(
+                "a claim that was not to be queued stands in line",
+            )),
         }
     }
 

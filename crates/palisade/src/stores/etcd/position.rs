@@ -64,9 +64,16 @@ impl Locks {
     async fn position_of_writer(&self, waiter: &Waiter) -> Result<Position, Failed> {
         let Slot { key, revision, .. } = &waiter.slot;
         let is_first = TxnRequest {
-            compare: vec![waiter.slot.is_there(), txn::none_before(&key.line, *revision)],
+            compare: vec![
+                waiter.slot.is_there(),
+                txn::none_before(&key.line, *revision),
+            ],
             success: vec![txn::look(&key.bytes)],
-            failure: vec![txn::read(&key.bytes), txn::read_first(&key.line), txn::read_before(&key.line, *revision)],
+            failure: vec![
+                txn::read(&key.bytes),
+                txn::read_first(&key.line),
+                txn::read_before(&key.line, *revision),
+            ],
         };
         // Mostly the key before it is still there. That is quickly compared: to find the first key the server passes the whole line.
         let response = match &waiter.blocker {
@@ -79,23 +86,40 @@ impl Locks {
                 let response = self.read(waits).await?;
                 if response.succeeded {
                     let line = Snapshot::of(response)?;
-                    let is_sealed = line.first().is_some_and(|first| first.purpose == Purpose::Sealed);
+                    let is_sealed = line
+                        .first()
+                        .is_some_and(|first| first.purpose == Purpose::Sealed);
                     let blocker = Blocker::Key(before.clone(), *created);
-                    return Ok(if is_sealed { Position::Sealed } else { Position::Blocked(blocker, line) });
+                    return Ok(if is_sealed {
+                        Position::Sealed
+                    } else {
+                        Position::Blocked(blocker, line)
+                    });
                 }
                 txn::unnested(response)
             }
             _ => self.read(is_first).await?,
         };
-        if response.succeeded { Ok(Position::Held) } else { Ok(position_in(Snapshot::of(response)?, &waiter.slot)) }
+        if response.succeeded {
+            Ok(Position::Held)
+        } else {
+            Ok(position_in(Snapshot::of(response)?, &waiter.slot))
+        }
     }
 
     /// Reads the claims that may hold permits, the one before ours, and ours, however long the line is.
     async fn position_for_permits(&self, waiter: &Waiter) -> Result<Position, Failed> {
         let Slot { key, revision, .. } = &waiter.slot;
         let firsts = txn::read_firsts(&key.line, enough_of(waiter.kind), *revision);
-        let reading = txn::always(vec![txn::read(&key.bytes), firsts, txn::read_before(&key.line, *revision)]);
-        Ok(position_in(Snapshot::of(self.read(reading).await?)?, &waiter.slot))
+        let reading = txn::always(vec![
+            txn::read(&key.bytes),
+            firsts,
+            txn::read_before(&key.line, *revision),
+        ]);
+        Ok(position_in(
+            Snapshot::of(self.read(reading).await?)?,
+            &waiter.slot,
+        ))
     }
 
     /// Compares whether all writers before a reader are gone. They are known from its first look, and no key ever comes before it:
@@ -108,24 +132,42 @@ impl Locks {
             _ => &[],
         };
         let Some((last, created)) = writers.last() else {
-            return Ok(position_in(Snapshot::of(self.read(txn::always(read)).await?)?, &waiter.slot));
+            return Ok(position_in(
+                Snapshot::of(self.read(txn::always(read)).await?)?,
+                &waiter.slot,
+            ));
         };
         let last_is_there = TxnRequest {
             compare: vec![waiter.slot.is_there(), txn::created_at(last, *created)],
-            success: vec![txn::read(&key.bytes), txn::read_first(&key.line), txn::read(last)],
+            success: vec![
+                txn::read(&key.bytes),
+                txn::read_first(&key.line),
+                txn::read(last),
+            ],
             failure: read,
         };
         let mut all_gone = vec![waiter.slot.is_there()];
         all_gone.extend(writers.iter().map(|(writer, _)| txn::created_at(writer, 0)));
         let failure = vec![txn::nested(last_is_there)];
-        let response = self.read(TxnRequest { compare: all_gone, success: vec![txn::read(&key.bytes)], failure }).await?;
+        let response = self
+            .read(TxnRequest {
+                compare: all_gone,
+                success: vec![txn::read(&key.bytes)],
+                failure,
+            })
+            .await?;
         let last_is_there = txn::nested_of(&response).is_some_and(|nested| nested.succeeded);
         let line = Snapshot::of(response)?;
         if !last_is_there {
             return Ok(position_in(line, &waiter.slot));
         }
-        let is_writer = |entry: &Entry| entry.mode != Mode::Shared && entry.purpose != Purpose::Sealed;
-        if line.entries.iter().any(|entry| entry.key == *last && is_writer(entry)) {
+        let is_writer =
+            |entry: &Entry| entry.mode != Mode::Shared && entry.purpose != Purpose::Sealed;
+        if line
+            .entries
+            .iter()
+            .any(|entry| entry.key == *last && is_writer(entry))
+        {
             return Ok(Position::Blocked(Blocker::Writers(writers.to_vec()), line));
         }
         Ok(position_in(self.read_line(&key.line).await?, &waiter.slot))
@@ -134,7 +176,11 @@ impl Locks {
 
 /// Where a claim stands in this part of its line.
 fn position_in(line: Snapshot, slot: &Slot) -> Position {
-    let at = line.position(&slot.key.bytes).filter(|at| line.entries.get(*at).is_some_and(|own| own.revision == slot.revision));
+    let at = line.position(&slot.key.bytes).filter(|at| {
+        line.entries
+            .get(*at)
+            .is_some_and(|own| own.revision == slot.revision)
+    });
     match at.map(|at| verdict(&line.entries, at)) {
         None => Position::Missing,
         Some(Verdict::Held) => Position::Held,

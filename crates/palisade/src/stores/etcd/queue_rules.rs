@@ -80,15 +80,21 @@ pub(super) fn enough_of(kind: Kind) -> i64 {
 /// The verdict on the entry at this index. The middle of a line need not be read: an exclusive claim needs the first entry, the one
 /// before it and itself; a claim for permits needs the first [`enough_of`] entries, the one before it and itself.
 pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
-    let (Some(own), Some(before)) = (line.get(at), line.get(..at)) else { return Verdict::Held };
+    let (Some(own), Some(before)) = (line.get(at), line.get(..at)) else {
+        return Verdict::Held;
+    };
     if before.iter().any(|entry| entry.purpose == Purpose::Sealed) {
         return Verdict::Sealed;
     }
     let blocker = match own.mode {
-        Mode::Exclusive => before.last().map(|entry| Blocker::Key(entry.key.clone(), entry.revision)),
+        Mode::Exclusive => before
+            .last()
+            .map(|entry| Blocker::Key(entry.key.clone(), entry.revision)),
         Mode::Shared => {
             let writers = before.iter().filter(|entry| entry.mode != Mode::Shared);
-            let writers: Vec<(Vec<u8>, i64)> = writers.map(|entry| (entry.key.clone(), entry.revision)).collect();
+            let writers: Vec<(Vec<u8>, i64)> = writers
+                .map(|entry| (entry.key.clone(), entry.revision))
+                .collect();
             (!writers.is_empty()).then_some(Blocker::Writers(writers))
         }
         Mode::Permits(count) => {
@@ -100,8 +106,16 @@ pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
             let taken = |entry: &Entry| permits_of(entry.mode).max(1);
             let is_full = sum(before.iter().map(taken)) > room;
             is_full.then(|| match before.last() {
-                Some(last) if holders(before) < before.len() => Blocker::Key(last.key.clone(), last.revision),
-                _ => Blocker::Permits { before: before.iter().map(|entry| (entry.key.clone(), taken(entry))).collect(), room },
+                Some(last) if holders(before) < before.len() => {
+                    Blocker::Key(last.key.clone(), last.revision)
+                }
+                _ => Blocker::Permits {
+                    before: before
+                        .iter()
+                        .map(|entry| (entry.key.clone(), taken(entry)))
+                        .collect(),
+                    room,
+                },
             })
         }
     };
@@ -118,7 +132,9 @@ pub(super) fn holders(line: &[Entry]) -> usize {
                 && match (entry.mode, entry.kind) {
                     (Mode::Exclusive, _) => *at == 0,
                     (Mode::Shared, _) => !others,
-                    (Mode::Permits(count), Kind::Semaphore { limit }) => taken <= u64::from(limit.saturating_sub(count)),
+                    (Mode::Permits(count), Kind::Semaphore { limit }) => {
+                        taken <= u64::from(limit.saturating_sub(count))
+                    }
                     (Mode::Permits(_), Kind::Mutex | Kind::RwLock) => taken == 0,
                 };
             sealed |= entry.purpose == Purpose::Sealed;
@@ -133,7 +149,10 @@ pub(super) fn holders(line: &[Entry]) -> usize {
 pub(super) fn check_kind(line: &[Entry], kind: Kind) -> Result<()> {
     match line.first() {
         Some(first) if first.purpose != Purpose::Sealed && !first.kind.shares_line_with(kind) => {
-            Err(Error::config(format!("the name serves as a {} now, and cannot serve as a {kind} at the same time", first.kind)))
+            Err(Error::config(format!(
+                "the name serves as a {} now, and cannot serve as a {kind} at the same time",
+                first.kind
+            )))
         }
         _ => Ok(()),
     }
@@ -150,7 +169,11 @@ mod tests {
             key: format!("name/{at}").into_bytes(),
             create_revision: at as i64 + 10,
             mod_revision: at as i64 + 10,
-            value: if words.is_empty() { Vec::new() } else { format!("palisade:1:{words}").into_bytes() },
+            value: if words.is_empty() {
+                Vec::new()
+            } else {
+                format!("palisade:1:{words}").into_bytes()
+            },
             lease: 1,
         });
         Entry::read_all(kvs.collect()).expect("a line")
@@ -179,28 +202,57 @@ mod tests {
         // One by one it is the same, whatever stands in line.
         let all = ["", READER, WRITER, ONE, TWO, "purpose=sealed&kind=mutex"];
         for number in 0..all.len().pow(4) {
-            let words: Vec<&str> = (0..4).map(|digit| all[number / all.len().pow(digit) % all.len()]).collect();
+            let words: Vec<&str> = (0..4)
+                .map(|digit| all[number / all.len().pow(digit) % all.len()])
+                .collect();
             let line = line(&words);
-            let held = (0..line.len()).take_while(|at| verdict(&line, *at) == Verdict::Held).count();
+            let held = (0..line.len())
+                .take_while(|at| verdict(&line, *at) == Verdict::Held)
+                .count();
             assert_eq!(holders(&line), held, "{words:?}");
         }
     }
 
     #[test]
     fn a_waiter_waits_for_no_more_than_it_must() {
-        let key = |at: usize| Verdict::Blocked(Blocker::Key(format!("name/{at}").into_bytes(), at as i64 + 10));
-        assert_eq!(verdict(&line(&["", "", ""]), 2), key(1), "an exclusive one for the one before it");
+        let key = |at: usize| {
+            Verdict::Blocked(Blocker::Key(
+                format!("name/{at}").into_bytes(),
+                at as i64 + 10,
+            ))
+        };
+        assert_eq!(
+            verdict(&line(&["", "", ""]), 2),
+            key(1),
+            "an exclusive one for the one before it"
+        );
         let writers = |of: &[usize]| {
             let made = |at: &usize| (format!("name/{at}").into_bytes(), *at as i64 + 10);
             Verdict::Blocked(Blocker::Writers(of.iter().map(made).collect()))
         };
-        assert_eq!(verdict(&line(&[WRITER, READER, READER]), 2), writers(&[0]), "a reader for the writers");
-        assert_eq!(verdict(&line(&[WRITER, READER, "", READER]), 3), writers(&[0, 2]));
-        assert_eq!(verdict(&line(&["purpose=sealed&kind=mutex", ""]), 1), Verdict::Sealed);
-        let Verdict::Blocked(mut blocker) = verdict(&line(&[TWO, ONE, TWO]), 2) else { panic!("five of three") };
+        assert_eq!(
+            verdict(&line(&[WRITER, READER, READER]), 2),
+            writers(&[0]),
+            "a reader for the writers"
+        );
+        assert_eq!(
+            verdict(&line(&[WRITER, READER, "", READER]), 3),
+            writers(&[0, 2])
+        );
+        assert_eq!(
+            verdict(&line(&["purpose=sealed&kind=mutex", ""]), 1),
+            Verdict::Sealed
+        );
+        let Verdict::Blocked(mut blocker) = verdict(&line(&[TWO, ONE, TWO]), 2) else {
+            panic!("five of three")
+        };
         assert!(!blocker.deleted(b"name/1"), "four of three");
         assert!(blocker.deleted(b"name/0"));
-        assert_eq!(verdict(&line(&[TWO, TWO, ONE]), 2), key(1), "permits behind a waiter for that one");
+        assert_eq!(
+            verdict(&line(&[TWO, TWO, ONE]), 2),
+            key(1),
+            "permits behind a waiter for that one"
+        );
     }
 
     /// Entries that are not read change no verdict.
@@ -208,7 +260,9 @@ mod tests {
     fn permits_need_only_the_first_of_a_long_line() {
         let all = ["", ONE, TWO];
         for number in 0..all.len().pow(6) {
-            let words: Vec<&str> = (0..6).map(|digit| all[number / all.len().pow(digit) % all.len()]).collect();
+            let words: Vec<&str> = (0..6)
+                .map(|digit| all[number / all.len().pow(digit) % all.len()])
+                .collect();
             let (whole, at) = (line(&words), 5);
             if whole[at].mode == Mode::Exclusive {
                 continue;
@@ -216,20 +270,33 @@ mod tests {
             let enough = usize::try_from(enough_of(whole[at].kind)).expect("a number");
             let mut part = whole[..enough].to_vec();
             part.extend_from_slice(&whole[at - 1..=at]);
-            assert_eq!(verdict(&part, part.len() - 1), verdict(&whole, at), "{words:?}");
+            assert_eq!(
+                verdict(&part, part.len() - 1),
+                verdict(&whole, at),
+                "{words:?}"
+            );
         }
     }
 
     #[test]
     fn another_kind_is_named() {
         let error = check_kind(&line(&[TWO]), Kind::Mutex).expect_err("refused");
-        assert!(error.to_string().contains("semaphore of 3") && error.to_string().contains("mutex"), "{error}");
+        assert!(
+            error.to_string().contains("semaphore of 3") && error.to_string().contains("mutex"),
+            "{error}"
+        );
         assert!(check_kind(&line(&[""]), Kind::RwLock).is_ok());
     }
 
     #[test]
     fn a_newer_version_is_refused() {
-        let kv = KeyValue { value: b"palisade:2:anything".to_vec(), ..KeyValue::default() };
-        assert_eq!(Entry::read(kv).expect_err("refused").kind(), crate::ErrorKind::Protocol);
+        let kv = KeyValue {
+            value: b"palisade:2:anything".to_vec(),
+            ..KeyValue::default()
+        };
+        assert_eq!(
+            Entry::read(kv).expect_err("refused").kind(),
+            crate::ErrorKind::Protocol
+        );
     }
 }

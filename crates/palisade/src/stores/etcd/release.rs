@@ -25,22 +25,37 @@ pub(super) fn is_ours(key: &LockKey, fence: Option<Fence>) -> Compare {
 }
 
 fn released(done: bool) -> Released {
-    if done { Released::Done } else { Released::AlreadyLost }
+    if done {
+        Released::Done
+    } else {
+        Released::AlreadyLost
+    }
 }
 
 impl Locks {
-    pub(super) async fn release(self: &Arc<Self>, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        ending: Ending,
+    ) -> Result<Released> {
         let id = claim.claim.id;
         let key = self.key(&claim.claim.name, id);
         // A release by another fence does not mean this claim.
-        if self.claims.slot(id).is_some_and(|slot| claim.fence.is_some_and(|fence| fence != slot.fence())) {
+        if self
+            .claims
+            .slot(id)
+            .is_some_and(|slot| claim.fence.is_some_and(|fence| fence != slot.fence()))
+        {
             return Ok(Released::AlreadyLost);
         }
         // Forgotten first, so that the end of its key is not taken for a revocation.
         let own = self.forget(id);
         let fence = claim.fence.or(own.as_ref().map(|own| own.slot.fence()));
         let is_plain = own.as_ref().is_some_and(|own| own.closed_until.is_none());
-        if let Some(until) = own.filter(|own| own.waiting.is_none()).and_then(|own| own.closed_until) {
+        if let Some(until) = own
+            .filter(|own| own.waiting.is_none())
+            .and_then(|own| own.closed_until)
+        {
             self.keys.close_until(id, &key, until);
         }
         let done = match (ending, self.keys.closed_for(id)) {
@@ -66,7 +81,12 @@ impl Locks {
     }
 
     /// Deletes the key of a claim. If that is not answered, it is tried again in the background: the caller may give up.
-    async fn delete_own(self: &Arc<Self>, claim: &ClaimRef, key: &Arc<LockKey>, fence: Option<Fence>) -> Result<bool, Failed> {
+    async fn delete_own(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        key: &Arc<LockKey>,
+        fence: Option<Fence>,
+    ) -> Result<bool, Failed> {
         if fence.is_none() {
             key.write_begins();
         }
@@ -95,19 +115,28 @@ impl Locks {
         fence: Option<Fence>,
         left: Duration,
     ) -> Result<bool, Failed> {
-        let Some(own) = self.read_own(key).await? else { return Ok(false) };
+        let Some(own) = self.read_own(key).await? else {
+            return Ok(false);
+        };
         if own.purpose == Purpose::Closed {
             // Sent again, and it is done.
             return Ok(fence.is_none_or(|fence| fence == own.fence()));
         }
         let value = own.rewritten(Purpose::Closed, own.mode);
-        let session = match self.sessions.disown(claim.claim.id).filter(|session| session.id == own.lease) {
+        let session = match self
+            .sessions
+            .disown(claim.claim.id)
+            .filter(|session| session.id == own.lease)
+        {
             Some(span) => span,
             None => self.sessions.open(left).await?,
         };
         let closing = txn::only_if(is_ours(key, fence), txn::put(&key.bytes, value, session.id));
         let closed = self.txn(closing, Resend::IfUnsure).await?.succeeded;
-        let (sessions, left) = (Arc::downgrade(&self.sessions), if closed { left } else { Duration::ZERO });
+        let (sessions, left) = (
+            Arc::downgrade(&self.sessions),
+            if closed { left } else { Duration::ZERO },
+        );
         spawn(async move {
             tokio::time::sleep(left).await;
             // And with it the key.
@@ -119,8 +148,16 @@ impl Locks {
     }
 
     /// Turns our key into a seal, on a session of the seal's length.
-    async fn seal(&self, claim: &ClaimRef, key: &LockKey, fence: Option<Fence>, span: Duration) -> Result<bool, Failed> {
-        let Some(own) = self.read_own(key).await? else { return Ok(false) };
+    async fn seal(
+        &self,
+        claim: &ClaimRef,
+        key: &LockKey,
+        fence: Option<Fence>,
+        span: Duration,
+    ) -> Result<bool, Failed> {
+        let Some(own) = self.read_own(key).await? else {
+            return Ok(false);
+        };
         if own.purpose == Purpose::Sealed && claim.fence.is_none_or(|fence| fence == own.fence()) {
             return Ok(true);
         }
@@ -135,7 +172,9 @@ impl Locks {
     }
 
     pub(super) async fn read_own(&self, key: &LockKey) -> Result<Option<Entry>, Failed> {
-        let response = self.txn(txn::always(vec![txn::read(&key.bytes)]), Resend::IfUnsure).await?;
+        let response = self
+            .txn(txn::always(vec![txn::read(&key.bytes)]), Resend::IfUnsure)
+            .await?;
         Ok(Snapshot::of(response)?.entries.pop())
     }
 
@@ -145,8 +184,15 @@ impl Locks {
         entries.retain(|entry| entry.purpose != Purpose::Sealed);
         entries.truncate(holders(&entries));
         let Some(victim) = entries.iter().find(|entry| entry.fence() == fence) else {
-            let other = entries.iter().find(|entry| entry.purpose == Purpose::Claim).or(entries.first());
-            return Ok(other.map_or(Revoked::NotHeld, |other| Revoked::OtherHolder { fence: other.fence() }));
+            let other = entries
+                .iter()
+                .find(|entry| entry.purpose == Purpose::Claim)
+                .or(entries.first());
+            return Ok(
+                other.map_or(Revoked::NotHeld, |other| Revoked::OtherHolder {
+                    fence: other.fence(),
+                }),
+            );
         };
         if !self.delete(&victim.key, victim.revision).await? {
             return Ok(Revoked::NotHeld);
@@ -154,8 +200,14 @@ impl Locks {
         // If it is one of ours, its holder need not wait for the watch.
         let ours = {
             let claims = self.claims.lock();
-            let is_victim = |slot: &super::claims::Slot| slot.key.bytes == victim.key && slot.revision == victim.revision;
-            claims.own.iter().find(|(_, own)| is_victim(&own.slot)).map(|(claim, _)| *claim)
+            let is_victim = |slot: &super::claims::Slot| {
+                slot.key.bytes == victim.key && slot.revision == victim.revision
+            };
+            claims
+                .own
+                .iter()
+                .find(|(_, own)| is_victim(&own.slot))
+                .map(|(claim, _)| *claim)
         };
         if let Some(claim) = ours {
             self.ended(claim, Gone::Revoked);

@@ -60,11 +60,17 @@ impl Locks {
                     None
                 }
                 Known::MustMove => {
-                    asking.push((at, tokio::spawn(async move { locks.move_to_full(&again).await })));
+                    asking.push((
+                        at,
+                        tokio::spawn(async move { locks.move_to_full(&again).await }),
+                    ));
                     None
                 }
                 Known::Ask => {
-                    asking.push((at, tokio::spawn(async move { locks.standing_of(&again).await })));
+                    asking.push((
+                        at,
+                        tokio::spawn(async move { locks.standing_of(&again).await }),
+                    ));
                     None
                 }
             });
@@ -78,7 +84,12 @@ impl Locks {
             put(at, answer);
         }
         // Slow answers for waiters must not delay the confirmation of holders. Those requests go on by themselves.
-        let limit = began + claims.iter().map(|claim| claim.claim.wait_lease() / 3).min().unwrap_or_default();
+        let limit = began
+            + claims
+                .iter()
+                .map(|claim| claim.claim.wait_lease() / 3)
+                .min()
+                .unwrap_or_default();
         for (at, answer) in asking {
             match tokio::time::timeout_at(limit, answer).await {
                 Ok(Ok(answer)) => put(at, answer),
@@ -86,8 +97,15 @@ impl Locks {
                 Err(_) => put(at, Err(self.cluster.silent(self.cluster.current()))),
             }
         }
-        let unanswered = || Err(Error::protocol("a renewal broke off in the middle; this is a bug in the store"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+        let unanswered = || {
+            Err(Error::protocol(
+                "a renewal broke off in the middle; this is a bug in the store",
+            ))
+        };
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(unanswered))
+            .collect()
     }
 
     /// Renews the sessions of these claims. The answer has the claims whose session could not be renewed.
@@ -98,8 +116,9 @@ impl Locks {
                 && !own.is_span
             {
                 let session = &own.slot.session;
-                let (_, lease, claims) =
-                    sessions.entry(session.id).or_insert_with(|| (Arc::clone(session), own.lease, Vec::new()));
+                let (_, lease, claims) = sessions
+                    .entry(session.id)
+                    .or_insert_with(|| (Arc::clone(session), own.lease, Vec::new()));
                 *lease = own.lease.min(*lease);
                 claims.push(claim.claim.id);
             }
@@ -130,7 +149,9 @@ impl Locks {
         if let Some(why) = claims.end_reason(id) {
             return Known::Gone(why);
         }
-        let Some(own) = claims.own.get(&id) else { return Known::Ask };
+        let Some(own) = claims.own.get(&id) else {
+            return Known::Ask;
+        };
         if claim.fence.is_some_and(|asked| asked != own.slot.fence()) {
             return Known::Gone(Gone::Expired);
         }
@@ -141,7 +162,11 @@ impl Locks {
         } else if own.watch.is_verified && !own.is_span {
             Known::Held(own.slot.grant())
         } else {
-            Known::Unverified(Unverified { claim: id, slot: own.slot.clone(), is_open: own.watch.is_open })
+            Known::Unverified(Unverified {
+                claim: id,
+                slot: own.slot.clone(),
+                is_open: own.watch.is_open,
+            })
         }
     }
 
@@ -153,7 +178,9 @@ impl Locks {
             let asked = BootClock.now();
             match self.verify(batch).await {
                 Ok(there) => {
-                    let standing = |(claim, there): (&Unverified, bool)| Ok(self.standing_seen(claim.claim, there, asked));
+                    let standing = |(claim, there): (&Unverified, bool)| {
+                        Ok(self.standing_seen(claim.claim, there, asked))
+                    };
                     answers.extend(batch.iter().zip(there).map(standing));
                 }
                 Err(failed) => answers.extend(batch.iter().map(|_| Err(failed.error.clone()))),
@@ -169,7 +196,10 @@ impl Locks {
         }
         let claims = self.claims.lock();
         match claims.own.get(&claim) {
-            Some(own) => Standing::Held(Grant { fence: own.slot.fence(), lease: own.lease_from(asked) }),
+            Some(own) => Standing::Held(Grant {
+                fence: own.slot.fence(),
+                lease: own.lease_from(asked),
+            }),
             None => Standing::Gone(claims.end_reason(claim).unwrap_or(Gone::Expired)),
         }
     }
@@ -177,7 +207,10 @@ impl Locks {
     /// Records that a claim has ended, unless that was recorded before; and why.
     pub(super) fn why_gone(&self, claim: ClaimId, why: Gone) -> Gone {
         self.record_end(claim, why);
-        self.claims.lock().end_reason(claim).unwrap_or(Gone::Expired)
+        self.claims
+            .lock()
+            .end_reason(claim)
+            .unwrap_or(Gone::Expired)
     }
 
     /// Asks the store where a claim stands that waits, or that is not known here.
@@ -191,13 +224,21 @@ impl Locks {
 
     /// Moves the key of a waiter to another session, if a claim may yet arrive that names its own.
     async fn leave_doubtful(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<()> {
-        let Some(slot) = self.claims.slot(claim.id).filter(|slot| slot.session.is_doubtful()) else { return Ok(()) };
+        let Some(slot) = self
+            .claims
+            .slot(claim.id)
+            .filter(|slot| slot.session.is_doubtful())
+        else {
+            return Ok(());
+        };
         let full = self.full_session(claim).await?;
         let wait = self.wait_session(claim, &full).await?;
         match self.move_to_lasting(claim, &slot, &wait).await {
             Ok(()) => self.claims.moved(claim.id, slot.revision, wait),
             // It waits with the session that it has, or is found to be gone.
-            Err(failed) => tracing::debug!(error = %failed.error, name = %claim.name, "a waiter's key was not moved"),
+            Err(failed) => {
+                tracing::debug!(error = %failed.error, name = %claim.name, "a waiter's key was not moved")
+            }
         }
         Ok(())
     }
@@ -207,11 +248,21 @@ impl Locks {
         let id = claim.claim.id;
         let mut attempt = 1;
         loop {
-            let known = self.claims.lock().own.get(&id).map(|own| (own.slot.clone(), own.is_span));
-            let Some((mut slot, is_span)) = known else { return self.find(claim).await };
+            let known = self
+                .claims
+                .lock()
+                .own
+                .get(&id)
+                .map(|own| (own.slot.clone(), own.is_span));
+            let Some((mut slot, is_span)) = known else {
+                return self.find(claim).await;
+            };
             let full = self.full_session(&claim.claim).await?;
             // A key must not end sooner than its holder counts on.
-            let until = slot.session.end_of().min(BootClock.now() + claim.claim.lease);
+            let until = slot
+                .session
+                .end_of()
+                .min(BootClock.now() + claim.claim.lease);
             if !self.sessions.outlasts(&full, &slot.key, until).await? {
                 self.session_ended(&full);
                 if attempt == ATTEMPTS {
@@ -237,7 +288,9 @@ impl Locks {
                     self.find_ended(&[&slot.session]).await?;
                     return Ok(Standing::Gone(self.why_gone(id, Gone::Revoked)));
                 }
-                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => self.find_ended(&[&full]).await?,
+                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => {
+                    self.find_ended(&[&full]).await?
+                }
                 // It holds with the session that it has, which was renewed just now.
                 Err(failed) if !is_span && !failed.lease_gone && failed.error.retry_may_help() => {
                     return Ok(Standing::Held(slot.grant()));
@@ -254,17 +307,31 @@ impl Locks {
         let taken = self.keys.of(id);
         let key = self.key(&claim.claim.name, id);
         let line = self.read_line(&key.line).await?;
-        let Some((at, own)) = line.entries.iter().enumerate().find(|(_, entry)| entry.key == key.bytes) else {
+        let Some((at, own)) = line
+            .entries
+            .iter()
+            .enumerate()
+            .find(|(_, entry)| entry.key == key.bytes)
+        else {
             return Ok(Standing::Gone(Gone::Expired));
         };
         if claim.fence.is_some_and(|fence| fence != own.fence()) || own.purpose != Purpose::Claim {
             return Ok(Standing::Gone(Gone::Expired));
         }
-        let Some(session) = self.sessions.of_key(&key, own.lease, claim.claim.lease).await? else {
+        let Some(session) = self
+            .sessions
+            .of_key(&key, own.lease, claim.claim.lease)
+            .await?
+        else {
             return Ok(Standing::Gone(Gone::Expired));
         };
         // It may have been released while we read, and its key be another claim's by now.
-        if taken.is_some_and(|taken| !self.keys.of(id).is_some_and(|now| Arc::ptr_eq(&now, &taken))) {
+        if taken.is_some_and(|taken| {
+            !self
+                .keys
+                .of(id)
+                .is_some_and(|now| Arc::ptr_eq(&now, &taken))
+        }) {
             return Ok(Standing::Gone(Gone::Expired));
         }
         let slot = Slot::new(key, own.revision, session);

@@ -84,7 +84,10 @@ impl Session {
     /// Its lease: as long as was granted, from when the confirmation was asked for.
     pub(super) fn lease(&self) -> Lease {
         let Confirmed { at, length } = self.confirmed();
-        Lease { length, counted_from: Some(at) }
+        Lease {
+            length,
+            counted_from: Some(at),
+        }
     }
 
     fn confirmed_at(&self) -> Moment {
@@ -121,7 +124,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some(cluster) = self.doubt.get().filter(|_| !self.has_ended()).cloned() else { return };
+        let Some(cluster) = self.doubt.get().filter(|_| !self.has_ended()).cloned() else {
+            return;
+        };
         let id = self.id;
         // Outside of the runtime the client is ending, and the session ends by itself.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -173,8 +178,17 @@ impl OpensSessions for Leases {
 
 impl Leases {
     pub(super) fn new(cluster: &Arc<Cluster>, claims: &Arc<ClaimTable>) -> Leases {
-        let (keep_alive, cluster, claims) = (KeepAlive::new(cluster), Arc::clone(cluster), Arc::clone(claims));
-        Leases { cluster, keep_alive, claims, all: Mutex::default() }
+        let (keep_alive, cluster, claims) = (
+            KeepAlive::new(cluster),
+            Arc::clone(cluster),
+            Arc::clone(claims),
+        );
+        Leases {
+            cluster,
+            keep_alive,
+            claims,
+            all: Mutex::default(),
+        }
     }
 
     fn enrolled(&self, session: Arc<Session>) -> Arc<Session> {
@@ -186,16 +200,25 @@ impl Leases {
 
     /// Renews a session; `false` when it has ended, or no claim was ever attached to it.
     async fn keep_alive(&self, session: &Session) -> Result<bool> {
-        let Some(line) = session.line.get() else { return Ok(false) };
+        let Some(line) = session.line.get() else {
+            return Ok(false);
+        };
         let third = session.confirmed().length / 3;
-        let limit = if third.is_zero() { self.cluster.request_timeout } else { third.min(self.cluster.request_timeout) };
+        let limit = if third.is_zero() {
+            self.cluster.request_timeout
+        } else {
+            third.min(self.cluster.request_timeout)
+        };
         let Renewed { sent, left } = self.keep_alive.renew(session.id, line, limit).await?;
         if left <= 0 {
             return Ok(false);
         }
         let mut confirmed = locked(&session.confirmed);
         if confirmed.at < sent {
-            *confirmed = Confirmed { at: sent, length: length_of(left) };
+            *confirmed = Confirmed {
+                at: sent,
+                length: length_of(left),
+            };
         }
         Ok(true)
     }
@@ -204,7 +227,11 @@ impl Leases {
 impl Sessions {
     /// Marks all sessions as ended. The answer has those that were not.
     pub(super) fn end_all(&self) -> Vec<Arc<Session>> {
-        locked(&self.system.all).iter().filter_map(Weak::upgrade).filter(|session| session.end()).collect()
+        locked(&self.system.all)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|session| session.end())
+            .collect()
     }
 
     /// A claim that names this session was sent, and may yet arrive. It must not find the session: nothing would delete its key, for as
@@ -216,7 +243,12 @@ impl Sessions {
 
     /// Opens a session that claims do not share.
     pub(super) async fn open(&self, length: Duration) -> Result<Arc<Session>> {
-        self.system.open(Length { of: length, is_exact: false }).await
+        self.system
+            .open(Length {
+                of: length,
+                is_exact: false,
+            })
+            .await
     }
 
     /// The session that belongs to a claim, if it has not ended.
@@ -226,17 +258,32 @@ impl Sessions {
 
     /// The session with this number that a key is attached to, renewed for a claim of this lease. From now on it is ours, if it
     /// was another client's; `None` when it has ended.
-    pub(super) async fn of_key(self: &Arc<Self>, key: &Arc<LockKey>, id: i64, lease: Duration) -> Result<Option<Arc<Session>>> {
+    pub(super) async fn of_key(
+        self: &Arc<Self>,
+        key: &Arc<LockKey>,
+        id: i64,
+        lease: Duration,
+    ) -> Result<Option<Arc<Session>>> {
         let is_it = |session: &Arc<Session>| session.id == id && !session.has_ended();
-        let known = locked(&self.system.all).iter().filter_map(Weak::upgrade).find(is_it);
+        let known = locked(&self.system.all)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(is_it);
         // Its length comes with its first renewal.
-        let session = known.unwrap_or_else(|| self.system.enrolled(Session::new(id, Moment::default(), Duration::ZERO)));
+        let session = known.unwrap_or_else(|| {
+            self.system
+                .enrolled(Session::new(id, Moment::default(), Duration::ZERO))
+        });
         session.attach(key);
         Ok(self.renew(&session, lease).await?.then_some(session))
     }
 
     /// Renews a session for claims of this lease or longer, unless that was just done; `false` when it has ended.
-    pub(super) async fn renew(self: &Arc<Self>, session: &Arc<Session>, lease: Duration) -> Result<bool> {
+    pub(super) async fn renew(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        lease: Duration,
+    ) -> Result<bool> {
         let now = BootClock.now();
         if session.has_ended() || session.is_fresh(lease, now) {
             return Ok(!session.has_ended());
@@ -247,26 +294,46 @@ impl Sessions {
                 Some(round) if now.since(round.began) < ONE_ROUND => round.outcome.clone(),
                 _ => {
                     let (tell, outcome) = watch::channel(None);
-                    *round = Some(Round { began: now, outcome: outcome.clone() });
+                    *round = Some(Round {
+                        began: now,
+                        outcome: outcome.clone(),
+                    });
                     let (sessions, session) = (Arc::clone(self), Arc::clone(session));
-                    spawn(async move { drop(tell.send(Some(sessions.system.keep_alive(&session).await))) });
+                    spawn(async move {
+                        drop(tell.send(Some(sessions.system.keep_alive(&session).await)))
+                    });
                     outcome
                 }
             }
         };
-        let outcome = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-        outcome.ok().flatten().unwrap_or_else(|| Err(Error::unavailable("the client has ended")))
+        let outcome = outcome
+            .wait_for(Option::is_some)
+            .await
+            .map(|outcome| outcome.clone());
+        outcome
+            .ok()
+            .flatten()
+            .unwrap_or_else(|| Err(Error::unavailable("the client has ended")))
     }
 
     /// Makes sure that a session lasts until then, by a renewal where it would not; `false` when it has ended. The key that moves
     /// to it must not end sooner than before: its holder counts on that.
-    pub(super) async fn outlasts(&self, session: &Session, key: &Arc<LockKey>, until: Moment) -> Result<bool> {
+    pub(super) async fn outlasts(
+        &self,
+        session: &Session,
+        key: &Arc<LockKey>,
+        until: Moment,
+    ) -> Result<bool> {
         session.attach(key);
-        Ok(!session.has_ended() && (session.end_of() >= until || self.system.keep_alive(session).await?))
+        Ok(!session.has_ended()
+            && (session.end_of() >= until || self.system.keep_alive(session).await?))
     }
 
     /// Which of these sessions have ended, by the server's word.
-    pub(super) async fn ended_of(&self, sessions: &[&Arc<Session>]) -> Result<Vec<Arc<Session>>, Failed> {
+    pub(super) async fn ended_of(
+        &self,
+        sessions: &[&Arc<Session>],
+    ) -> Result<Vec<Arc<Session>>, Failed> {
         let mut ended = Vec::new();
         for session in sessions {
             if self.system.cluster.lease_left(session.id).await?.is_none() {

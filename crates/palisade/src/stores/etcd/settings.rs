@@ -25,8 +25,16 @@ impl Settings {
         let format = match url.common().format.as_deref() {
             None | Some("mutex") => Format::Mutex,
             Some("plain") => Format::Plain,
-            Some(_) => return Err(Error::bad_url("bad store URL: format= of etcd: is mutex or plain")),
+            Some(_) => {
+                return Err(Error::bad_url(
+                    "bad store URL: format= of etcd: is mutex or plain",
+                ));
+            }
         };
-        Ok(Settings { format, endpoints: Endpoints::read(url)?, names: Names::read(url)? })
+        Ok(Settings {
+            format,
+            endpoints: Endpoints::read(url)?,
+            names: Names::read(url)?,
+        })
     }
 }

@@ -34,9 +34,14 @@ impl Locks {
             Look::InFlight | Look::Again => return waiting.look = Look::Again,
         };
         let (weak, claim) = (Arc::downgrade(self), Arc::clone(&waiting.claim));
-        let Some(client) = self.claims.client() else { return };
+        let Some(client) = self.claims.client() else {
+            return;
+        };
         client.while_waiting(claim.id, async move {
-            let ends = LookEnds { locks: weak, claim: claim.id };
+            let ends = LookEnds {
+                locks: weak,
+                claim: claim.id,
+            };
             while let Some(locks) = ends.locks.upgrade() {
                 locks.tell_standing(&claim).await;
                 if !locks.looks_again(claim.id) {
@@ -47,7 +52,9 @@ impl Locks {
     }
 
     async fn tell_standing(self: &Arc<Self>, claim: &Arc<Claim>) {
-        let Some(client) = self.claims.client() else { return };
+        let Some(client) = self.claims.client() else {
+            return;
+        };
         match self.stand(claim).await {
             Ok(Some(Standing::Held(grant))) => client.granted(claim.id, grant.fence),
             Ok(Some(Standing::Waiting(_))) => {}
@@ -57,7 +64,10 @@ impl Locks {
 
     fn looks_again(&self, claim: ClaimId) -> bool {
         let mut claims = self.claims.lock();
-        let waiting = claims.own.get_mut(&claim).and_then(|own| own.waiting.as_mut());
+        let waiting = claims
+            .own
+            .get_mut(&claim)
+            .and_then(|own| own.waiting.as_mut());
         waiting.is_some_and(|waiting| {
             let again = waiting.look == Look::Again;
             waiting.look = if again { Look::InFlight } else { Look::None };
@@ -69,7 +79,9 @@ impl Locks {
     pub(super) async fn stand(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Standing>> {
         let mut attempt = 1;
         loop {
-            let Some(waiter) = self.waiter(claim.id) else { return Ok(None) };
+            let Some(waiter) = self.waiter(claim.id) else {
+                return Ok(None);
+            };
             let outcome = match self.position(&waiter).await {
                 Ok(position) => self.take_position(claim, &waiter, position).await,
                 Err(failed) => Err(failed),
@@ -116,9 +128,14 @@ impl Locks {
 
     /// A waiter holds. It keeps the session that it has: nothing is written, so that a hand-off costs the server one commit. Its
     /// next renewal moves it to the full one.
-    async fn take_turn(self: &Arc<Self>, claim: &Claim, mut slot: Slot) -> Result<Standing, Failed> {
+    async fn take_turn(
+        self: &Arc<Self>,
+        claim: &Claim,
+        mut slot: Slot,
+    ) -> Result<Standing, Failed> {
         // Permits are written even where nothing changes: the waiter behind looks then. And a minimum hold must outlast a crash.
-        let writes = (matches!(claim.mode, Mode::Permits(_)) || claim.min_hold.is_some()) && span_of(claim).is_none();
+        let writes = (matches!(claim.mode, Mode::Permits(_)) || claim.min_hold.is_some())
+            && span_of(claim).is_none();
         if writes {
             let full = self.full_session(claim).await?;
             self.move_to_lasting(claim, &slot, &full).await?;
@@ -139,7 +156,10 @@ impl Locks {
     /// Notes a claim that holds.
     pub(super) fn hold(self: &Arc<Self>, claim: &Claim, slot: Slot, is_short: bool) {
         let line = slot.key.line.clone();
-        let is_owned = self.sessions.live_owned_by(claim.id).is_some_and(|own| Arc::ptr_eq(&own, &slot.session));
+        let is_owned = self
+            .sessions
+            .live_owned_by(claim.id)
+            .is_some_and(|own| Arc::ptr_eq(&own, &slot.session));
         let mut own = OwnClaim::new(claim, slot, claim.lease);
         own.closed_until = claim.min_hold.map(|span| BootClock.now() + span);
         own.is_span = is_owned && !claim.detachable;
@@ -150,8 +170,16 @@ impl Locks {
             own.watch = before.watch;
             // A downgrade may have changed them.
             (own.kind, own.mode) = (before.kind, before.mode);
-            own.closed_until = before.closed_until.filter(|_| before.waiting.is_none()).or(own.closed_until);
-            if let Some(Waiting { watch: Some(watch), blocker, .. }) = before.waiting {
+            own.closed_until = before
+                .closed_until
+                .filter(|_| before.waiting.is_none())
+                .or(own.closed_until);
+            if let Some(Waiting {
+                watch: Some(watch),
+                blocker,
+                ..
+            }) = before.waiting
+            {
                 match blocker.watched() {
                     // It may wait for the same key the next time.
                     Some(_) => self.watches.park(&line, watch),
@@ -168,9 +196,18 @@ impl Locks {
     }
 
     /// Notes a claim that waits, and watches what it waits for.
-    pub(super) fn wait(self: &Arc<Self>, claim: &Arc<Claim>, slot: &Slot, blocker: Blocker, line: &Snapshot) {
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        slot: &Slot,
+        blocker: Blocker,
+        line: &Snapshot,
+    ) {
         let mut claims = self.claims.lock();
-        let own = claims.own.entry(claim.id).or_insert_with(|| OwnClaim::new(claim, slot.clone(), claim.wait_lease()));
+        let own = claims
+            .own
+            .entry(claim.id)
+            .or_insert_with(|| OwnClaim::new(claim, slot.clone(), claim.wait_lease()));
         own.slot = slot.clone();
         let is_new = own.waiting.is_none() && own.watch.id.is_none();
         let before = own.waiting.take();
@@ -180,11 +217,14 @@ impl Locks {
             watch: before.as_ref().and_then(|before| before.watch),
             last_event: before.as_ref().map_or(0, |before| before.last_event),
             seen: line.revision,
-            is_near: blocker.watched().is_none_or(|key| line.first().is_none_or(|first| first.key == *key)),
+            is_near: blocker
+                .watched()
+                .is_none_or(|key| line.first().is_none_or(|first| first.key == *key)),
             is_woken: false,
             blocker,
         };
-        let same_watch = before.is_some_and(|before| before.blocker.watched() == waiting.blocker.watched());
+        let same_watch =
+            before.is_some_and(|before| before.blocker.watched() == waiting.blocker.watched());
         if waiting.watch.is_none() || !same_watch {
             if let Some(other) = waiting.watch.take() {
                 self.watches.close(other);
@@ -213,7 +253,11 @@ impl Locks {
         let line = &slot.key.line;
         let (watch, reported) = match waiting.blocker.watched() {
             Some(key) => self.watches.open_or_reuse(line, key, handler),
-            None => (self.watches.open(line.clone(), txn::prefix_end(line), handler), None),
+            None => (
+                self.watches
+                    .open(line.clone(), txn::prefix_end(line), handler),
+                None,
+            ),
         };
         waiting.watch = Some(watch);
         // A watch that was idle has reported its earlier events, and knows nothing of those before its opening.
@@ -223,9 +267,13 @@ impl Locks {
     /// The watch of what a claim waits for has reported something.
     fn on_blocker(self: &Arc<Self>, claim: ClaimId, event: WatchEvent<'_>) {
         let mut claims = self.claims.lock();
-        let Some(own) = claims.own.get_mut(&claim) else { return };
+        let Some(own) = claims.own.get_mut(&claim) else {
+            return;
+        };
         let mode = own.mode;
-        let Some(waiting) = own.waiting.as_mut() else { return };
+        let Some(waiting) = own.waiting.as_mut() else {
+            return;
+        };
         let look = match event {
             // Something was written between our look at the line and the opening of the watch.
             WatchEvent::Opened(revision) if revision != waiting.seen => {
@@ -234,9 +282,16 @@ impl Locks {
                 }
                 waiting.is_near
             }
-            WatchEvent::Opened(_) | WatchEvent::Closed | WatchEvent::Settled | WatchEvent::Denied => false,
+            WatchEvent::Opened(_)
+            | WatchEvent::Closed
+            | WatchEvent::Settled
+            | WatchEvent::Denied => false,
             // The line that we have read shows it.
-            WatchEvent::Deleted(kv) | WatchEvent::Changed(kv) if kv.mod_revision <= waiting.seen => false,
+            WatchEvent::Deleted(kv) | WatchEvent::Changed(kv)
+                if kv.mod_revision <= waiting.seen =>
+            {
+                false
+            }
             WatchEvent::Deleted(kv) => {
                 waiting.last_event = waiting.last_event.max(kv.mod_revision);
                 let look = waiting.blocker.deleted(&kv.key);
@@ -245,7 +300,8 @@ impl Locks {
             }
             // A move to another lease means nothing, except to a waiter for permits: its owner has got them.
             WatchEvent::Changed(kv) => {
-                waiting.blocker.watched().is_some() && (matches!(mode, Mode::Permits(_)) || lets_others_on(kv))
+                waiting.blocker.watched().is_some()
+                    && (matches!(mode, Mode::Permits(_)) || lets_others_on(kv))
             }
         };
         if look {
@@ -268,7 +324,13 @@ async fn look_later(locks: Weak<Locks>, claim: ClaimId, watch: Option<i64>) {
     tokio::time::sleep(UNSEEN).await;
     let Some(locks) = locks.upgrade() else { return };
     let mut claims = locks.claims.lock();
-    let Some(waiting) = claims.own.get_mut(&claim).and_then(|own| own.waiting.as_mut()) else { return };
+    let Some(waiting) = claims
+        .own
+        .get_mut(&claim)
+        .and_then(|own| own.waiting.as_mut())
+    else {
+        return;
+    };
     if waiting.watch == watch && !waiting.is_woken {
         locks.look(waiting);
     }
@@ -283,7 +345,12 @@ struct LookEnds {
 impl Drop for LookEnds {
     fn drop(&mut self) {
         if let Some(locks) = self.locks.upgrade()
-            && let Some(waiting) = locks.claims.lock().own.get_mut(&self.claim).and_then(|own| own.waiting.as_mut())
+            && let Some(waiting) = locks
+                .claims
+                .lock()
+                .own
+                .get_mut(&self.claim)
+                .and_then(|own| own.waiting.as_mut())
         {
             waiting.look = Look::None;
         }

@@ -11,8 +11,8 @@ use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Gone, Page, Query, Released, Revoked,
-    Standing, Store,
+    Answer, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Gone, Page,
+    Query, Released, Revoked, Standing, Store,
 };
 
 /// One event on the line of one name.
@@ -76,7 +76,12 @@ impl Event {
     }
 
     /// Applies the event to a line in this process.
-    pub(crate) fn apply(&self, line: &mut Line, now: StoreTime, told: &mut Vec<Told>) -> Result<Effect> {
+    pub(crate) fn apply(
+        &self,
+        line: &mut Line,
+        now: StoreTime,
+        told: &mut Vec<Told>,
+    ) -> Result<Effect> {
         Ok(match self {
             Event::Claim(claim) => Effect::Answered(line.claim(now, claim, told)?),
             Event::Release(ClaimRef { claim, fence }, ending) => {
@@ -86,7 +91,9 @@ impl Event {
                 (Change::Detach, fence) => line.renew(now, claim.id, *fence, told),
                 (_, None) => Standing::Gone(Gone::Expired),
                 (Change::Downgrade, Some(fence)) => line.downgrade(now, claim.id, *fence, told),
-                (Change::Proclaim(value), Some(fence)) => line.proclaim(now, claim.id, *fence, value, told),
+                (Change::Proclaim(value), Some(fence)) => {
+                    line.proclaim(now, claim.id, *fence, value, told)
+                }
             }),
             Event::Revoke(_, fence) => Effect::Revoked(line.revoke(now, *fence, told)),
         })
@@ -156,5 +163,7 @@ impl<B: LineBackend> Store for LineStore<B> {
 }
 
 fn unexpected(effect: &Effect) -> Error {
-    Error::protocol(format!("the store answered another question: {effect:?}; this is a bug in the store"))
+    Error::protocol(format!(
+        "the store answered another question: {effect:?}; this is a bug in the store"
+    ))
 }

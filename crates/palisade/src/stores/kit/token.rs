@@ -13,8 +13,8 @@ use crate::name::Name;
 #[cfg(feature = "redis")]
 use crate::store::LineView;
 use crate::store::{
-    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Detach, Ending, Extensions, Grant, Holder, Kind, Mode, Page,
-    Query, Released, Revoked, Standing, Store,
+    Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Detach, Ending, Extensions,
+    Grant, Holder, Kind, Mode, Page, Query, Released, Revoked, Standing, Store,
 };
 
 /// The result of [`TokenBackend::put_if_absent`].
@@ -32,7 +32,10 @@ pub(crate) enum Put {
         woken: bool,
     },
     /// The name was sealed.
-    #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "of the systems with one value, only etcd seals"))]
+    #[cfg_attr(
+        not(feature = "etcd"),
+        allow(dead_code, reason = "of the systems with one value, only etcd seals")
+    )]
     Sealed,
 }
 
@@ -65,14 +68,20 @@ pub(crate) trait TokenBackend: Send + Sync + 'static {
     async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
         let capability = self.capability();
         match to {
-            Change::Detach if capability.detach == Detach::Never => {
-                Err(Error::unsupported(format!("{capability} ends a grant with the client that has it")))
-            }
+            Change::Detach if capability.detach == Detach::Never => Err(Error::unsupported(
+                format!("{capability} ends a grant with the client that has it"),
+            )),
             Change::Detach => {
                 let mut answers = self.extend(std::slice::from_ref(claim)).await;
-                answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
+                answers.pop().unwrap_or_else(|| {
+                    Err(Error::protocol(
+                        "the store does not say where the grant stands",
+                    ))
+                })
             }
-            Change::Downgrade => Err(Error::unsupported(format!("{capability} cannot turn a write lock into a read lock"))),
+            Change::Downgrade => Err(Error::unsupported(format!(
+                "{capability} cannot turn a write lock into a read lock"
+            ))),
             Change::Proclaim(_) => Err(Error::unsupported(format!(
                 "{capability} cannot change a leader's value; resign, and campaign with the other"
             ))),
@@ -96,7 +105,10 @@ pub(crate) fn page_of(name: &Name, holder: Option<Holder>) -> Page {
         waiters_known: false,
         error: None,
     };
-    Page { lines: holder.map(line).into_iter().collect(), next: None }
+    Page {
+        lines: holder.map(line).into_iter().collect(),
+        next: None,
+    }
 }
 
 /// The store of a backend.
@@ -119,7 +131,16 @@ impl<B: TokenBackend> Store for TokenStore<B> {
         }
         Ok(match self.0.put_if_absent(claim).await? {
             Put::Done(grant) => Answer::Granted(grant),
-            Put::Taken { holder, left, woken } => Answer::Busy(Busy { holder, ask_in: left, too_soon: false, woken }),
+            Put::Taken {
+                holder,
+                left,
+                woken,
+            } => Answer::Busy(Busy {
+                holder,
+                ask_in: left,
+                too_soon: false,
+                woken,
+            }),
             Put::Sealed => Answer::Sealed,
         })
     }
@@ -131,7 +152,9 @@ impl<B: TokenBackend> Store for TokenStore<B> {
     async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
         let capability = self.capability();
         match ending {
-            Ending::Seal(_) if !capability.once => Err(Error::unsupported(format!("{capability} cannot seal a name"))),
+            Ending::Seal(_) if !capability.once => Err(Error::unsupported(format!(
+                "{capability} cannot seal a name"
+            ))),
             _ => self.0.delete_if(claim, ending).await,
         }
     }
@@ -139,11 +162,15 @@ impl<B: TokenBackend> Store for TokenStore<B> {
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let capability = self.capability();
         if matches!(query, Query::List { .. }) && !capability.list {
-            return Err(Error::unsupported(format!("{capability} cannot tell locks from other keys; show one by its name")));
+            return Err(Error::unsupported(format!(
+                "{capability} cannot tell locks from other keys; show one by its name"
+            )));
         }
         let mut page = self.0.inspect(query).await?;
         // A shared format may list waiters of its peers, but those of this client are not in the store.
-        page.lines.iter_mut().for_each(|line| line.waiters_known = capability.waiters_known);
+        page.lines
+            .iter_mut()
+            .for_each(|line| line.waiters_known = capability.waiters_known);
         Ok(page)
     }
 

@@ -8,7 +8,8 @@ use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
 use crate::name::Name;
 use crate::store::{
-    Answer, Claim, ClaimId, ClaimRef, ClientHandle, Leader, LineView, Observation, Page, Query, Released, Standing, Teller,
+    Answer, Claim, ClaimId, ClaimRef, ClientHandle, Leader, LineView, Observation, Page, Query,
+    Released, Standing, Teller,
 };
 use crate::stores::kit::line::{self, Effect, Event};
 
@@ -36,19 +37,35 @@ struct Route {
 
 impl Lines {
     /// Applies one event; `client` is the client that asks.
-    pub(super) fn apply(&mut self, now: StoreTime, event: &Event, client: Option<&ClientHandle>) -> Result<Effect> {
+    pub(super) fn apply(
+        &mut self,
+        now: StoreTime,
+        event: &Event,
+        client: Option<&ClientHandle>,
+    ) -> Result<Effect> {
         let effect = self.event(now, event.name(), |line, told| event.apply(line, now, told))?;
         match (event, &effect) {
-            (Event::Claim(claim), Effect::Answered(Answer::Granted(_) | Answer::Queued(_))) => self.route(claim, client),
-            (Event::Release(claim, _), Effect::Released(Released::Done)) => drop(self.routes.remove(&claim.claim.id)),
+            (Event::Claim(claim), Effect::Answered(Answer::Granted(_) | Answer::Queued(_))) => {
+                self.route(claim, client)
+            }
+            (Event::Release(claim, _), Effect::Released(Released::Done)) => {
+                drop(self.routes.remove(&claim.claim.id))
+            }
             _ => {}
         }
         Ok(effect)
     }
 
-    pub(super) fn renew(&mut self, now: StoreTime, claim: &ClaimRef, client: Option<&ClientHandle>) -> Standing {
+    pub(super) fn renew(
+        &mut self,
+        now: StoreTime,
+        claim: &ClaimRef,
+        client: Option<&ClientHandle>,
+    ) -> Standing {
         let ClaimRef { claim, fence } = claim;
-        let standing = self.event(now, &claim.name, |line, told| line.renew(now, claim.id, *fence, told));
+        let standing = self.event(now, &claim.name, |line, told| {
+            line.renew(now, claim.id, *fence, told)
+        });
         match &standing {
             Standing::Gone(_) => drop(self.routes.remove(&claim.id)),
             // A grant that was adopted is its new client's from now on.
@@ -59,13 +76,27 @@ impl Lines {
 
     fn route(&mut self, claim: &Claim, client: Option<&ClientHandle>) {
         if let Some(client) = client {
-            self.routes.insert(claim.id, Route { name: claim.name.clone(), client: client.clone() });
+            self.routes.insert(
+                claim.id,
+                Route {
+                    name: claim.name.clone(),
+                    client: client.clone(),
+                },
+            );
         }
     }
 
     pub(super) fn leader(&self, now: StoreTime, name: &Name) -> Option<Leader> {
-        let first = self.lines.get(name)?.holders.iter().find(|holder| !holder.ghost && holder.expiry > now)?;
-        Some(Leader { value: first.owner.to_string(), fence: first.fence })
+        let first = self
+            .lines
+            .get(name)?
+            .holders
+            .iter()
+            .find(|holder| !holder.ghost && holder.expiry > now)?;
+        Some(Leader {
+            value: first.owner.to_string(),
+            fence: first.fence,
+        })
     }
 
     pub(super) fn observe(&mut self, now: StoreTime, name: &Name) -> Observation {
@@ -79,20 +110,31 @@ impl Lines {
 
     pub(super) fn inspect(&self, now: StoreTime, query: &Query) -> Page {
         match query {
-            Query::Show(name) | Query::Leader(name) => Page { lines: self.view(now, name).into_iter().collect(), next: None },
+            Query::Show(name) | Query::Leader(name) => Page {
+                lines: self.view(now, name).into_iter().collect(),
+                next: None,
+            },
             Query::List { prefix, after } => {
                 let from = match after {
                     Some(after) if after >= prefix => Bound::Excluded(after.as_str()),
                     _ => Bound::Included(prefix.as_str()),
                 };
-                let names = self.lines.range::<str, _>((from, Bound::Unbounded)).map(|(name, _)| name);
-                let mut names = names.take_while(|name| name.as_str().starts_with(prefix)).peekable();
+                let names = self
+                    .lines
+                    .range::<str, _>((from, Bound::Unbounded))
+                    .map(|(name, _)| name);
+                let mut names = names
+                    .take_while(|name| name.as_str().starts_with(prefix))
+                    .peekable();
                 let (mut lines, mut last) = (Vec::new(), None);
                 for name in names.by_ref().take(PAGE) {
                     lines.extend(self.view(now, name));
                     last = Some(name.as_str().to_owned());
                 }
-                Page { lines, next: last.filter(|_| names.peek().is_some()) }
+                Page {
+                    lines,
+                    next: last.filter(|_| names.peek().is_some()),
+                }
             }
         }
     }
@@ -108,7 +150,12 @@ impl Lines {
     }
 
     /// One event on one line, then whoever must hear of it.
-    fn event<T>(&mut self, now: StoreTime, name: &Name, act: impl FnOnce(&mut Line, &mut Vec<Told>) -> T) -> T {
+    fn event<T>(
+        &mut self,
+        now: StoreTime,
+        name: &Name,
+        act: impl FnOnce(&mut Line, &mut Vec<Told>) -> T,
+    ) -> T {
         let line = match self.lines.get_mut(name) {
             Some(line) => line,
             None => self.lines.entry(name.clone()).or_default(),
@@ -141,11 +188,15 @@ impl Lines {
 
     fn tell_observers(&mut self, now: StoreTime, name: &Name) {
         let leader = self.leader(now, name);
-        let Some(observers) = self.observers.get_mut(name) else { return };
+        let Some(observers) = self.observers.get_mut(name) else {
+            return;
+        };
         observers.retain(|observer| !observer.is_deserted());
         match leader {
             _ if observers.is_empty() => drop(self.observers.remove(name)),
-            Some(leader) => observers.iter_mut().for_each(|observer| observer.tell(leader.clone())),
+            Some(leader) => observers
+                .iter_mut()
+                .for_each(|observer| observer.tell(leader.clone())),
             None => {}
         }
     }
@@ -154,8 +205,13 @@ impl Lines {
     fn sweep(&mut self, now: StoreTime) {
         self.lines.retain(|_, line| !line.is_idle(now));
         let lines = &self.lines;
-        self.routes.retain(|claim, route| lines.get(&route.name).is_some_and(|line| line.knows(*claim)));
-        self.observers.retain(|_, observers| observers.iter().any(|observer| !observer.is_deserted()));
+        self.routes.retain(|claim, route| {
+            lines
+                .get(&route.name)
+                .is_some_and(|line| line.knows(*claim))
+        });
+        self.observers
+            .retain(|_, observers| observers.iter().any(|observer| !observer.is_deserted()));
         self.sweep_in = self.lines.len().max(1024);
     }
 }
@@ -175,11 +231,18 @@ mod tests {
     }
 
     fn claim(number: u128) -> Arc<Claim> {
-        Arc::new(Claim::of_mutex(ClaimId::from_bits(number), &format!("lines/{number}"), LEASE))
+        Arc::new(Claim::of_mutex(
+            ClaimId::from_bits(number),
+            &format!("lines/{number}"),
+            LEASE,
+        ))
     }
 
     fn granted(lines: &mut Lines, now: StoreTime, claim: &Arc<Claim>) -> Fence {
-        match lines.apply(now, &Event::Claim(Arc::clone(claim)), None).expect("an answer") {
+        match lines
+            .apply(now, &Event::Claim(Arc::clone(claim)), None)
+            .expect("an answer")
+        {
             Effect::Answered(Answer::Granted(grant)) => grant.fence,
             other => panic!("not granted: {other:?}"),
         }
@@ -192,7 +255,10 @@ mod tests {
         let claim = claim(1);
         let first = granted(&mut lines, at(0), &claim);
         let release = Event::Release(claim.to_ref(Some(first)), Ending::Release);
-        assert!(matches!(lines.apply(at(0), &release, None), Ok(Effect::Released(Released::Done))));
+        assert!(matches!(
+            lines.apply(at(0), &release, None),
+            Ok(Effect::Released(Released::Done))
+        ));
         assert_eq!((lines.lines.len(), lines.routes.len()), (0, 0));
         assert!(granted(&mut lines, at(0), &claim) > first);
     }
@@ -207,7 +273,13 @@ mod tests {
         }
         let (begun, mut listed, mut after) = (std::time::Instant::now(), 0, None);
         loop {
-            let page = lines.inspect(at(0), &Query::List { prefix: "lines/".to_owned(), after });
+            let page = lines.inspect(
+                at(0),
+                &Query::List {
+                    prefix: "lines/".to_owned(),
+                    after,
+                },
+            );
             listed += page.lines.len() as u128;
             after = page.next;
             if after.is_none() {
@@ -215,11 +287,33 @@ mod tests {
             }
         }
         assert_eq!(listed, count);
-        assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
-        let page = lines.inspect(at(0), &Query::List { prefix: "lines/99999".to_owned(), after: None });
+        assert!(
+            begun.elapsed() < Duration::from_secs(6),
+            "{:?}",
+            begun.elapsed()
+        );
+        let page = lines.inspect(
+            at(0),
+            &Query::List {
+                prefix: "lines/99999".to_owned(),
+                after: None,
+            },
+        );
         let names: Vec<&str> = page.lines.iter().map(|line| line.name.as_str()).collect();
         assert_eq!((names.as_slice(), page.next), (&["lines/99999"][..], None));
-        assert_eq!(lines.inspect(at(0), &Query::List { prefix: "m".to_owned(), after: None }).lines.len(), 0);
+        assert_eq!(
+            lines
+                .inspect(
+                    at(0),
+                    &Query::List {
+                        prefix: "m".to_owned(),
+                        after: None
+                    }
+                )
+                .lines
+                .len(),
+            0
+        );
     }
 
     /// Grants that were abandoned go by themselves, with the ways to their clients, while others work: after 100,000 crashes
@@ -233,7 +327,11 @@ mod tests {
             granted(&mut lines, now, &claim(number.into()));
         }
         assert!(lines.lines.len() <= 4 * 1024, "{} lines", lines.lines.len());
-        assert!(lines.routes.len() <= 4 * 1024, "{} routes", lines.routes.len());
+        assert!(
+            lines.routes.len() <= 4 * 1024,
+            "{} routes",
+            lines.routes.len()
+        );
         assert_eq!(lines.names(at(1000)), 0);
         assert_eq!(lines.routes.len(), 0);
     }

@@ -17,8 +17,8 @@ use crate::lease::{BootClock, Clock};
 use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
-    Capability, ClaimRef, ClientHandle, Detach, Durability, Extensions, FenceSource, Observation, Observe, Page, Query, Standing,
-    Store,
+    Capability, ClaimRef, ClientHandle, Detach, Durability, Extensions, FenceSource, Observation,
+    Observe, Page, Query, Standing, Store,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
@@ -44,7 +44,10 @@ struct Hall {
 
 impl Hall {
     fn new(clock: Arc<dyn Clock>) -> Arc<Hall> {
-        Arc::new(Hall { lines: Mutex::default(), clock })
+        Arc::new(Hall {
+            lines: Mutex::default(),
+            clock,
+        })
     }
 
     /// The hall of this name; made if nobody is in it.
@@ -100,11 +103,18 @@ impl MemoryStore {
 
 impl Memory {
     fn of(hall: Arc<Hall>) -> Memory {
-        Memory { hall, client: OnceLock::new() }
+        Memory {
+            hall,
+            client: OnceLock::new(),
+        }
     }
 
     fn with_lines<T>(&self, act: impl FnOnce(&mut Lines, StoreTime) -> T) -> T {
-        let mut lines = self.hall.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self
+            .hall
+            .lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // Under the lock: two events are applied in the order of their times.
         let now = StoreTime::at(self.hall.clock.now().since_zero());
         act(&mut lines, now)
@@ -127,7 +137,12 @@ impl LineBackend for Memory {
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        self.with_lines(|lines, now| claims.iter().map(|claim| Ok(lines.renew(now, claim, self.client.get()))).collect())
+        self.with_lines(|lines, now| {
+            claims
+                .iter()
+                .map(|claim| Ok(lines.renew(now, claim, self.client.get())))
+                .collect()
+        })
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
@@ -135,7 +150,10 @@ impl LineBackend for Memory {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { observe: Some(self), ..Extensions::default() }
+        Extensions {
+            observe: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 

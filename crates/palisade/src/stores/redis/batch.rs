@@ -15,9 +15,21 @@ use crate::stores::batch::{BatchExecutor, Batcher, Limits};
 
 /// While the server works on one batch, the next is made. A larger batch would cost no less per call, and the server serves no other
 /// request meanwhile, which is a tenth of a millisecond.
-const LIMITS: Limits = Limits { in_flight: 2, largest: 16, apart: 2, patience: None, reply_wakes: true };
+const LIMITS: Limits = Limits {
+    in_flight: 2,
+    largest: 16,
+    apart: 2,
+    patience: None,
+    reply_wakes: true,
+};
 /// In a cluster each call goes alone: its keys are in different slots, and no script may touch two of them. So do those of `simple`.
-const ALONE: Limits = Limits { in_flight: 256, largest: 1, apart: 256, patience: None, reply_wakes: true };
+const ALONE: Limits = Limits {
+    in_flight: 256,
+    largest: 1,
+    apart: 256,
+    patience: None,
+    reply_wakes: true,
+};
 
 /// The batches of one store.
 pub(super) struct Batch {
@@ -28,23 +40,42 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn of(locks: &Arc<Locks>) -> Batch {
-        Batch { locks: Arc::clone(locks), batcher: OnceLock::new() }
+        Batch {
+            locks: Arc::clone(locks),
+            batcher: OnceLock::new(),
+        }
     }
 
     /// Sends a claim, unless its caller has left before it is written. `needs_inbox`: the claim may be pushed to.
-    pub(super) async fn claim(&self, call: Arc<Call>, claim: &Claim, needs_inbox: bool) -> Result<Called> {
-        self.call(Request { call, needs_inbox, claim: Some(claim.id) }).await
+    pub(super) async fn claim(
+        &self,
+        call: Arc<Call>,
+        claim: &Claim,
+        needs_inbox: bool,
+    ) -> Result<Called> {
+        self.call(Request {
+            call,
+            needs_inbox,
+            claim: Some(claim.id),
+        })
+        .await
     }
 
     pub(super) async fn release(&self, call: Arc<Call>) -> Result<Called> {
-        self.call(Request { call, needs_inbox: false, claim: None }).await
+        self.call(Request {
+            call,
+            needs_inbox: false,
+            claim: None,
+        })
+        .await
     }
 
     /// Calls a script where its key is, with other calls at the same time.
     async fn call(&self, request: Request) -> Result<Called> {
         let (client, again) = (&self.locks.client, request.clone());
         let batcher = self.batcher.get_or_init(|| {
-            let alone = client.settings().is_cluster() || self.locks.settings.format == Format::Simple;
+            let alone =
+                client.settings().is_cluster() || self.locks.settings.format == Format::Simple;
             let limits = if alone { ALONE } else { LIMITS };
             Batcher::new(Executor(Arc::clone(&self.locks)), Handle::current(), limits)
         });
@@ -55,7 +86,8 @@ impl Batch {
             Reply::Unwanted => return Err(unwanted()),
         };
         let is_wanted = || self.locks.wants_request(&again);
-        Box::pin(client.call_with_recovery(&again.call, again.needs_inbox, failed, &is_wanted)).await
+        Box::pin(client.call_with_recovery(&again.call, again.needs_inbox, failed, &is_wanted))
+            .await
     }
 }
 
@@ -90,7 +122,9 @@ impl BatchExecutor for Executor {
 
     /// Several calls on one key are done in their order.
     fn can_join(&self, batch: &[Request], request: &Request) -> bool {
-        batch.first().is_none_or(|first| can_join(&first.call, &request.call))
+        batch
+            .first()
+            .is_none_or(|first| can_join(&first.call, &request.call))
     }
 
     /// Releases and withdrawals go before claims.
@@ -99,22 +133,62 @@ impl BatchExecutor for Executor {
     }
 
     async fn execute(&self, batch: Vec<Request>) -> Vec<Reply> {
-        let wanted: Vec<bool> = batch.iter().map(|request| self.0.wants_request(request)).collect();
-        let sent: Vec<&Request> = batch.iter().zip(&wanted).filter(|(_, wanted)| **wanted).map(|(request, _)| request).collect();
+        let wanted: Vec<bool> = batch
+            .iter()
+            .map(|request| self.0.wants_request(request))
+            .collect();
+        let sent: Vec<&Request> = batch
+            .iter()
+            .zip(&wanted)
+            .filter(|(_, wanted)| **wanted)
+            .map(|(request, _)| request)
+            .collect();
         let needs_inbox = sent.iter().any(|request| request.needs_inbox);
-        let Some(server) = sent.first().and_then(|first| self.0.client.ready(first.call.key(), needs_inbox)) else {
-            return wanted.iter().map(|wanted| if *wanted { Reply::NotReady } else { Reply::Unwanted }).collect();
+        let Some(server) = sent
+            .first()
+            .and_then(|first| self.0.client.ready(first.call.key(), needs_inbox))
+        else {
+            return wanted
+                .iter()
+                .map(|wanted| {
+                    if *wanted {
+                        Reply::NotReady
+                    } else {
+                        Reply::Unwanted
+                    }
+                })
+                .collect();
         };
-        let mut replies = call_together(&server, &sent).await.into_iter().map(|reply| called(&server, reply));
-        wanted.iter().map(|wanted| if *wanted { replies.next().unwrap_or(Reply::NotReady) } else { Reply::Unwanted }).collect()
+        let mut replies = call_together(&server, &sent)
+            .await
+            .into_iter()
+            .map(|reply| called(&server, reply));
+        wanted
+            .iter()
+            .map(|wanted| {
+                if *wanted {
+                    replies.next().unwrap_or(Reply::NotReady)
+                } else {
+                    Reply::Unwanted
+                }
+            })
+            .collect()
     }
 }
 
 /// The reply to each call of a batch.
 async fn call_together(server: &Server, batch: &[&Request]) -> Vec<RedisResult<Value>> {
-    let calls = (batch.len() > 1).then(|| CallBatch::of(batch.iter().map(|request| request.call.as_ref()))).flatten();
-    let Some(calls) = calls else { return one_by_one(server, batch).await };
-    match server.call(&calls).await.and_then(|value| calls.replies(value)) {
+    let calls = (batch.len() > 1)
+        .then(|| CallBatch::of(batch.iter().map(|request| request.call.as_ref())))
+        .flatten();
+    let Some(calls) = calls else {
+        return one_by_one(server, batch).await;
+    };
+    match server
+        .call(&calls)
+        .await
+        .and_then(|value| calls.replies(value))
+    {
         Err(error) if is_refused_together(&error) => one_by_one(server, batch).await,
         Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
         Ok(replies) => replies,
@@ -124,7 +198,11 @@ async fn call_together(server: &Server, batch: &[&Request]) -> Vec<RedisResult<V
 fn called(server: &Arc<Server>, reply: RedisResult<Value>) -> Reply {
     let server = Arc::clone(server);
     match reply {
-        Ok(value) => Reply::Called(Called { value, server, sent_again: false }),
+        Ok(value) => Reply::Called(Called {
+            value,
+            server,
+            sent_again: false,
+        }),
         Err(error) => Reply::Failed(Failed { server, error }),
     }
 }
@@ -132,7 +210,10 @@ fn called(server: &Arc<Server>, reply: RedisResult<Value>) -> Reply {
 /// Whether a server refused a whole batch before it did anything: perhaps for the key of one call, or because it wants keys of
 /// different slots apart, though it has them all.
 fn is_refused_together(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot))
+    matches!(
+        error.kind(),
+        ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot)
+    )
 }
 
 async fn one_by_one(server: &Server, batch: &[&Request]) -> Vec<RedisResult<Value>> {
@@ -185,14 +266,25 @@ impl CallBatch {
         for call in &calls {
             tail.extend_from_slice(call.arguments().0);
         }
-        Some(CallBatch { script, calls: calls.len(), parts, tail })
+        Some(CallBatch {
+            script,
+            calls: calls.len(),
+            parts,
+            tail,
+        })
     }
 
     /// The reply to each call.
     fn replies(&self, value: Value) -> RedisResult<Vec<RedisResult<Value>>> {
         match value {
-            Value::Array(replies) if replies.len() == self.calls => Ok(replies.into_iter().map(Value::extract_error).collect()),
-            _ => Err((ErrorKind::UnexpectedReturnType, "the server does not answer each call of a batch").into()),
+            Value::Array(replies) if replies.len() == self.calls => {
+                Ok(replies.into_iter().map(Value::extract_error).collect())
+            }
+            _ => Err((
+                ErrorKind::UnexpectedReturnType,
+                "the server does not answer each call of a batch",
+            )
+                .into()),
         }
     }
 }
@@ -223,16 +315,28 @@ mod tests {
         static B: Script = Script::new("return 2").batched_as(b'b', &BOTH);
         static C: Script = Script::new("return 3").batched_as(b'c', &OTHER);
         static ALONE: Script = Script::new("return 4");
-        let [a, b, c, alone] = [&A, &B, &C, &ALONE].map(|script| Call::new(script, "k").text("x").number(7));
+        let [a, b, c, alone] =
+            [&A, &B, &C, &ALONE].map(|script| Call::new(script, "k").text("x").number(7));
         let b = b.text("ü");
         let mut sent = redis::cmd("EVAL");
-        sent.arg("return { 1, 2 }").arg(2).arg("k").arg("k").arg(b"a\x02b\x03");
+        sent.arg("return { 1, 2 }")
+            .arg(2)
+            .arg("k")
+            .arg("k")
+            .arg(b"a\x02b\x03");
         sent.arg("x").arg(7).arg("x").arg(7).arg("ü");
-        assert_eq!(CallBatch::of([&a, &b]).unwrap().whole(), sent.get_packed_command());
+        assert_eq!(
+            CallBatch::of([&a, &b]).unwrap().whole(),
+            sent.get_packed_command()
+        );
         for other in [&c, &alone, &Call::new(&A, "k").beside("l")] {
             assert!(!can_join(&a, other) && !can_join(other, &a));
             assert!(CallBatch::of([&a, other]).is_none());
         }
-        assert!(!can_join(&alone, &alone) && CallBatch::of([&alone]).is_none() && CallBatch::of([]).is_none());
+        assert!(
+            !can_join(&alone, &alone)
+                && CallBatch::of([&alone]).is_none()
+                && CallBatch::of([]).is_none()
+        );
     }
 }

@@ -30,7 +30,9 @@ async fn ask(lines: &Lines, key: &str, claim: &Arc<Claim>) -> Result<Answer> {
                 client.ensure_inbox(&called.server);
             }
             let undo = |fence| line::release(key, &claim.to_ref(Some(fence)), Ending::Undo);
-            grant::accept_or_undo(&lines.locks, &called.server, claim, granted, undo).await.map(Answer::Granted)
+            grant::accept_or_undo(&lines.locks, &called.server, claim, granted, undo)
+                .await
+                .map(Answer::Granted)
         }
         other => Ok(other),
     }

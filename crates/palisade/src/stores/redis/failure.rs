@@ -8,7 +8,9 @@ use crate::error::Error;
 pub(super) fn no_answer(reply: &Value) -> Error {
     let Value::Array(parts) = reply else {
         return match reply {
-            Value::ServerError(error) => Error::protocol(format!("the script of the lock failed on the Redis server: {error}")),
+            Value::ServerError(error) => Error::protocol(format!(
+                "the script of the lock failed on the Redis server: {error}"
+            )),
             _ => strange(),
         };
     };
@@ -42,5 +44,7 @@ pub(super) fn strange() -> Error {
 
 /// A reply to a script of the format `simple`.
 pub(super) fn unreadable() -> Error {
-    Error::protocol("the server's answer to a script cannot be read; does another program write to this key?")
+    Error::protocol(
+        "the server's answer to a script cannot be read; does another program write to this key?",
+    )
 }

@@ -14,11 +14,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Passes a grant on if enough replicas have it, and its fence is above all that this client has seen of the name. Otherwise the
 /// store counts as unavailable: it has lost, or may lose, what it confirmed. The caller gives the grant back.
-pub(super) async fn check(locks: &Arc<Locks>, server: &Arc<Server>, claim: &Claim, grant: Grant) -> Result<Grant> {
+pub(super) async fn check(
+    locks: &Arc<Locks>,
+    server: &Arc<Server>,
+    claim: &Claim,
+    grant: Grant,
+) -> Result<Grant> {
     let client = &locks.client;
     if client.replicas_for(server) > 0 {
         // Shorter than the watchdog's patience with the connection.
-        let patience = LONGEST_WAIT.min(claim.lease / 4).min(client.settings().request_timeout / 2);
+        let patience = LONGEST_WAIT
+            .min(claim.lease / 4)
+            .min(client.settings().request_timeout / 2);
         if !Box::pin(client.is_replicated(server, patience)).await? {
             return Err(Error::unavailable(format!(
                 "{} granted the lock, but too few replicas have it: a failover would lose it; it was given back",

@@ -16,7 +16,10 @@ const STEP: u32 = 512;
 
 pub(super) async fn show(locks: &Locks, name: &Name) -> Result<Page> {
     let called = locks.call(&line::show(&locks.settings.key(name))).await?;
-    Ok(Page { lines: line::view(&called.value, name)?.into_iter().collect(), next: None })
+    Ok(Page {
+        lines: line::view(&called.value, name)?.into_iter().collect(),
+        next: None,
+    })
 }
 
 /// One page: the result of one step of `SCAN` on one server. `after` is `<place of the server>:<cursor>`.
@@ -24,28 +27,49 @@ pub(super) async fn list(locks: &Arc<Locks>, prefix: &str, after: Option<&str>) 
     let (client, settings) = (&locks.client, &locks.settings);
     let (place, cursor) = match after {
         None => (0, 0),
-        Some(after) => {
-            read_token(after).ok_or_else(|| Error::config("unknown page token; pass the `next` of the previous page"))?
-        }
+        Some(after) => read_token(after).ok_or_else(|| {
+            Error::config("unknown page token; pass the `next` of the previous page")
+        })?,
     };
     let primaries = client.primaries().await?;
-    let Some(address) = primaries.get(place) else { return Ok(Page::default()) };
+    let Some(address) = primaries.get(place) else {
+        return Ok(Page::default());
+    };
     let server = client.server(address, Purpose::Requests).await?;
     let mut scan = redis::cmd("SCAN");
-    scan.arg(cursor).arg("MATCH").arg(settings.pattern(prefix)).arg("COUNT").arg(STEP);
-    let value = server.ask(scan).await.map_err(|error| final_error(&error, address))?;
-    let (next, keys) =
-        read_scan(&value).ok_or_else(|| Error::protocol(format!("{address} answers a list that cannot be read")))?;
+    scan.arg(cursor)
+        .arg("MATCH")
+        .arg(settings.pattern(prefix))
+        .arg("COUNT")
+        .arg(STEP);
+    let value = server
+        .ask(scan)
+        .await
+        .map_err(|error| final_error(&error, address))?;
+    let (next, keys) = read_scan(&value)
+        .ok_or_else(|| Error::protocol(format!("{address} answers a list that cannot be read")))?;
     // A set: SCAN may return a key twice.
-    let named: BTreeSet<(Name, String)> = keys.into_iter().filter_map(|key| Some((settings.name(&key)?, key))).collect();
-    let named: Vec<(Name, String)> = named.into_iter().filter(|(name, _)| name.as_str().starts_with(prefix)).collect();
+    let named: BTreeSet<(Name, String)> = keys
+        .into_iter()
+        .filter_map(|key| Some((settings.name(&key)?, key)))
+        .collect();
+    let named: Vec<(Name, String)> = named
+        .into_iter()
+        .filter(|(name, _)| name.as_str().starts_with(prefix))
+        .collect();
     let limit = client.settings().request_timeout;
-    let shown = named.iter().map(|(_, key)| (line::show(key), limit)).collect();
+    let shown = named
+        .iter()
+        .map(|(_, key)| (line::show(key), limit))
+        .collect();
     let shown = client.call_all(shown, Purpose::Requests, false).await;
     let mut lines = Vec::with_capacity(named.len());
     for ((name, _), value) in named.iter().zip(shown) {
         let line = value.and_then(|value| line::view(&value, name));
-        lines.extend(LineView::or_unreadable(name, line.map(|line| line.into_iter().collect()))?);
+        lines.extend(LineView::or_unreadable(
+            name,
+            line.map(|line| line.into_iter().collect()),
+        )?);
     }
     let next = match next {
         0 if place + 1 < primaries.len() => Some(format!("{}:0", place + 1)),
@@ -61,8 +85,12 @@ fn read_token(after: &str) -> Option<(usize, u64)> {
 }
 
 fn read_scan(value: &Value) -> Option<(u64, Vec<String>)> {
-    let Value::Array(parts) = value else { return None };
-    let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else { return None };
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else {
+        return None;
+    };
     let cursor = std::str::from_utf8(cursor).ok()?.parse().ok()?;
     let text = |key: &Value| match key {
         // A key that is no text is none of ours.

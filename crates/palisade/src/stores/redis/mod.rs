@@ -57,19 +57,29 @@ use self::settings::{Format, Settings};
 pub use self::simple::CAPABILITY as SIMPLE;
 use self::simple::Keyspace;
 use crate::error::{Error, Result};
-use crate::store::{ByClaim, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Page, Query, Standing, Store};
+use crate::store::{
+    ByClaim, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Page, Query, Standing,
+    Store,
+};
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
 
 /// What the format `palisade` can do.
-pub const CAPABILITY: Capability = Capability { store: "redis", format: "palisade", ..Capability::LINE };
+pub const CAPABILITY: Capability = Capability {
+    store: "redis",
+    format: "palisade",
+    ..Capability::LINE
+};
 
 /// Opens a URL of Redis. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let locks = Locks::open(url)?;
     Ok(match locks.settings.format {
-        Format::Palisade => Arc::new(LineStore(Lines { batch: Batch::of(&locks), locks })),
+        Format::Palisade => Arc::new(LineStore(Lines {
+            batch: Batch::of(&locks),
+            locks,
+        })),
         Format::Simple => Arc::new(TokenStore(simple::Simple::of(locks))),
     })
 }
@@ -149,16 +159,23 @@ impl LineBackend for Lines {
         let key = self.locks.settings.key(event.name());
         Ok(match event {
             Event::Claim(claim) => Effect::Answered(claim::claim(self, &key, &claim).await?),
-            Event::Release(claim, ending) => Effect::Released(release::release(self, &key, &claim, ending).await?),
+            Event::Release(claim, ending) => {
+                Effect::Released(release::release(self, &key, &claim, ending).await?)
+            }
             Event::Change(claim, to) => {
                 let call = match to {
                     Change::Detach => line::renew(&key, &claim, self.locks.client.inbox()),
                     Change::Downgrade => line::downgrade(&key, &claim),
                     Change::Proclaim(value) => line::proclaim(&key, &claim, &value),
                 };
-                Effect::Stands(line::standing(&self.locks.call(&call).await?.value, &claim.claim)?)
+                Effect::Stands(line::standing(
+                    &self.locks.call(&call).await?.value,
+                    &claim.claim,
+                )?)
             }
-            Event::Revoke(_, fence) => Effect::Revoked(line::revoked(&self.locks.call(&line::revoke(&key, fence)).await?.value)?),
+            Event::Revoke(_, fence) => Effect::Revoked(line::revoked(
+                &self.locks.call(&line::revoke(&key, fence)).await?.value,
+            )?),
         })
     }
 
@@ -169,7 +186,9 @@ impl LineBackend for Lines {
     async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::Show(name) | Query::Leader(name) => inspect::show(&self.locks, name).await,
-            Query::List { prefix, after } => inspect::list(&self.locks, prefix, after.as_deref()).await,
+            Query::List { prefix, after } => {
+                inspect::list(&self.locks, prefix, after.as_deref()).await
+            }
         }
     }
 }

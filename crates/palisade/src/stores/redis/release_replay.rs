@@ -33,9 +33,15 @@ impl ReleaseReplay {
     /// The releases to send again. They stay: a grant may come back a second time.
     pub(super) fn to_repeat(&self) -> Vec<Call> {
         let mut releases = self.lock();
-        while releases.front().is_some_and(|(at, _)| at.elapsed() > LONGEST) {
+        while releases
+            .front()
+            .is_some_and(|(at, _)| at.elapsed() > LONGEST)
+        {
             releases.pop_front();
         }
-        releases.iter().map(|(_, release)| release.as_ref().clone()).collect()
+        releases
+            .iter()
+            .map(|(_, release)| release.as_ref().clone())
+            .collect()
     }
 }

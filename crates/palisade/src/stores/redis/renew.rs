@@ -11,16 +11,27 @@ use crate::error::{Error, Result};
 use crate::store::{Claim, ClaimRef, Grant, Standing};
 
 pub(super) async fn renew(locks: &Arc<Locks>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-    let call = |claim: &ClaimRef| line::renew(&locks.settings.key(&claim.claim.name), claim, locks.client.inbox());
-    let calls: Vec<(Call, Duration)> = claims.iter().map(|claim| (call(claim), limit(claim))).collect();
+    let call = |claim: &ClaimRef| {
+        line::renew(
+            &locks.settings.key(&claim.claim.name),
+            claim,
+            locks.client.inbox(),
+        )
+    };
+    let calls: Vec<(Call, Duration)> = claims
+        .iter()
+        .map(|claim| (call(claim), limit(claim)))
+        .collect();
     let replies = locks.client.call_all(calls, Purpose::Renewals, true).await;
     let renewed: Vec<Renewed> = claims
         .iter()
         .zip(replies)
-        .map(|(claim, reply)| match reply.and_then(|value| line::standing(&value, &claim.claim)) {
-            Ok(standing) => Renewed::of(locks, claim, standing),
-            Err(error) => Renewed::Now(Err(error)),
-        })
+        .map(
+            |(claim, reply)| match reply.and_then(|value| line::standing(&value, &claim.claim)) {
+                Ok(standing) => Renewed::of(locks, claim, standing),
+                Err(error) => Renewed::Now(Err(error)),
+            },
+        )
         .collect();
     let mut standings = Vec::with_capacity(claims.len());
     for renewed in renewed {
@@ -31,7 +42,11 @@ pub(super) async fn renew(locks: &Arc<Locks>, claims: &[ClaimRef]) -> Vec<Result
 
 /// How long a renewal may hold up the answers of others: a sixth of the lease.
 pub(super) fn limit(claim: &ClaimRef) -> Duration {
-    let lease = if claim.fence.is_some() { claim.claim.lease } else { claim.claim.wait_lease() };
+    let lease = if claim.fence.is_some() {
+        claim.claim.lease
+    } else {
+        claim.claim.wait_lease()
+    };
     (lease / 6).max(Duration::from_millis(100))
 }
 
@@ -70,7 +85,9 @@ impl Renewed {
             Renewed::Later(standing, limit) => match tokio::time::timeout(limit, standing).await {
                 Ok(Ok(standing)) => standing,
                 Ok(Err(_)) => Err(Error::unavailable("the client is ending")),
-                Err(_) => Err(Error::unavailable("the replicas do not confirm the grant in time")),
+                Err(_) => Err(Error::unavailable(
+                    "the replicas do not confirm the grant in time",
+                )),
             },
         }
     }
@@ -79,13 +96,20 @@ impl Renewed {
 /// Checks a grant that was handed over. Where replicas must have it, it is renewed on the connection that then waits for them: the
 /// hand-off was written on another client's.
 async fn handed_over(locks: &Arc<Locks>, claim: &Arc<Claim>, grant: Grant) -> Result<Standing> {
-    if !locks.client.needs_replicas() && locks.rollback.accept(&claim.name, claim.mode, grant.fence) {
+    if !locks.client.needs_replicas() && locks.rollback.accept(&claim.name, claim.mode, grant.fence)
+    {
         return Ok(Standing::Held(grant));
     }
-    let call = line::renew(&locks.settings.key(&claim.name), &claim.to_ref(Some(grant.fence)), locks.client.inbox());
+    let call = line::renew(
+        &locks.settings.key(&claim.name),
+        &claim.to_ref(Some(grant.fence)),
+        locks.client.inbox(),
+    );
     let called = locks.client.call(&call, true).await?;
     match line::standing(&called.value, claim)? {
-        Standing::Held(renewed) => grant::check(locks, &called.server, claim, renewed).await.map(Standing::Held),
+        Standing::Held(renewed) => grant::check(locks, &called.server, claim, renewed)
+            .await
+            .map(Standing::Held),
         // Released or lost meanwhile.
         other => Ok(other),
     }

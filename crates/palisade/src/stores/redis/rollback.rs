@@ -51,14 +51,23 @@ mod tests {
         let name = |number: usize| Name::new(format!("n{number}")).expect("a name");
         let fence = |number| Fence::new(number).expect("a fence");
         assert!(seen.accept(&name(0), Mode::Exclusive, fence(7)));
-        assert!(seen.accept(&name(0), Mode::Exclusive, fence(7)), "the same grant");
+        assert!(
+            seen.accept(&name(0), Mode::Exclusive, fence(7)),
+            "the same grant"
+        );
         assert!(!seen.accept(&name(0), Mode::Exclusive, fence(6)));
-        assert!(seen.accept(&name(0), Mode::Shared, fence(6)), "readers are many");
+        assert!(
+            seen.accept(&name(0), Mode::Shared, fence(6)),
+            "readers are many"
+        );
         assert!(seen.accept(&name(0), Mode::Exclusive, fence(8)));
         for number in 1..3 * NAMES {
             assert!(seen.accept(&name(number), Mode::Exclusive, fence(number as u64 + 10)));
         }
         assert!(seen.0.lock().expect("whole").len() <= NAMES);
-        assert!(!seen.accept(&name(3 * NAMES - 1), Mode::Exclusive, fence(1)), "the latest are remembered");
+        assert!(
+            !seen.accept(&name(3 * NAMES - 1), Mode::Exclusive, fence(1)),
+            "the latest are remembered"
+        );
     }
 }

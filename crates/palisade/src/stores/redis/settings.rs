@@ -35,7 +35,11 @@ fn line_prefix(prefix: Option<&str>) -> String {
 
 /// The key of a line in the format `palisade`, for writes that check the lock itself.
 pub(crate) fn line_key(prefix: Option<&str>, name: &Name, exact: bool) -> String {
-    let name = if exact { name.as_str().to_owned() } else { name.mapped(NAME_LIMIT) };
+    let name = if exact {
+        name.as_str().to_owned()
+    } else {
+        name.mapped(NAME_LIMIT)
+    };
     format!("{}{{{name}}}", line_prefix(prefix))
 }
 
@@ -46,27 +50,45 @@ impl Settings {
         let format = match common.format.as_deref() {
             None | Some("palisade") => Format::Palisade,
             Some("simple") => Format::Simple,
-            Some(_) => return Err(Error::bad_url("bad store URL: format= of redis: is palisade or simple")),
+            Some(_) => {
+                return Err(Error::bad_url(
+                    "bad store URL: format= of redis: is palisade or simple",
+                ));
+            }
         };
         let prefix = match (format, common.prefix.as_deref()) {
             (Format::Palisade, prefix) => line_prefix(prefix),
             (Format::Simple, prefix) => prefix.unwrap_or_default().to_owned(),
         };
         if prefix.contains(['{', '}']) {
-            return Err(Error::bad_url("bad store URL: prefix= may not have braces: they would put every lock into one slot"));
+            return Err(Error::bad_url(
+                "bad store URL: prefix= may not have braces: they would put every lock into one slot",
+            ));
         }
         let exact_names = match format {
             Format::Palisade => common.exact_names(),
             // It exists only to share locks: the peer's key is the name.
             Format::Simple => common.names != Some(Names::Escaped),
         };
-        Ok((Settings { format, prefix, exact_names, db: client.db() }, client))
+        Ok((
+            Settings {
+                format,
+                prefix,
+                exact_names,
+                db: client.db(),
+            },
+            client,
+        ))
     }
 
     /// The key of a name.
     pub(super) fn key(&self, name: &Name) -> String {
         let as_it_is = self.exact_names || name.is_plain();
-        let mapped = if as_it_is { Cow::Borrowed(name.as_str()) } else { Cow::Owned(name.mapped(NAME_LIMIT)) };
+        let mapped = if as_it_is {
+            Cow::Borrowed(name.as_str())
+        } else {
+            Cow::Owned(name.mapped(NAME_LIMIT))
+        };
         match self.format {
             // In braces, so that other keys can be put into the slot of the name in a cluster.
             Format::Palisade => [&self.prefix, "{", &mapped, "}"].concat(),
@@ -81,7 +103,11 @@ impl Settings {
             Format::Palisade => mapped.strip_prefix('{')?.strip_suffix('}')?,
             Format::Simple => mapped,
         };
-        if self.exact_names { Name::new(mapped).ok() } else { Name::unmapped(mapped) }
+        if self.exact_names {
+            Name::new(mapped).ok()
+        } else {
+            Name::unmapped(mapped)
+        }
     }
 
     /// A pattern for the keys of all names that begin so.
@@ -100,7 +126,11 @@ impl Settings {
             Ok(prefix) if !self.exact_names => prefix.mapped(NAME_LIMIT),
             _ => prefix.to_owned(),
         };
-        let brace = if self.format == Format::Palisade { "{" } else { "" };
+        let brace = if self.format == Format::Palisade {
+            "{"
+        } else {
+            ""
+        };
         format!("{}{brace}{}*", glob(&self.prefix), glob(&mapped))
     }
 

@@ -19,7 +19,11 @@ fn locks_of(url: &str) -> Arc<Locks> {
 
 async fn server_of(locks: &Arc<Locks>, server: &Redis) -> Arc<Server> {
     let address = Address::new("127.0.0.1", server.address().port());
-    locks.client.server(&address, Purpose::Requests).await.unwrap()
+    locks
+        .client
+        .server(&address, Purpose::Requests)
+        .await
+        .unwrap()
 }
 
 fn mutex(name: &str) -> Arc<Claim> {
@@ -34,16 +38,33 @@ async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
     let (client, claim) = (&locks.client, mutex("elsewhere"));
     let key = locks.settings.key(&claim.name);
     let on_good = server_of(&locks, &good).await;
-    on_good.call(&line::claim(&key, &claim, client.inbox())).await.unwrap();
+    on_good
+        .call(&line::claim(&key, &claim, client.inbox()))
+        .await
+        .unwrap();
     let on_hanging = server_of(&locks, &hangs).await;
     hangs.pause();
     client.ensure_inbox(&on_hanging);
     let renewal = line::renew(&key, &claim.to_ref(None), client.inbox());
-    let renewed = tokio::time::timeout(LONG, client.call_all(vec![(renewal, LONG)], Purpose::Renewals, true)).await;
-    assert!(!client.is_subscribed(), "the inbox is being opened on a server that does not answer");
+    let renewed = tokio::time::timeout(
+        LONG,
+        client.call_all(vec![(renewal, LONG)], Purpose::Renewals, true),
+    )
+    .await;
+    assert!(
+        !client.is_subscribed(),
+        "the inbox is being opened on a server that does not answer"
+    );
     hangs.resume();
-    let answer = renewed.expect("the renewal waits for a server that it does not need").pop().unwrap().unwrap();
-    assert!(matches!(line::standing(&answer, &claim), Ok(Standing::Held(_))), "{answer:?}");
+    let answer = renewed
+        .expect("the renewal waits for a server that it does not need")
+        .pop()
+        .unwrap()
+        .unwrap();
+    assert!(
+        matches!(line::standing(&answer, &claim), Ok(Standing::Held(_))),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]
@@ -54,7 +75,12 @@ async fn nothing_is_kept_of_keyspace_waiters_that_left() {
     locks.attach(handle);
     let (keyspace, on) = (&locks.keyspace, server_of(&locks, &server).await);
     let channel = locks.settings.keyspace("theirs");
-    let subscribed = || server.call(&["PUBSUB", "CHANNELS"]).text().contains("theirs");
+    let subscribed = || {
+        server
+            .call(&["PUBSUB", "CHANNELS"])
+            .text()
+            .contains("theirs")
+    };
     keyspace.busy(&channel, &on, ClaimId::random().unwrap(), None, &locks);
     // Asked for again as soon as it is subscribed.
     while keyspace.waiting(&channel) != Some(0) {
@@ -86,18 +112,35 @@ fn wanted_claims() -> (Arc<Mutex<HashSet<ClaimId>>>, ClientHandle) {
         }
     }
     let wanted = Arc::default();
-    let handle = ClientHandle::new(tokio::runtime::Handle::current(), Arc::new(Wants(Arc::clone(&wanted))));
+    let handle = ClientHandle::new(
+        tokio::runtime::Handle::current(),
+        Arc::new(Wants(Arc::clone(&wanted))),
+    );
     (wanted, handle)
 }
 
 #[tokio::test]
 async fn the_mark_of_a_simple_lock_outlives_it_however_long_it_is_held() {
     let server = Redis::start();
-    let locks = crate::connect(format!("{}?format=simple", server.url())).await.unwrap();
-    let guard = locks.mutex("held").lease(Duration::from_secs(3)).acquire().await.unwrap();
+    let locks = crate::connect(format!("{}?format=simple", server.url()))
+        .await
+        .unwrap();
+    let guard = locks
+        .mutex("held")
+        .lease(Duration::from_secs(3))
+        .acquire()
+        .await
+        .unwrap();
     let fence = guard.fence().to_string();
     let mark = "palisade:1:fence:{held}";
-    let left = |key: &str| server.call(&["PTTL", key]).text().trim().parse::<i64>().unwrap();
+    let left = |key: &str| {
+        server
+            .call(&["PTTL", key])
+            .text()
+            .trim()
+            .parse::<i64>()
+            .unwrap()
+    };
     assert!(left(mark) > left("held"));
     // As if it had been held for nearly as long as its mark lives.
     server.call(&["PEXPIRE", mark, "60000"]);
@@ -106,7 +149,9 @@ async fn the_mark_of_a_simple_lock_outlives_it_however_long_it_is_held() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(LONG, renewed).await.expect("a renewal keeps the mark");
+    tokio::time::timeout(LONG, renewed)
+        .await
+        .expect("a renewal keeps the mark");
     assert_eq!(server.call(&["GET", mark]).text().trim(), fence);
     assert!(guard.is_held());
 }

@@ -22,7 +22,9 @@ impl Inbox {
 
 impl PushHandler for Inbox {
     fn message(&self, channel: &[u8], payload: &[u8]) {
-        let Some(locks) = self.0.upgrade() else { return };
+        let Some(locks) = self.0.upgrade() else {
+            return;
+        };
         if channel.starts_with(b"__keyspace@") {
             locks.keyspace.changed(channel, payload, &locks);
         } else {
@@ -39,11 +41,18 @@ impl PushHandler for Inbox {
     }
 
     fn contact_regained(&self, client: &Arc<Client>) {
-        let Some(locks) = self.0.upgrade() else { return };
+        let Some(locks) = self.0.upgrade() else {
+            return;
+        };
         if let Some(client) = locks.handle.get() {
             client.contact_regained();
         }
-        let releases = locks.release_replay.to_repeat().into_iter().map(|release| (release, REPLAY_LIMIT)).collect();
+        let releases = locks
+            .release_replay
+            .to_repeat()
+            .into_iter()
+            .map(|release| (release, REPLAY_LIMIT))
+            .collect();
         let client = Arc::clone(client);
         tokio::spawn(async move { client.call_all(releases, Purpose::Requests, false).await });
     }
@@ -55,7 +64,9 @@ impl Locks {
             tracing::warn!("a message that cannot be read came to the inbox");
             return;
         };
-        let Some(client) = self.handle.get() else { return };
+        let Some(client) = self.handle.get() else {
+            return;
+        };
         match push {
             Push::Granted(fence) if self.is_safe(claim, fence) => client.granted(claim, fence),
             // A renewal checks it.

@@ -30,11 +30,14 @@ pub(super) fn check_schema(
     // Somebody else may be making the tables at this moment: look again inside a transaction.
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let (found, found_version) = (pragma("application_id")?, pragma("user_version")?);
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let tables: i64 =
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let foreign = match (found, found_version) {
         (found, newer) if found == application && newer > version => Some(Foreign {
             kind: ErrorKind::Protocol,
-            message: format!("was made by a newer palisade (version {newer}, this one knows {version}); update this one"),
+            message: format!(
+                "was made by a newer palisade (version {newer}, this one knows {version}); update this one"
+            ),
         }),
         (found, _) if found == application => None,
         (0, 0) if tables == 0 => {
@@ -48,7 +51,11 @@ pub(super) fn check_schema(
             message: "is a database of another program; give a file of its own".to_owned(),
         }),
     };
-    connection.execute_batch(if foreign.is_none() { "COMMIT" } else { "ROLLBACK" })?;
+    connection.execute_batch(if foreign.is_none() {
+        "COMMIT"
+    } else {
+        "ROLLBACK"
+    })?;
     Ok(foreign.map_or(Ok(()), Err))
 }
 
@@ -71,14 +78,16 @@ pub(super) fn enter(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 fn base_of(connection: &Connection, boot_id: &str) -> rusqlite::Result<Option<i64>> {
-    let mut select = connection.prepare("SELECT base_ns FROM meta WHERE id = 0 AND boot_id = ?1")?;
+    let mut select =
+        connection.prepare("SELECT base_ns FROM meta WHERE id = 0 AND boot_id = ?1")?;
     let mut rows = select.query([boot_id])?;
     rows.next()?.map(|row| row.get(0)).transpose()
 }
 
 fn begin(connection: &Connection, boot_id: &str) -> rusqlite::Result<i64> {
     let wall = realtime_ns().saturating_sub(boottime_ns());
-    let mut select = connection.prepare("SELECT base_ns, wall_ns, last_fence FROM meta WHERE id = 0")?;
+    let mut select =
+        connection.prepare("SELECT base_ns, wall_ns, last_fence FROM meta WHERE id = 0")?;
     let mut rows = select.query([])?;
     let before: Option<(i64, i64, i64)> = match rows.next()? {
         Some(row) => Some((row.get(0)?, row.get(1)?, row.get(2)?)),
@@ -89,7 +98,11 @@ fn begin(connection: &Connection, boot_id: &str) -> rusqlite::Result<i64> {
         Some((base, wall_then, last_fence)) => {
             // By the wall clock so much has passed; by the file itself, at least so much.
             let by_the_wall = base.saturating_add(wall.saturating_sub(wall_then));
-            let seen: i64 = connection.query_row("SELECT coalesce(max(since_ns), 0) FROM entries", [], |row| row.get(0))?;
+            let seen: i64 = connection.query_row(
+                "SELECT coalesce(max(since_ns), 0) FROM entries",
+                [],
+                |row| row.get(0),
+            )?;
             let jumped = (last_fence / FENCES_PER_BOOT + 1).saturating_mul(FENCES_PER_BOOT);
             (by_the_wall.max(seen.saturating_sub(boottime_ns())), jumped)
         }
@@ -104,7 +117,9 @@ fn begin(connection: &Connection, boot_id: &str) -> rusqlite::Result<i64> {
 /// What the kernel calls this boot.
 fn boot_id() -> String {
     // Without it every start looks like the same boot, as on a machine that is never restarted.
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// CLOCK_BOOTTIME: counts through suspend, and cannot be set.
@@ -117,7 +132,9 @@ fn realtime_ns() -> i64 {
 }
 
 fn nanos(time: rustix::time::Timespec) -> i64 {
-    time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
+    time.tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(time.tv_nsec)
 }
 
 #[cfg(test)]
@@ -125,7 +142,11 @@ mod tests {
     use super::*;
 
     fn meta(connection: &Connection) -> (i64, i64) {
-        connection.query_row("SELECT base_ns, last_fence FROM meta", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+        connection
+            .query_row("SELECT base_ns, last_fence FROM meta", [], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .unwrap()
     }
 
     fn database() -> Connection {
@@ -146,11 +167,15 @@ mod tests {
         let connection = database();
         enter(&connection).unwrap();
         assert_eq!(meta(&connection).1, 0);
-        connection.execute("UPDATE meta SET last_fence = 41", []).unwrap();
+        connection
+            .execute("UPDATE meta SET last_fence = 41", [])
+            .unwrap();
         enter(&connection).unwrap();
         assert_eq!(meta(&connection).1, 41, "the same boot");
         for boot in 1..4 {
-            connection.execute("UPDATE meta SET boot_id = 'another'", []).unwrap();
+            connection
+                .execute("UPDATE meta SET boot_id = 'another'", [])
+                .unwrap();
             enter(&connection).unwrap();
             assert_eq!(meta(&connection).1, boot << 40);
         }
@@ -162,13 +187,25 @@ mod tests {
         enter(&connection).unwrap();
         let hour = 3_600_000_000_000_i64;
         // The boot before began an hour of wall time earlier than this one: the file's time has gone on by that.
-        connection.execute("UPDATE meta SET boot_id = 'another', base_ns = 0, wall_ns = wall_ns - ?1", [hour]).unwrap();
+        connection
+            .execute(
+                "UPDATE meta SET boot_id = 'another', base_ns = 0, wall_ns = wall_ns - ?1",
+                [hour],
+            )
+            .unwrap();
         let base = enter(&connection).unwrap();
         assert!((base - hour).abs() < 1_000_000_000, "{base}");
         // The wall clock was set back by a day meanwhile: the file's time does not follow it.
         let seen = boottime_ns() + 50 * hour;
-        connection.execute("INSERT INTO entries VALUES (?1)", [seen]).unwrap();
-        connection.execute("UPDATE meta SET boot_id = 'another', wall_ns = wall_ns + ?1", [24 * hour]).unwrap();
+        connection
+            .execute("INSERT INTO entries VALUES (?1)", [seen])
+            .unwrap();
+        connection
+            .execute(
+                "UPDATE meta SET boot_id = 'another', wall_ns = wall_ns + ?1",
+                [24 * hour],
+            )
+            .unwrap();
         let base = enter(&connection).unwrap();
         assert!(base + boottime_ns() >= seen);
     }

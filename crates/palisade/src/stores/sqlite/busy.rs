@@ -9,13 +9,17 @@ pub(super) fn message(database: &Path) -> String {
     match holder(database) {
         Some(pid) => {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let state = state(pid).map(|state| format!(", {state}")).unwrap_or_default();
+            let state = state(pid)
+                .map(|state| format!(", {state}"))
+                .unwrap_or_default();
             format!(
                 "{shown}: process {pid} ({}{state}) has been writing to it for over 2 s; see what it does, or end it",
                 name.trim()
             )
         }
-        None => format!("{shown}: another process has been writing to it for over 2 s; find it with: fuser {shown}"),
+        None => format!(
+            "{shown}: another process has been writing to it for over 2 s; find it with: fuser {shown}"
+        ),
     }
 }
 
@@ -29,13 +33,20 @@ fn holder(database: &Path) -> Option<u32> {
     table.lines().find_map(|line| {
         // 1: POSIX  ADVISORY  WRITE 1234 fe:00:5678 120 120
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, _, _, "WRITE", pid, file, ..] = words.as_slice() else { return None };
-        (file.rsplit(':').next() == Some(&inode)).then(|| pid.parse().ok()).flatten()
+        let [_, _, _, "WRITE", pid, file, ..] = words.as_slice() else {
+            return None;
+        };
+        (file.rsplit(':').next() == Some(&inode))
+            .then(|| pid.parse().ok())
+            .flatten()
     })
 }
 
 fn state(pid: u32) -> Option<&'static str> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let state = status.lines().find_map(|line| line.strip_prefix("State:"))?.trim();
+    let state = status
+        .lines()
+        .find_map(|line| line.strip_prefix("State:"))?
+        .trim();
     state.starts_with('T').then_some("stopped")
 }

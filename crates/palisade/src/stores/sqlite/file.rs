@@ -94,7 +94,10 @@ struct Open {
 
 impl Database {
     pub(super) fn new(path: PathBuf) -> Database {
-        Database { path, connection: Mutex::new(None) }
+        Database {
+            path,
+            connection: Mutex::new(None),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -102,10 +105,15 @@ impl Database {
     }
 
     /// Runs a write transaction if it can have its turn at once.
-    pub(super) fn attempt<T>(&self, work: impl FnOnce(&Connection, StoreTime) -> Result<T>) -> Result<T, Refusal> {
+    pub(super) fn attempt<T>(
+        &self,
+        work: impl FnOnce(&Connection, StoreTime) -> Result<T>,
+    ) -> Result<T, Refusal> {
         match self.connection.try_lock() {
             Ok(open) => self.transact(open, BRIEFLY, work),
-            Err(TryLockError::Poisoned(poisoned)) => self.transact(poisoned.into_inner(), BRIEFLY, work),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.transact(poisoned.into_inner(), BRIEFLY, work)
+            }
             Err(TryLockError::WouldBlock) => Err(Refusal::Busy),
         }
     }
@@ -114,19 +122,27 @@ impl Database {
     pub(super) fn run<T>(&self, work: impl Fn(&Connection, StoreTime) -> Result<T>) -> Result<T> {
         let end = Instant::now() + PATIENTLY;
         loop {
-            let open = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let open = self
+                .connection
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             match self.transact(open, end.saturating_duration_since(Instant::now()), &work) {
                 Ok(done) => return Ok(done),
                 Err(Refusal::Failed(error)) => return Err(error),
                 // While a file is made, SQLite answers busy without waiting: whoever makes it is done in a moment.
-                Err(Refusal::Busy) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                Err(Refusal::Busy) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
                 Err(Refusal::Busy) => return Err(Error::unavailable(busy::message(&self.path))),
             }
         }
     }
 
     /// Reads if nobody of this client uses the file just now.
-    pub(super) fn glance<T>(&self, read: impl FnOnce(&Connection, StoreTime) -> rusqlite::Result<T>) -> Option<T> {
+    pub(super) fn glance<T>(
+        &self,
+        read: impl FnOnce(&Connection, StoreTime) -> rusqlite::Result<T>,
+    ) -> Option<T> {
         let open = self.connection.try_lock().ok()?;
         let open = open.as_ref()?;
         read(&open.connection, open.now()).ok()
@@ -140,18 +156,28 @@ impl Database {
     ) -> Result<T, Refusal> {
         TURN_BY.set(Some(Instant::now() + patience));
         // A file that was removed under us decides nothing any more. In the new one our grants are gone, and we learn it.
-        if open.as_ref().is_some_and(|open| open.file != identity(&self.path)) {
+        if open
+            .as_ref()
+            .is_some_and(|open| open.file != identity(&self.path))
+        {
             *open = None;
         }
         let open = match &mut *open {
             Some(open) => open,
             closed => closed.insert(self.open()?),
         };
-        self.step(open.connection.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])))?;
+        self.step(
+            open.connection
+                .prepare_cached("BEGIN IMMEDIATE")
+                .and_then(|mut begin| begin.execute([])),
+        )?;
         // After the turn has come: two transactions have the order of their times.
         match work(&open.connection, open.now()) {
             Ok(done) => {
-                let commit = open.connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([]));
+                let commit = open
+                    .connection
+                    .prepare_cached("COMMIT")
+                    .and_then(|mut commit| commit.execute([]));
                 if commit.is_err() {
                     let _ = open.connection.execute_batch("ROLLBACK");
                 }
@@ -166,18 +192,40 @@ impl Database {
     }
 
     fn step<T>(&self, result: rusqlite::Result<T>) -> Result<T, Refusal> {
-        result.map_err(|error| if is_busy(&error) { Refusal::Busy } else { Refusal::Failed(failure(&self.path, error)) })
+        result.map_err(|error| {
+            if is_busy(&error) {
+                Refusal::Busy
+            } else {
+                Refusal::Failed(failure(&self.path, error))
+            }
+        })
     }
 
     fn open(&self) -> Result<Open, Refusal> {
         check_place(&self.path).map_err(Refusal::Failed)?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = self.step(Connection::open_with_flags(&self.path, flags))?;
         self.step(prepare(&mut connection))?;
-        self.step(boot::check_schema(&connection, APPLICATION_ID, SCHEMA_VERSION, SCHEMA))?
-            .map_err(|why| Refusal::Failed(Error::new(why.kind, format!("{}: {}", self.path.display(), why.message))))?;
+        self.step(boot::check_schema(
+            &connection,
+            APPLICATION_ID,
+            SCHEMA_VERSION,
+            SCHEMA,
+        ))?
+        .map_err(|why| {
+            Refusal::Failed(Error::new(
+                why.kind,
+                format!("{}: {}", self.path.display(), why.message),
+            ))
+        })?;
         let base_ns = self.step(boot::enter(&connection))?;
-        Ok(Open { connection, file: identity(&self.path), base_ns })
+        Ok(Open {
+            connection,
+            file: identity(&self.path),
+            base_ns,
+        })
     }
 }
 
@@ -189,23 +237,33 @@ impl Open {
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
+    std::fs::metadata(path)
+        .ok()
+        .map(|data| (data.dev(), data.ino()))
 }
 
 /// Refuses what SQLite would fail on later, or worse, would not. The file behind a symbolic link decides, as it does for SQLite.
 pub(super) fn check_place(path: &Path) -> Result<()> {
     let file = behind_links(path);
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     // The file itself may be mounted from elsewhere.
-    let system = rustix::fs::statfs(&file).or_else(|_| rustix::fs::statfs(folder)).map_err(|cause| match cause {
-        rustix::io::Errno::NOENT => {
-            Error::config(format!("{}: the folder {} is not there; make it", path.display(), folder.display()))
-        }
-        rustix::io::Errno::ACCESS => {
-            Error::new(ErrorKind::Denied, format!("{}: no right to enter {}", path.display(), folder.display()))
-        }
-        cause => Error::config(format!("{}: cannot be used: {cause}", path.display())),
-    })?;
+    let system = rustix::fs::statfs(&file)
+        .or_else(|_| rustix::fs::statfs(folder))
+        .map_err(|cause| match cause {
+            rustix::io::Errno::NOENT => Error::config(format!(
+                "{}: the folder {} is not there; make it",
+                path.display(),
+                folder.display()
+            )),
+            rustix::io::Errno::ACCESS => Error::new(
+                ErrorKind::Denied,
+                format!("{}: no right to enter {}", path.display(), folder.display()),
+            ),
+            cause => Error::config(format!("{}: cannot be used: {cause}", path.display())),
+        })?;
     match network_file_system(system.f_type as u64 & 0xffff_ffff) {
         Some(kind) => Err(Error::config(format!(
             "{}: lies on {kind}, where processes of different machines would not see each other's locks; \
@@ -222,7 +280,9 @@ fn behind_links(path: &Path) -> PathBuf {
     const MOST_LINKS: usize = 40;
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
-        let Ok(target) = std::fs::read_link(&path) else { break };
+        let Ok(target) = std::fs::read_link(&path) else {
+            break;
+        };
         path = path.parent().unwrap_or(Path::new("")).join(target);
     }
     path
@@ -250,7 +310,10 @@ fn network_file_system(magic: u64) -> Option<&'static str> {
         (0xbacb_acbc, "a folder shared by VMware"),
         (0x6573_5546, "FUSE (perhaps a network file system)"),
     ];
-    KINDS.iter().find(|(kind, _)| *kind == magic).map(|(_, name)| *name)
+    KINDS
+        .iter()
+        .find(|(kind, _)| *kind == magic)
+        .map(|(_, name)| *name)
 }
 
 fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
@@ -286,28 +349,46 @@ fn wait_for_turn(asked: i32) -> bool {
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
 }
 
 /// What a failure of SQLite means, and what to do about it.
 pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
     let path = path.display();
     let (kind, message) = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            (ErrorKind::Unavailable, format!("{path}: another process uses the file"))
-        }
-        Some(ErrorCode::ReadOnly) => (ErrorKind::Denied, format!("{path}: cannot be written; check its rights and its folder's")),
-        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
-            (ErrorKind::Denied, format!("{path}: cannot be opened; check its rights and its folder's"))
-        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
+            ErrorKind::Unavailable,
+            format!("{path}: another process uses the file"),
+        ),
+        Some(ErrorCode::ReadOnly) => (
+            ErrorKind::Denied,
+            format!("{path}: cannot be written; check its rights and its folder's"),
+        ),
+        Some(
+            ErrorCode::CannotOpen
+            | ErrorCode::PermissionDenied
+            | ErrorCode::AuthorizationForStatementDenied,
+        ) => (
+            ErrorKind::Denied,
+            format!("{path}: cannot be opened; check its rights and its folder's"),
+        ),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => (
             ErrorKind::Protocol,
-            format!("{path}: is damaged, or not a database; stop everybody who uses it and move it away, a new one is made"),
+            format!(
+                "{path}: is damaged, or not a database; stop everybody who uses it and move it away, a new one is made"
+            ),
         ),
-        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, format!("{path}: the disk is full; make room")),
-        Some(ErrorCode::SystemIoFailure) => {
-            (ErrorKind::Unavailable, format!("{path}: cannot be read or written; is the disk full?"))
-        }
+        Some(ErrorCode::DiskFull) => (
+            ErrorKind::Unavailable,
+            format!("{path}: the disk is full; make room"),
+        ),
+        Some(ErrorCode::SystemIoFailure) => (
+            ErrorKind::Unavailable,
+            format!("{path}: cannot be read or written; is the disk full?"),
+        ),
         _ => (ErrorKind::Protocol, format!("{path}: {error}")),
     };
     Error::new(kind, message).with_source(error)
@@ -319,7 +400,12 @@ mod tests {
 
     #[test]
     fn file_systems_of_several_machines_are_known() {
-        for (magic, kind) in [(0x6969, "NFS"), (0x0116_1970, "GFS2"), (0x7461_636f, "OCFS2"), (0x6b41_4653, "AFS")] {
+        for (magic, kind) in [
+            (0x6969, "NFS"),
+            (0x0116_1970, "GFS2"),
+            (0x7461_636f, "OCFS2"),
+            (0x6b41_4653, "AFS"),
+        ] {
             assert_eq!(network_file_system(magic), Some(kind));
         }
         for magic in [0x786f_4256, 0xbacb_acbc, 0x1983_0326, 0x2003_0528] {
@@ -340,7 +426,12 @@ mod tests {
         std::os::unix::fs::symlink("loop", at("loop")).unwrap();
         assert_eq!(behind_links(&at("first")), Path::new("/no/such/file"));
         assert_eq!(behind_links(&at("plain")), at("plain"));
-        assert!(check_place(&at("first")).unwrap_err().to_string().contains("/no/such is not there"));
+        assert!(
+            check_place(&at("first"))
+                .unwrap_err()
+                .to_string()
+                .contains("/no/such is not there")
+        );
         assert_eq!(behind_links(&at("loop")), at("loop"));
     }
 }

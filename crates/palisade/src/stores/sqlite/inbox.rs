@@ -36,7 +36,9 @@ impl Inbox {
 
     /// Makes the client's socket, and delivers what comes there for as long as the client's runtime lives. Once.
     pub(super) fn bind(&self, folder: &Folder, id: &str) -> io::Result<()> {
-        let Some(client) = self.client() else { return Ok(()) };
+        let Some(client) = self.client() else {
+            return Ok(());
+        };
         let _inside = client.runtime().enter();
         let socket = UnixDatagram::bind(folder.socket(id))?;
         let told = client.clone();
@@ -79,7 +81,14 @@ const GONE: u8 = b'X';
 fn encode(told: Told) -> [u8; LETTER] {
     let (what, claim, number) = match told {
         Told::Granted { claim, fence } => (GRANTED, claim, fence.get()),
-        Told::Gone { claim, why } => (GONE, claim, REASONS.iter().position(|reason| *reason == why).unwrap_or(0) as u64),
+        Told::Gone { claim, why } => (
+            GONE,
+            claim,
+            REASONS
+                .iter()
+                .position(|reason| *reason == why)
+                .unwrap_or(0) as u64,
+        ),
     };
     let mut letter = [0; LETTER];
     letter[0] = what;
@@ -95,13 +104,26 @@ fn decode(letter: &[u8]) -> Option<Told> {
     let claim = ClaimId::from_bits(u128::from_be_bytes(*claim));
     let number = u64::from_be_bytes(number.try_into().ok()?);
     match *what {
-        GRANTED => Some(Told::Granted { claim, fence: Fence::new(number)? }),
-        GONE => Some(Told::Gone { claim, why: *REASONS.get(usize::try_from(number).ok()?)? }),
+        GRANTED => Some(Told::Granted {
+            claim,
+            fence: Fence::new(number)?,
+        }),
+        GONE => Some(Told::Gone {
+            claim,
+            why: *REASONS.get(usize::try_from(number).ok()?)?,
+        }),
         _ => None,
     }
 }
 
-const REASONS: [Gone; 6] = [Gone::Expired, Gone::Taken, Gone::Revoked, Gone::SessionEnded, Gone::Sealed, Gone::TooSoon];
+const REASONS: [Gone; 6] = [
+    Gone::Expired,
+    Gone::Taken,
+    Gone::Revoked,
+    Gone::SessionEnded,
+    Gone::Sealed,
+    Gone::TooSoon,
+];
 
 #[cfg(test)]
 mod tests {
@@ -110,12 +132,22 @@ mod tests {
     #[test]
     fn letters_read_back_and_junk_does_not() {
         let claim = ClaimId::from_bits(u128::MAX - 7);
-        let mut all = vec![Told::Granted { claim, fence: Fence::MAX }];
+        let mut all = vec![Told::Granted {
+            claim,
+            fence: Fence::MAX,
+        }];
         all.extend(REASONS.map(|why| Told::Gone { claim, why }));
         for told in all {
             assert_eq!(decode(&encode(told)), Some(told));
         }
-        for junk in [&b""[..], b"G", &[b'G'; 24], &[b'G'; 26], &[0xff; 25], &[b'X'; 25]] {
+        for junk in [
+            &b""[..],
+            b"G",
+            &[b'G'; 24],
+            &[b'G'; 26],
+            &[0xff; 25],
+            &[b'X'; 25],
+        ] {
             assert_eq!(decode(junk), None, "{junk:?}");
         }
     }

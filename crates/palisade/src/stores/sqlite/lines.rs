@@ -38,11 +38,16 @@ pub(super) struct Letter {
 }
 
 impl<'a> Loaded<'a> {
-    pub(super) fn load(connection: &'a Connection, now: StoreTime, name: &'a Name) -> rusqlite::Result<Loaded<'a>> {
+    pub(super) fn load(
+        connection: &'a Connection,
+        now: StoreTime,
+        name: &'a Name,
+    ) -> rusqlite::Result<Loaded<'a>> {
         let mut line = Line::default();
         let mut meta = connection
             .prepare_cached("SELECT last_fence, EXISTS (SELECT 1 FROM notes WHERE name = ?1) FROM meta WHERE id = 0")?;
-        let (last_fence, has_notes): (i64, bool) = meta.query_row([name.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (last_fence, has_notes): (i64, bool) =
+            meta.query_row([name.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
         line.last_fence = fence(last_fence);
         let mut rows = Vec::new();
         let mut select = connection.prepare_cached(
@@ -57,7 +62,15 @@ impl<'a> Loaded<'a> {
         if has_notes {
             load_notes(connection, name, &mut line)?;
         }
-        Ok(Loaded { connection, name, now, before: line.clone(), line, rows, ours: None })
+        Ok(Loaded {
+            connection,
+            name,
+            now,
+            before: line.clone(),
+            line,
+            rows,
+            ours: None,
+        })
     }
 
     /// Says whose life the claim of this transaction hangs on.
@@ -69,43 +82,78 @@ impl<'a> Loaded<'a> {
     fn client_of(&self, claim: ClaimId) -> Option<&str> {
         match &self.ours {
             Some((ours, client)) if *ours == claim => Some(client),
-            _ => self.rows.iter().find(|row| row.claim == claim).and_then(|row| row.client.as_deref()),
+            _ => self
+                .rows
+                .iter()
+                .find(|row| row.claim == claim)
+                .and_then(|row| row.client.as_deref()),
         }
     }
 
     /// Ends the claims of clients that are dead. `us` need not be asked.
     pub(super) fn reap(&mut self, folder: &Folder, us: &str, told: &mut Vec<Told>) {
-        let mut clients: Vec<&str> =
-            self.rows.iter().filter_map(|row| row.client.as_deref()).filter(|client| *client != us).collect();
+        let mut clients: Vec<&str> = self
+            .rows
+            .iter()
+            .filter_map(|row| row.client.as_deref())
+            .filter(|client| *client != us)
+            .collect();
         clients.sort_unstable();
         clients.dedup();
-        let dead: Vec<String> = clients.into_iter().filter(|client| !folder.is_alive(client)).map(str::to_owned).collect();
+        let dead: Vec<String> = clients
+            .into_iter()
+            .filter(|client| !folder.is_alive(client))
+            .map(str::to_owned)
+            .collect();
         if dead.is_empty() {
             return;
         }
-        let is_dead = |row: &&Stored| row.client.as_ref().is_some_and(|client| dead.contains(client));
-        let claims: Vec<(ClaimId, Option<Fence>)> = self.rows.iter().filter(is_dead).map(|row| (row.claim, row.fence)).collect();
+        let is_dead = |row: &&Stored| {
+            row.client
+                .as_ref()
+                .is_some_and(|client| dead.contains(client))
+        };
+        let claims: Vec<(ClaimId, Option<Fence>)> = self
+            .rows
+            .iter()
+            .filter(is_dead)
+            .map(|row| (row.claim, row.fence))
+            .collect();
         // Waiters first: a name must not be handed to the dead.
         for waiting in [true, false] {
-            for (claim, fence) in claims.iter().filter(|(_, fence)| fence.is_none() == waiting) {
-                let _ = self.line.release(self.now, *claim, *fence, Ending::Release, told);
+            for (claim, fence) in claims
+                .iter()
+                .filter(|(_, fence)| fence.is_none() == waiting)
+            {
+                let _ = self
+                    .line
+                    .release(self.now, *claim, *fence, Ending::Release, told);
             }
         }
     }
 
     /// Writes back what has changed, and addresses who must hear of it. A grant that went to a client that is dead goes on to
     /// the next.
-    pub(super) fn save(mut self, folder: &Folder, us: &str, mut told: Vec<Told>) -> rusqlite::Result<Vec<Letter>> {
+    pub(super) fn save(
+        mut self,
+        folder: &Folder,
+        us: &str,
+        mut told: Vec<Told>,
+    ) -> rusqlite::Result<Vec<Letter>> {
         let mut letters = Vec::new();
         while !told.is_empty() {
             let mut next = Vec::new();
             for news in told {
-                let Some(client) = self.client_of(news.claim()).map(str::to_owned) else { continue };
+                let Some(client) = self.client_of(news.claim()).map(str::to_owned) else {
+                    continue;
+                };
                 if let Told::Granted { claim, fence } = news
                     && client != us
                     && !folder.is_alive(&client)
                 {
-                    let _ = self.line.release(self.now, claim, Some(fence), Ending::Release, &mut next);
+                    let _ =
+                        self.line
+                            .release(self.now, claim, Some(fence), Ending::Release, &mut next);
                     continue;
                 }
                 letters.push(Letter { client, told: news });
@@ -116,7 +164,9 @@ impl<'a> Loaded<'a> {
             self.write_entries()?;
             self.write_notes()?;
             if self.line.last_fence != self.before.last_fence {
-                let mut update = self.connection.prepare_cached("UPDATE meta SET last_fence = ?1 WHERE id = 0")?;
+                let mut update = self
+                    .connection
+                    .prepare_cached("UPDATE meta SET last_fence = ?1 WHERE id = 0")?;
                 update.execute([as_i64(self.line.last_fence)])?;
             }
         }
@@ -127,8 +177,9 @@ impl<'a> Loaded<'a> {
         let mut next_place = self.rows.last().map_or(0, |row| row.place + 1);
         let mut stored = std::mem::take(&mut self.rows);
         for holder in &self.line.holders {
-            let known =
-                stored.iter().position(|row| row.claim == holder.claim && row.fence.is_none_or(|fence| fence == holder.fence));
+            let known = stored.iter().position(|row| {
+                row.claim == holder.claim && row.fence.is_none_or(|fence| fence == holder.fence)
+            });
             let known = known.map(|at| stored.remove(at));
             let unchanged = known.is_some() && self.before.holders.contains(holder);
             if !unchanged {
@@ -136,26 +187,38 @@ impl<'a> Loaded<'a> {
             }
         }
         for waiter in &self.line.waiters {
-            let known =
-                stored.iter().position(|row| row.claim == waiter.claim && row.fence.is_none()).map(|at| stored.remove(at));
+            let known = stored
+                .iter()
+                .position(|row| row.claim == waiter.claim && row.fence.is_none())
+                .map(|at| stored.remove(at));
             let unchanged = known.is_some() && self.before.waiters.contains(waiter);
             if !unchanged {
                 self.write(known, &mut next_place, Entry::Waits(waiter))?;
             }
         }
-        let mut delete = self.connection.prepare_cached("DELETE FROM entries WHERE name = ?1 AND place = ?2")?;
+        let mut delete = self
+            .connection
+            .prepare_cached("DELETE FROM entries WHERE name = ?1 AND place = ?2")?;
         for gone in stored {
             delete.execute(params![self.name.as_str(), gone.place])?;
         }
         Ok(())
     }
 
-    fn write(&self, known: Option<Stored>, next_place: &mut i64, entry: Entry<'_>) -> rusqlite::Result<()> {
+    fn write(
+        &self,
+        known: Option<Stored>,
+        next_place: &mut i64,
+        entry: Entry<'_>,
+    ) -> rusqlite::Result<()> {
         let (place, client) = match known {
             Some(row) => (row.place, row.client),
             None => {
                 *next_place += 1;
-                (*next_place - 1, self.client_of(entry.claim()).map(str::to_owned))
+                (
+                    *next_place - 1,
+                    self.client_of(entry.claim()).map(str::to_owned),
+                )
             }
         };
         let (kind, limit) = write_kind(self.line.kind.unwrap_or(Kind::Mutex));
@@ -165,7 +228,11 @@ impl<'a> Loaded<'a> {
              since_ns, expiry_ns, fence, keep_until_ns, ghost, min_hold_ns, once_per_ns, mark_at_ns, mark_span_ns, mark_fence, \
              client) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
         )?;
-        let common = (self.name.as_str(), place, entry.claim().bits().to_be_bytes());
+        let common = (
+            self.name.as_str(),
+            place,
+            entry.claim().bits().to_be_bytes(),
+        );
         match entry {
             Entry::Holds(holder) => replace.execute(params![
                 common.0,
@@ -222,7 +289,9 @@ impl<'a> Loaded<'a> {
         if notes(&self.line) == notes(&self.before) {
             return Ok(());
         }
-        self.connection.prepare_cached("DELETE FROM notes WHERE name = ?1")?.execute([self.name.as_str()])?;
+        self.connection
+            .prepare_cached("DELETE FROM notes WHERE name = ?1")?
+            .execute([self.name.as_str()])?;
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO notes (name, what, claim, until_ns, at_ns, fence, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
@@ -241,11 +310,27 @@ impl<'a> Loaded<'a> {
         }
         if let Some(seal) = self.line.seal {
             let by = seal.by.bits().to_be_bytes();
-            insert.execute(params![name, "seal", by, time(seal.until), None::<i64>, None::<i64>, None::<&str>])?;
+            insert.execute(params![
+                name,
+                "seal",
+                by,
+                time(seal.until),
+                None::<i64>,
+                None::<i64>,
+                None::<&str>
+            ])?;
         }
         for stone in &self.line.tombstones {
             let claim = stone.claim.bits().to_be_bytes();
-            insert.execute(params![name, "gone", claim, time(stone.until), None::<i64>, None::<i64>, write_gone(stone.why)])?;
+            insert.execute(params![
+                name,
+                "gone",
+                claim,
+                time(stone.until),
+                None::<i64>,
+                None::<i64>,
+                write_gone(stone.why)
+            ])?;
         }
         Ok(())
     }
@@ -311,21 +396,43 @@ fn read_entry(row: &Row<'_>, line: &mut Line) -> rusqlite::Result<Stored> {
             once_per: row.get::<_, Option<i64>>(15)?.map(span),
         }),
     }
-    Ok(Stored { place, claim, fence, client: row.get(19)? })
+    Ok(Stored {
+        place,
+        claim,
+        fence,
+        client: row.get(19)?,
+    })
 }
 
 fn load_notes(connection: &Connection, name: &Name, line: &mut Line) -> rusqlite::Result<()> {
-    let mut select = connection.prepare_cached("SELECT what, claim, until_ns, at_ns, fence, why FROM notes WHERE name = ?1")?;
+    let mut select = connection.prepare_cached(
+        "SELECT what, claim, until_ns, at_ns, fence, why FROM notes WHERE name = ?1",
+    )?;
     let mut notes = select.query([name.as_str()])?;
     while let Some(row) = notes.next()? {
         let claim = ClaimId::from_bits(u128::from_be_bytes(row.get(1)?));
         let until: i64 = row.get(2)?;
         match row.get_ref(0)?.as_str()? {
-            "mark" => line.mark = read_mark(row.get(3)?, Some(until.saturating_sub(row.get(3)?)), row.get(4)?),
-            "seal" => line.seal = Some(Seal { until: at(until), by: claim }),
+            "mark" => {
+                line.mark = read_mark(
+                    row.get(3)?,
+                    Some(until.saturating_sub(row.get(3)?)),
+                    row.get(4)?,
+                )
+            }
+            "seal" => {
+                line.seal = Some(Seal {
+                    until: at(until),
+                    by: claim,
+                })
+            }
             _ => {
                 let why = read_gone(row.get_ref(5)?.as_str_or_null()?.unwrap_or_default());
-                line.tombstones.push(Tombstone { claim, why, until: at(until) });
+                line.tombstones.push(Tombstone {
+                    claim,
+                    why,
+                    until: at(until),
+                });
             }
         }
     }
@@ -333,7 +440,11 @@ fn load_notes(connection: &Connection, name: &Name, line: &mut Line) -> rusqlite
 }
 
 fn read_mark(set_at: Option<i64>, lasts: Option<i64>, by: Option<i64>) -> Option<Mark> {
-    Some(Mark { at: at(set_at?), span: span(lasts?), fence: fence(by?) })
+    Some(Mark {
+        at: at(set_at?),
+        span: span(lasts?),
+        fence: fence(by?),
+    })
 }
 
 fn write_kind(kind: Kind) -> (&'static str, Option<u32>) {
@@ -396,7 +507,10 @@ fn as_i64(fence: Fence) -> i64 {
 }
 
 fn fence(number: i64) -> Fence {
-    u64::try_from(number).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+    u64::try_from(number)
+        .ok()
+        .and_then(Fence::new)
+        .unwrap_or(Fence::NONE)
 }
 
 pub(super) fn nanos(span: Duration) -> i64 {
@@ -413,5 +527,9 @@ pub(super) fn time(time: StoreTime) -> i64 {
 }
 
 fn at(nanos: i64) -> StoreTime {
-    if nanos == i64::MAX { StoreTime::NEVER } else { StoreTime::at(span(nanos)) }
+    if nanos == i64::MAX {
+        StoreTime::NEVER
+    } else {
+        StoreTime::at(span(nanos))
+    }
 }

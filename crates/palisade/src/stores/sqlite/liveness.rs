@@ -56,29 +56,46 @@ impl Folder {
             Err(error) => return Err(error.into()),
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = File::from(rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| match error {
-            Errno::NOTDIR | Errno::LOOP => refused("it is not a folder; remove it"),
-            error => error.into(),
-        })?);
+        let handle = File::from(rustix::fs::open(&path, flags, Mode::empty()).map_err(
+            |error| match error {
+                Errno::NOTDIR | Errno::LOOP => refused("it is not a folder; remove it"),
+                error => error.into(),
+            },
+        )?);
         check_rights(&handle.metadata()?, &rights)?;
-        Ok(Folder { database, handle: Arc::new(handle) })
+        Ok(Folder {
+            database,
+            handle: Arc::new(handle),
+        })
     }
 
     /// The path of a client's socket, through the open folder: a socket's path has room for about a hundred bytes.
     pub(super) fn socket(&self, client: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}/{}", self.handle.as_raw_fd(), socket_of(client)))
+        PathBuf::from(format!(
+            "/proc/self/fd/{}/{}",
+            self.handle.as_raw_fd(),
+            socket_of(client)
+        ))
     }
 
     /// Begins a client's life.
     pub(super) fn live(&self, client: &str) -> io::Result<Life> {
         let name = pipe_of(client);
-        rustix::fs::mkfifoat(&self.handle, &name, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP)?;
+        rustix::fs::mkfifoat(
+            &self.handle,
+            &name,
+            Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP,
+        )?;
         // For reading and writing: a pipe opened for writing alone would wait for a reader.
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let pipe = rustix::fs::openat(&self.handle, &name, flags, Mode::empty())?;
         // No other client knows this one yet, so this waits at most for a sweep that has just looked.
         rustix::fs::flock(&pipe, FlockOperation::LockExclusive)?;
-        Ok(Life { pipe: Some(pipe), folder: Arc::clone(&self.handle), client: client.to_owned() })
+        Ok(Life {
+            pipe: Some(pipe),
+            folder: Arc::clone(&self.handle),
+            client: client.to_owned(),
+        })
     }
 
     /// Keeps the files of a living client, and those of the database, from being cleaned up: systemd removes files in `/tmp` that
@@ -88,11 +105,22 @@ impl Folder {
         if rustix::fs::fstat(pipe).is_ok_and(|pipe| !is_older(pipe.st_mtime as _, OLDEST)) {
             return;
         }
-        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-        let now = Timestamps { last_access: now, last_modification: now };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_NOW,
+        };
+        let now = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
         // Best effort: a file that another user owns may be touched by that user's clients only.
         let _ = rustix::fs::futimens(pipe, &now);
-        let _ = rustix::fs::utimensat(&self.handle, socket_of(&life.client), &now, AtFlags::SYMLINK_NOFOLLOW);
+        let _ = rustix::fs::utimensat(
+            &self.handle,
+            socket_of(&life.client),
+            &now,
+            AtFlags::SYMLINK_NOFOLLOW,
+        );
         for suffix in ["", "-wal", "-shm"] {
             let mut file = self.database.clone().into_os_string();
             file.push(suffix);
@@ -133,10 +161,23 @@ impl Folder {
 
     /// Removes what dead clients have left. Young files are spared: their owners may be about to lock them.
     pub(super) fn sweep(&self) {
-        let Ok(files) = rustix::fs::Dir::read_from(&self.handle) else { return };
+        let Ok(files) = rustix::fs::Dir::read_from(&self.handle) else {
+            return;
+        };
         for file in files.flatten() {
-            let Some(client) = file.file_name().to_str().ok().and_then(|name| name.strip_suffix(".pipe")) else { continue };
-            let Ok(pipe) = rustix::fs::statat(&self.handle, file.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let Some(client) = file
+                .file_name()
+                .to_str()
+                .ok()
+                .and_then(|name| name.strip_suffix(".pipe"))
+            else {
+                continue;
+            };
+            let Ok(pipe) =
+                rustix::fs::statat(&self.handle, file.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            else {
+                continue;
+            };
             if is_older(pipe.st_mtime as _, Duration::from_secs(60)) && !self.is_alive(client) {
                 remove(&self.handle, client);
             }
@@ -154,7 +195,12 @@ fn socket_of(client: &str) -> String {
 
 fn open(folder: &File, client: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(folder, pipe_of(client), flags, Mode::empty())?)
+    Ok(rustix::fs::openat(
+        folder,
+        pipe_of(client),
+        flags,
+        Mode::empty(),
+    )?)
 }
 
 /// Removes the files of a client.
@@ -174,7 +220,9 @@ fn check_rights(folder: &Metadata, database: &Metadata) -> io::Result<()> {
         )));
     }
     if folder.mode() & BY_OTHERS & !database.mode() != 0 {
-        return Err(refused("every user may write to it, but not to the database, and could end your locks; chmod o-w it"));
+        return Err(refused(
+            "every user may write to it, but not to the database, and could end your locks; chmod o-w it",
+        ));
     }
     Ok(())
 }
@@ -185,13 +233,17 @@ fn refused(why: &str) -> io::Error {
 
 /// Whether a time of a file, in seconds since 1970, is further back than that.
 fn is_older(changed: i64, age: Duration) -> bool {
-    let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(changed).unwrap_or_default());
+    let changed =
+        SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(changed).unwrap_or_default());
     changed.elapsed().is_ok_and(|passed| passed > age)
 }
 
 /// Whether somebody holds the lock. Shared, so that two who look at once do not take each other for the owner.
 fn is_locked(pipe: impl AsFd) -> bool {
-    matches!(rustix::fs::flock(pipe, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
+    matches!(
+        rustix::fs::flock(pipe, FlockOperation::NonBlockingLockShared),
+        Err(Errno::WOULDBLOCK)
+    )
 }
 
 impl Life {
@@ -241,7 +293,11 @@ mod tests {
         drop(life);
         assert!(!folder.is_alive("lives"));
         // It is there and cannot be opened, as for a user without the right: that says nothing of its owner.
-        std::os::unix::fs::symlink("unknown.pipe", place.path().join("locks.db-clients/unknown.pipe")).unwrap();
+        std::os::unix::fs::symlink(
+            "unknown.pipe",
+            place.path().join("locks.db-clients/unknown.pipe"),
+        )
+        .unwrap();
         assert!(folder.is_alive("unknown"));
     }
 }

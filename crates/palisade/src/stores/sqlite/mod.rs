@@ -45,15 +45,19 @@ use crate::fence::Fence;
 use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Durability, Extensions, FenceSource, Grant, Lease,
-    LineView, Liveness, Page, Query, Standing, Store,
+    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Durability, Extensions,
+    FenceSource, Grant, Lease, LineView, Liveness, Page, Query, Standing, Store,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
 
 /// What the SQLite store can do.
-pub const CAPABILITY: Capability =
-    Capability { store: "sqlite", durability: Durability::Machine, fence: FenceSource::Counter, ..Capability::LINE };
+pub const CAPABILITY: Capability = Capability {
+    store: "sqlite",
+    durability: Durability::Machine,
+    fence: FenceSource::Counter,
+    ..Capability::LINE
+};
 
 /// How many lines a page of a list has.
 const PAGE: i64 = 256;
@@ -93,7 +97,9 @@ struct Client {
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     url.finish(&[])?;
     match url.local_path()? {
-        "" => Err(Error::config("sqlite: needs a file; write sqlite:/path/to/locks.db")),
+        "" => Err(Error::config(
+            "sqlite: needs a file; write sqlite:/path/to/locks.db",
+        )),
         path => {
             // A look at the folder, no more: what can never work is the URL's fault, and is told at once.
             file::check_place(Path::new(path))?;
@@ -128,7 +134,10 @@ impl Sqlite {
         work: impl Fn(&Shared, &Connection, StoreTime) -> Result<(T, Vec<Letter>)> + Send + 'static,
     ) -> Result<T> {
         let shared = Arc::clone(&self.0);
-        let (answer, letters) = match shared.database.attempt(|connection, now| work(&shared, connection, now)) {
+        let (answer, letters) = match shared
+            .database
+            .attempt(|connection, now| work(&shared, connection, now))
+        {
             Ok(done) => done,
             Err(Refusal::Failed(error)) => return Err(error),
             Err(Refusal::Busy) => {
@@ -138,11 +147,15 @@ impl Sqlite {
                     let turn = Arc::clone(&shared.turn).lock_owned().await;
                     let run = move || {
                         let _turn = turn;
-                        shared.database.run(|connection, now| work(&shared, connection, now))
+                        shared
+                            .database
+                            .run(|connection, now| work(&shared, connection, now))
                     };
                     tokio::task::spawn_blocking(run).await
                 });
-                let broken = |cause| Error::protocol("the transaction broke off; this is a bug").with_source(cause);
+                let broken = |cause| {
+                    Error::protocol("the transaction broke off; this is a bug").with_source(cause)
+                };
                 patient.await.map_err(broken)?.map_err(broken)??
             }
         };
@@ -165,16 +178,26 @@ impl Shared {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let _starting = self.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _starting = self
+            .starting
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
         let id = format!("{:016x}", ClaimId::random()?.bits() as u64);
         let place = |cause: std::io::Error| {
-            let kind =
-                if cause.kind() == std::io::ErrorKind::PermissionDenied { ErrorKind::Denied } else { ErrorKind::Unavailable };
+            let kind = if cause.kind() == std::io::ErrorKind::PermissionDenied {
+                ErrorKind::Denied
+            } else {
+                ErrorKind::Unavailable
+            };
             let path = self.database.path().display();
-            Error::new(kind, format!("{path}: its folder {path}-clients cannot be used: {cause}")).with_source(cause)
+            Error::new(
+                kind,
+                format!("{path}: its folder {path}-clients cannot be used: {cause}"),
+            )
+            .with_source(cause)
         };
         let folder = Folder::beside(self.database.path()).map_err(place)?;
         let life = folder.live(&id).map_err(place)?;
@@ -196,14 +219,22 @@ impl Shared {
             return Ok(());
         }
         let now = lines::time(now);
-        self.sql(connection.execute("DELETE FROM entries WHERE max(expiry_ns, keep_until_ns) <= ?1", [now]))?;
+        self.sql(connection.execute(
+            "DELETE FROM entries WHERE max(expiry_ns, keep_until_ns) <= ?1",
+            [now],
+        ))?;
         self.sql(connection.execute("DELETE FROM notes WHERE until_ns <= ?1", [now]))?;
         folder.sweep();
         Ok(())
     }
 
     /// Applies one event inside a transaction.
-    fn apply(&self, connection: &Connection, now: StoreTime, event: &Event) -> Result<(Effect, Vec<Letter>)> {
+    fn apply(
+        &self,
+        connection: &Connection,
+        now: StoreTime,
+        event: &Event,
+    ) -> Result<(Effect, Vec<Letter>)> {
         let client = self.client()?;
         let mut told = Vec::new();
         let mut loaded = self.sql(Loaded::load(connection, now, event.name()))?;
@@ -214,10 +245,15 @@ impl Shared {
         }
         let effect = event.apply(&mut loaded.line, now, &mut told)?;
         let letters = self.sql(loaded.save(&client.folder, &client.id, told))?;
-        if let (Event::Change(claim, Change::Detach), Effect::Stands(Standing::Held(_))) = (event, &effect) {
+        if let (Event::Change(claim, Change::Detach), Effect::Stands(Standing::Held(_))) =
+            (event, &effect)
+        {
             let let_go = connection.execute(
                 "UPDATE entries SET client = NULL WHERE name = ?1 AND claim = ?2",
-                params![claim.claim.name.as_str(), claim.claim.id.bits().to_be_bytes()],
+                params![
+                    claim.claim.name.as_str(),
+                    claim.claim.id.bits().to_be_bytes()
+                ],
             );
             self.sql(let_go)?;
         }
@@ -225,7 +261,12 @@ impl Shared {
     }
 
     /// Renews one claim inside a transaction. A holder needs one statement.
-    fn renew(&self, connection: &Connection, now: StoreTime, claim: &ClaimRef) -> Result<(Standing, Vec<Letter>)> {
+    fn renew(
+        &self,
+        connection: &Connection,
+        now: StoreTime,
+        claim: &ClaimRef,
+    ) -> Result<(Standing, Vec<Letter>)> {
         let ClaimRef { claim, fence } = claim;
         if let Some(fence) = fence
             && let Some(grant) = self.sql(renew_holder(connection, now, claim, *fence))?
@@ -239,7 +280,10 @@ impl Shared {
         let standing = loaded.line.renew(now, claim.id, *fence, &mut told);
         // What the reaping has granted to this very claim is in its answer.
         told.retain(|news| news.claim() != claim.id);
-        Ok((standing, self.sql(loaded.save(&client.folder, &client.id, told))?))
+        Ok((
+            standing,
+            self.sql(loaded.save(&client.folder, &client.id, told))?,
+        ))
     }
 
     /// Who stands before a waiting claim: the waiter before it, or else the holders. `None` when that cannot be seen now.
@@ -265,7 +309,12 @@ impl Shared {
         })
     }
 
-    fn view(&self, connection: &Connection, now: StoreTime, name: &Name) -> Result<Option<LineView>> {
+    fn view(
+        &self,
+        connection: &Connection,
+        now: StoreTime,
+        name: &Name,
+    ) -> Result<Option<LineView>> {
         let client = self.client()?;
         let mut loaded = self.sql(Loaded::load(connection, now, name))?;
         // The dead are not shown, and whoever asks next sees them off.
@@ -274,7 +323,13 @@ impl Shared {
         Ok((!view.holders.is_empty() || !view.waiters.is_empty()).then_some(view))
     }
 
-    fn page(&self, connection: &Connection, now: StoreTime, prefix: &str, after: &str) -> Result<Page> {
+    fn page(
+        &self,
+        connection: &Connection,
+        now: StoreTime,
+        prefix: &str,
+        after: &str,
+    ) -> Result<Page> {
         let names = connection
             .prepare_cached(
                 "SELECT DISTINCT name FROM entries WHERE name > ?1 AND substr(name, 1, length(?2)) = ?2 ORDER BY name LIMIT ?3",
@@ -291,15 +346,28 @@ impl Shared {
 }
 
 /// Renews a live holder without looking at the rest of its line; `None` when it is not one.
-fn renew_holder(connection: &Connection, now: StoreTime, claim: &Claim, fence: Fence) -> rusqlite::Result<Option<Grant>> {
+fn renew_holder(
+    connection: &Connection,
+    now: StoreTime,
+    claim: &Claim,
+    fence: Fence,
+) -> rusqlite::Result<Option<Grant>> {
     let mut update = connection.prepare_cached(
         "UPDATE entries SET expiry_ns = max(expiry_ns, ?1 + lease_ns) \
          WHERE name = ?2 AND claim = ?3 AND fence = ?4 AND ghost = 0 AND expiry_ns > ?1 RETURNING lease_ns",
     )?;
     let fence_number = i64::try_from(fence.get()).unwrap_or(i64::MAX);
-    let key = params![lines::time(now), claim.name.as_str(), claim.id.bits().to_be_bytes(), fence_number];
+    let key = params![
+        lines::time(now),
+        claim.name.as_str(),
+        claim.id.bits().to_be_bytes(),
+        fence_number
+    ];
     let lease: Option<i64> = update.query_row(key, |row| row.get(0)).optional()?;
-    Ok(lease.map(|lease| Grant { fence, lease: Lease::of(Duration::from_nanos(lease.unsigned_abs())) }))
+    Ok(lease.map(|lease| Grant {
+        fence,
+        lease: Lease::of(Duration::from_nanos(lease.unsigned_abs())),
+    }))
 }
 
 #[async_trait]
@@ -314,7 +382,9 @@ impl LineBackend for Sqlite {
 
     async fn apply(&self, event: Event) -> Result<Effect> {
         let asked = event.clone();
-        let effect = self.transact(move |shared, connection, now| shared.apply(connection, now, &asked)).await?;
+        let effect = self
+            .transact(move |shared, connection, now| shared.apply(connection, now, &asked))
+            .await?;
         if let (Event::Claim(claim), Effect::Answered(Answer::Queued(_))) = (event, &effect) {
             self.watch_deaths(&claim);
         }
@@ -337,17 +407,22 @@ impl LineBackend for Sqlite {
             }
             Ok((standings, letters))
         });
-        renewed.await.unwrap_or_else(|error| vec![Err(error); count])
+        renewed
+            .await
+            .unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let query = query.clone();
         self.transact(move |shared, connection, now| {
             let page = match &query {
-                Query::Show(name) | Query::Leader(name) => {
-                    Page { lines: shared.view(connection, now, name)?.into_iter().collect(), next: None }
+                Query::Show(name) | Query::Leader(name) => Page {
+                    lines: shared.view(connection, now, name)?.into_iter().collect(),
+                    next: None,
+                },
+                Query::List { prefix, after } => {
+                    shared.page(connection, now, prefix, after.as_deref().unwrap_or(""))?
                 }
-                Query::List { prefix, after } => shared.page(connection, now, prefix, after.as_deref().unwrap_or(""))?,
             };
             Ok((page, Vec::new()))
         })
@@ -355,7 +430,10 @@ impl LineBackend for Sqlite {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { liveness: Some(self), ..Extensions::default() }
+        Extensions {
+            liveness: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 
@@ -368,13 +446,20 @@ impl Liveness for Sqlite {
 impl Sqlite {
     /// While a claim waits, the death of a client that stands before it makes it ask.
     fn watch_deaths(&self, claim: &Arc<Claim>) {
-        let Some(client) = self.0.inbox.client() else { return };
+        let Some(client) = self.0.inbox.client() else {
+            return;
+        };
         let (shared, claim, handle) = (Arc::clone(&self.0), Arc::clone(claim), client.clone());
         client.while_waiting(claim.id, async move {
             let Ok(us) = shared.client() else { return };
             loop {
                 // Of ourselves we would know.
-                let before: Vec<String> = shared.before(&claim).into_iter().flatten().filter(|other| *other != us.id).collect();
+                let before: Vec<String> = shared
+                    .before(&claim)
+                    .into_iter()
+                    .flatten()
+                    .filter(|other| *other != us.id)
+                    .collect();
                 tokio::select! {
                     () = any_death(&us.folder, &before) => {
                         handle.ask_again(claim.id);
@@ -394,7 +479,10 @@ async fn any_death(folder: &Folder, clients: &[String]) {
         [] => std::future::pending().await,
         [one] => folder.death(one).await,
         [one, rest @ ..] => {
-            let (one, rest) = (Box::pin(folder.death(one)), Box::pin(any_death(folder, rest)));
+            let (one, rest) = (
+                Box::pin(folder.death(one)),
+                Box::pin(any_death(folder, rest)),
+            );
             tokio::select! {
                 () = one => {}
                 () = rest => {}

@@ -16,7 +16,9 @@ impl Pems {
         match &self.ca {
             Some(ca) => {
                 for certificate in certificates("ca", ca)? {
-                    roots.add(certificate).map_err(|cause| unusable("ca", cause))?;
+                    roots
+                        .add(certificate)
+                        .map_err(|cause| unusable("ca", cause))?;
                 }
             }
             None => {
@@ -33,8 +35,11 @@ impl Pems {
         let config = match &self.own {
             None => config.with_no_client_auth(),
             Some((cert, key)) => {
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|cause| unusable("key", cause))?;
-                config.with_client_auth_cert(certificates("cert", cert)?, key).map_err(|cause| unusable("cert", cause))?
+                let key =
+                    PrivateKeyDer::from_pem_slice(key).map_err(|cause| unusable("key", cause))?;
+                config
+                    .with_client_auth_cert(certificates("cert", cert)?, key)
+                    .map_err(|cause| unusable("cert", cause))?
             }
         };
         Ok(TlsConnector::from(Arc::new(config)))
@@ -44,7 +49,9 @@ impl Pems {
 fn certificates(word: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let read: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match read.map_err(|cause| unusable(word, cause))? {
-        none if none.is_empty() => Err(Error::bad_url(format!("{word}= has no certificate in it; it must be a PEM file"))),
+        none if none.is_empty() => Err(Error::bad_url(format!(
+            "{word}= has no certificate in it; it must be a PEM file"
+        ))),
         certificates => Ok(certificates),
     }
 }

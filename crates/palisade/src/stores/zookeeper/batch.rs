@@ -19,7 +19,13 @@ use crate::store::{ClaimId, ClientHandle};
 use crate::stores::batch::{self, BatchExecutor, Limits};
 
 /// Fewer tasks than may be in flight at once never wait for each other.
-const LIMITS: Limits = Limits { in_flight: 4, largest: 128, apart: 4, patience: None, reply_wakes: true };
+const LIMITS: Limits = Limits {
+    in_flight: 4,
+    largest: 128,
+    apart: 4,
+    patience: None,
+    reply_wakes: true,
+};
 /// How often the rest of a transaction that was refused goes together again.
 const TRIES: usize = 2;
 /// The bytes of a step beside its path and its data.
@@ -29,7 +35,11 @@ pub(super) type Batcher = batch::Batcher<OnSession>;
 
 /// The batches of this session.
 pub(super) fn on(session: &Arc<Session>) -> Arc<Batcher> {
-    Batcher::new(OnSession(Arc::clone(session)), tokio::runtime::Handle::current(), LIMITS)
+    Batcher::new(
+        OnSession(Arc::clone(session)),
+        tokio::runtime::Handle::current(),
+        LIMITS,
+    )
 }
 
 /// A request that may go with others.
@@ -81,18 +91,32 @@ pub(super) struct SentJoin {
 
 impl Join {
     fn is_wanted(&self) -> bool {
-        self.wanted.as_ref().is_none_or(|(client, claim)| client.wants(*claim))
+        self.wanted
+            .as_ref()
+            .is_none_or(|(client, claim)| client.wants(*claim))
     }
 
     /// Sends it alone.
     pub(super) fn send(&self, session: &Arc<Session>) -> SentJoin {
         let parents = self.make_parents(session);
-        let create = session.send(Request::create(&self.node, &self.value, session.acl(), Make::EphemeralSequential));
-        SentJoin { parents, create, list: session.send(Request::children(&self.line)) }
+        let create = session.send(Request::create(
+            &self.node,
+            &self.value,
+            session.acl(),
+            Make::EphemeralSequential,
+        ));
+        SentJoin {
+            parents,
+            create,
+            list: session.send(Request::children(&self.line)),
+        }
     }
 
     fn make_parents(&self, session: &Arc<Session>) -> Vec<Sent<()>> {
-        self.parents.iter().map(|path| session.send(Request::container(path, session.acl()))).collect()
+        self.parents
+            .iter()
+            .map(|path| session.send(Request::container(path, session.acl())))
+            .collect()
     }
 }
 
@@ -105,7 +129,9 @@ impl SentJoin {
             match made.answer().await {
                 Ok(()) => {}
                 // It exists, or it is not ours to make: the node itself will tell.
-                Err(Failed::Refused(Code::NodeExists | Code::NoNode | Code::NoChildrenForEphemerals)) => {}
+                Err(Failed::Refused(
+                    Code::NodeExists | Code::NoNode | Code::NoChildrenForEphemerals,
+                )) => {}
                 Err(failed @ Failed::Refused(Code::NoAuth)) => denied = Some(failed),
                 Err(failed) => return Err(failed),
             }
@@ -140,7 +166,12 @@ impl Action {
         match self {
             Action::Join(join) => {
                 let (path, data) = (&join.node, &join.value);
-                Step::Create { path, data, acl: session.acl(), make: Make::EphemeralSequential }
+                Step::Create {
+                    path,
+                    data,
+                    acl: session.acl(),
+                    make: Make::EphemeralSequential,
+                }
             }
             Action::Delete(path) => Step::Delete { path, version: ANY },
         }
@@ -193,7 +224,8 @@ impl BatchExecutor for OnSession {
 
     /// Actions of one line go in transactions of their own, one behind the other.
     fn can_join(&self, group: &[Action], action: &Action) -> bool {
-        group.is_empty() || group.iter().map(Action::bytes).sum::<usize>() + action.bytes() <= LONGEST / 2
+        group.is_empty()
+            || group.iter().map(Action::bytes).sum::<usize>() + action.bytes() <= LONGEST / 2
     }
 
     /// Releases and withdrawals go before claims.
@@ -204,8 +236,14 @@ impl BatchExecutor for OnSession {
     async fn execute(&self, group: Vec<Action>) -> Vec<Answer> {
         let _open = self.0.keep_open();
         let mut answers: Vec<(usize, Answer)> = Vec::with_capacity(group.len());
-        let (wanted, left): (Vec<_>, Vec<_>) = group.iter().enumerate().partition(|(_, action)| action.is_wanted());
-        answers.extend(left.into_iter().map(|(at, action)| (at, action.failed(Failed::NotSent))));
+        let (wanted, left): (Vec<_>, Vec<_>) = group
+            .iter()
+            .enumerate()
+            .partition(|(_, action)| action.is_wanted());
+        answers.extend(
+            left.into_iter()
+                .map(|(at, action)| (at, action.failed(Failed::NotSent))),
+        );
         let mut parts = split(wanted);
         while !parts.is_empty() {
             // All in one go.
@@ -214,10 +252,16 @@ impl BatchExecutor for OnSession {
                 match sent {
                     InFlight::Single(at, single) => answers.push((at, single.answer().await)),
                     InFlight::Transaction(part, sent) => match sent.answer(&self.0, &part).await {
-                        Ok(done) => answers.extend(part.actions.iter().map(|(at, _)| *at).zip(done)),
+                        Ok(done) => {
+                            answers.extend(part.actions.iter().map(|(at, _)| *at).zip(done))
+                        }
                         Err(NotDone::Refused(at)) => parts.extend(part.without(at)),
                         Err(NotDone::Failed(failed)) => {
-                            answers.extend(part.actions.iter().map(|(at, action)| (*at, action.failed(failed.clone()))));
+                            answers.extend(
+                                part.actions
+                                    .iter()
+                                    .map(|(at, action)| (*at, action.failed(failed.clone()))),
+                            );
                         }
                     },
                 }
@@ -235,7 +279,10 @@ fn split(batch: Vec<(usize, &Action)>) -> Vec<Part<'_>> {
         let before = met.entry(action.target()).or_default();
         match parts.get_mut(*before) {
             Some(part) => part.actions.push((at, action)),
-            None => parts.push(Part { actions: vec![(at, action)], refused: 0 }),
+            None => parts.push(Part {
+                actions: vec![(at, action)],
+                refused: 0,
+            }),
         }
         *before += 1;
     }
@@ -263,20 +310,43 @@ impl<'a> Part<'a> {
             Action::Join(join) => Some(join),
             Action::Delete(_) => None,
         });
-        let parents = joins.clone().flat_map(|join| join.make_parents(session)).collect();
-        let steps: Vec<Step<'_>> = self.actions.iter().map(|(_, action)| action.step(session)).collect();
+        let parents = joins
+            .clone()
+            .flat_map(|join| join.make_parents(session))
+            .collect();
+        let steps: Vec<Step<'_>> = self
+            .actions
+            .iter()
+            .map(|(_, action)| action.step(session))
+            .collect();
         let multi = session.send(Request::multi(&steps));
-        let lines = joins.map(|join| session.send(Request::children_and_stat(&join.line))).collect();
-        InFlight::Transaction(self, Transaction { parents, multi, lines })
+        let lines = joins
+            .map(|join| session.send(Request::children_and_stat(&join.line)))
+            .collect();
+        InFlight::Transaction(
+            self,
+            Transaction {
+                parents,
+                multi,
+                lines,
+            },
+        )
     }
 
     /// The action that was refused goes alone; and so do all of them, if that happens too often.
     fn without(self, refused: Option<usize>) -> Vec<Part<'a>> {
-        let alone = |action| Part { actions: vec![action], refused: 0 };
-        let Some(at) = refused.filter(|at| *at < self.actions.len() && self.refused + 1 < TRIES) else {
+        let alone = |action| Part {
+            actions: vec![action],
+            refused: 0,
+        };
+        let Some(at) = refused.filter(|at| *at < self.actions.len() && self.refused + 1 < TRIES)
+        else {
             return self.actions.into_iter().map(alone).collect();
         };
-        let mut rest = Part { refused: self.refused + 1, ..self };
+        let mut rest = Part {
+            refused: self.refused + 1,
+            ..self
+        };
         vec![alone(rest.actions.remove(at)), rest]
     }
 }
@@ -308,7 +378,11 @@ impl Transaction {
             Err(Failed::Refused(_)) => return Err(NotDone::Refused(None)),
             Err(failed) => return Err(NotDone::Failed(failed)),
         };
-        let (mut made, mut done, mut lines) = (Vec::with_capacity(part.actions.len()), done.into_iter(), self.lines.into_iter());
+        let (mut made, mut done, mut lines) = (
+            Vec::with_capacity(part.actions.len()),
+            done.into_iter(),
+            self.lines.into_iter(),
+        );
         for (_, action) in &part.actions {
             made.push(match (action, done.next()) {
                 (Action::Delete(_), Some(Outcome::Nothing)) => Err(Answer::Deleted(Ok(()))),
@@ -343,15 +417,26 @@ enum Czxid {
 }
 
 impl Made {
-    async fn of(session: &Arc<Session>, path: String, zxid: i64, line: Sent<(Vec<String>, Stat)>) -> Made {
+    async fn of(
+        session: &Arc<Session>,
+        path: String,
+        zxid: i64,
+        line: Sent<(Vec<String>, Stat)>,
+    ) -> Made {
         let line = line.answer().await;
         let czxid = match &line {
             // The line has changed since, and the node itself is asked. Otherwise our transaction is the last that has changed the
             // line, and the two agree.
-            Ok((_, parent)) if parent.pzxid != zxid => Czxid::Asked(session.send(Request::exists(&path))),
+            Ok((_, parent)) if parent.pzxid != zxid => {
+                Czxid::Asked(session.send(Request::exists(&path)))
+            }
             _ => Czxid::Known(zxid),
         };
-        Made { path, czxid, line: line.map(|(children, _)| children) }
+        Made {
+            path,
+            czxid,
+            line: line.map(|(children, _)| children),
+        }
     }
 
     async fn joined(self) -> Result<Joined, Failed> {
@@ -359,7 +444,11 @@ impl Made {
             Czxid::Known(czxid) => czxid,
             Czxid::Asked(asked) => asked.answer().await.map_err(unsure)?.czxid,
         };
-        Ok(Joined { path: self.path, czxid, line: self.line })
+        Ok(Joined {
+            path: self.path,
+            czxid,
+            line: self.line,
+        })
     }
 }
 
@@ -387,7 +476,13 @@ mod tests {
 
     fn join(line: &str) -> Action {
         let (line, node) = (line.to_owned(), format!("{line}/_c_a-lock-"));
-        Action::Join(Box::new(Join { parents: Vec::new(), line, node, value: Vec::new(), wanted: None }))
+        Action::Join(Box::new(Join {
+            parents: Vec::new(),
+            line,
+            node,
+            value: Vec::new(),
+            wanted: None,
+        }))
     }
 
     fn delete(path: &str) -> Action {
@@ -399,13 +494,27 @@ mod tests {
     }
 
     fn places(parts: &[Part<'_>]) -> Vec<Vec<usize>> {
-        parts.iter().map(|part| part.actions.iter().map(|(at, _)| *at).collect()).collect()
+        parts
+            .iter()
+            .map(|part| part.actions.iter().map(|(at, _)| *at).collect())
+            .collect()
     }
 
     #[test]
     fn two_of_one_line_are_in_two_transactions() {
-        let batch = [join("/a"), join("/b"), join("/a"), delete("/a/1"), join("/a"), delete("/a/1"), join("/c")];
-        assert_eq!(places(&parts(&batch)), [vec![0, 1, 3, 6], vec![2, 5], vec![4]]);
+        let batch = [
+            join("/a"),
+            join("/b"),
+            join("/a"),
+            delete("/a/1"),
+            join("/a"),
+            delete("/a/1"),
+            join("/c"),
+        ];
+        assert_eq!(
+            places(&parts(&batch)),
+            [vec![0, 1, 3, 6], vec![2, 5], vec![4]]
+        );
     }
 
     #[test]
@@ -414,6 +523,9 @@ mod tests {
         let mut again = parts(&batch).remove(0).without(Some(1));
         assert_eq!(places(&again), [vec![1], vec![0, 2, 3]]);
         assert_eq!(places(&again.remove(1).without(Some(0))), [[0], [2], [3]]);
-        assert_eq!(places(&parts(&batch).remove(0).without(None)), [[0], [1], [2], [3]]);
+        assert_eq!(
+            places(&parts(&batch).remove(0).without(None)),
+            [[0], [1], [2], [3]]
+        );
     }
 }

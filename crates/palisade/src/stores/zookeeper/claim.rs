@@ -38,7 +38,11 @@ impl Locks {
             Some(session) => session,
             None => Box::pin(self.sessions.of_claim(claim)).await?,
         };
-        let entry = Entry { claim: Arc::clone(claim), seat, session };
+        let entry = Entry {
+            claim: Arc::clone(claim),
+            seat,
+            session,
+        };
         let _open = entry.session.keep_open();
         let mut answer = match entry.seat.permits {
             None => self.enter(&entry).await,
@@ -75,7 +79,9 @@ impl Locks {
     async fn claim_again(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Answer>> {
         let is_own = self.claims.lock().own.contains_key(&claim.id);
         if !is_own {
-            let Some(session) = self.unconfirmed.session_of(claim.id) else { return Ok(None) };
+            let Some(session) = self.unconfirmed.session_of(claim.id) else {
+                return Ok(None);
+            };
             // Whether it arrived is certain now: earlier requests of this session have been answered, or never will be.
             let is_there = !session.is_gone() && self.find_again(claim, session).await?;
             self.unconfirmed.confirmed(claim.id);
@@ -89,10 +95,15 @@ impl Locks {
         }
         Ok(match position? {
             Position::Granted(grant) => Some(Answer::Granted(grant)),
-            Position::Queued(holder) if claim.queue => Some(Answer::Queued(self.place(claim, holder))),
+            Position::Queued(holder) if claim.queue => {
+                Some(Answer::Queued(self.place(claim, holder)))
+            }
             Position::Queued(holder) => {
                 self.withdraw(claim.id).await?;
-                Some(Answer::Busy(Busy { holder, ..Busy::default() }))
+                Some(Answer::Busy(Busy {
+                    holder,
+                    ..Busy::default()
+                }))
             }
             Position::Gone => {
                 let own = self.claims.lock().own.remove(&claim.id);
@@ -114,7 +125,9 @@ impl Locks {
 
     /// Deletes the node of a claim of ours, and forgets the claim.
     pub(super) async fn withdraw(&self, claim: ClaimId) -> Result<bool, Failed> {
-        let Some(own) = self.claims.lock().own.remove(&claim) else { return Ok(false) };
+        let Some(own) = self.claims.lock().own.remove(&claim) else {
+            return Ok(false);
+        };
         own.entry.session.delete(&own.nodes()).await
     }
 
@@ -123,7 +136,11 @@ impl Locks {
     /// `send` sends it, with `M` for the same round trip.
     pub(super) async fn join<M: Send, F: Future<Output = (Result<Joined, Failed>, M)> + Send>(
         &self,
-        Entry { claim, seat, session }: &Entry,
+        Entry {
+            claim,
+            seat,
+            session,
+        }: &Entry,
         value: &[u8],
         parents: &[String],
         send: impl Fn(Join) -> F + Send,
@@ -136,9 +153,18 @@ impl Locks {
             if !self.claims.is_wanted(claim.id) {
                 return Err(Failed::NotSent);
             }
-            let wanted = self.claims.client().map(|client| (client.clone(), claim.id));
+            let wanted = self
+                .claims
+                .client()
+                .map(|client| (client.clone(), claim.id));
             let parents = self.parents.missing(parents, made_again > 0);
-            let join = Join { parents, line, node, value: value.to_vec(), wanted };
+            let join = Join {
+                parents,
+                line,
+                node,
+                value: value.to_vec(),
+                wanted,
+            };
             match send(join).await {
                 (Ok(mut joined), more) => {
                     return match std::mem::replace(&mut joined.line, Ok(Vec::new())) {
@@ -152,20 +178,29 @@ impl Locks {
                         Err(failed) => Err(unsure(failed)),
                     };
                 }
-                (Err(failed), _) if failed.is(Code::NoNode) && made_again < MADE_AGAIN => made_again += 1,
+                (Err(failed), _) if failed.is(Code::NoNode) && made_again < MADE_AGAIN => {
+                    made_again += 1
+                }
                 (Err(failed), _) => return Err(failure::in_line(failed)),
             }
         }
     }
 
     async fn enter(self: &Arc<Self>, entry: &Entry) -> Result<Answer, Failed> {
-        let alone_or_in_batch = |join| async { (Box::pin(entry.session.batcher.join(join)).await, ()) };
+        let alone_or_in_batch =
+            |join| async { (Box::pin(entry.session.batcher.join(join)).await, ()) };
         let parents = std::slice::from_ref(&entry.seat.base);
-        let (joined, children, ()) = self.join(entry, &entry.value(), parents, alone_or_in_batch).await?;
+        let (joined, children, ()) = self
+            .join(entry, &entry.value(), parents, alone_or_in_batch)
+            .await?;
         let verdict = entry.seat.recipe.verdict(&children, joined.child());
         let may_have_permits = children.iter().any(|child| child == LEASES);
         if verdict == Verdict::Held && !may_have_permits {
-            return Ok(Answer::Granted(self.holds(entry, vec![joined.path], fence_of(joined.czxid))));
+            return Ok(Answer::Granted(self.holds(
+                entry,
+                vec![joined.path],
+                fence_of(joined.czxid),
+            )));
         }
         Box::pin(self.entered(entry, joined, verdict, may_have_permits)).await
     }
@@ -178,24 +213,37 @@ impl Locks {
         verdict: Verdict,
         may_have_permits: bool,
     ) -> Result<Answer, Failed> {
-        let Entry { claim, seat, session } = entry;
+        let Entry {
+            claim,
+            seat,
+            session,
+        } = entry;
         self.waits(entry, joined.child(), joined.czxid);
         if may_have_permits && let Err(refused) = check_no_permits(session, seat).await {
             self.withdraw(claim.id).await?;
             return Err(refused);
         }
         match verdict {
-            Verdict::Held => Ok(Answer::Granted(self.holds(entry, vec![joined.path], fence_of(joined.czxid)))),
+            Verdict::Held => Ok(Answer::Granted(self.holds(
+                entry,
+                vec![joined.path],
+                fence_of(joined.czxid),
+            ))),
             Verdict::Blocked { first, .. } if !claim.queue => {
                 let holder = session.send(Request::get_data(&seat.node(&first)));
                 self.withdraw(claim.id).await?;
                 let holder = holder_of(holder.answer().await, seat, &first)?;
-                Ok(Answer::Busy(Busy { holder, ..Busy::default() }))
+                Ok(Answer::Busy(Busy {
+                    holder,
+                    ..Busy::default()
+                }))
             }
-            Verdict::Blocked { by, first } => match self.watch_blocker(entry, &by, by == first).await? {
-                Blocker::Watched(holder) => Ok(Answer::Queued(self.place(claim, holder))),
-                Blocker::Left => self.queued(claim).await,
-            },
+            Verdict::Blocked { by, first } => {
+                match self.watch_blocker(entry, &by, by == first).await? {
+                    Blocker::Watched(holder) => Ok(Answer::Queued(self.place(claim, holder))),
+                    Blocker::Left => self.queued(claim).await,
+                }
+            }
             Verdict::Missing => Err(gone()),
         }
     }
@@ -214,17 +262,32 @@ impl Locks {
             Some(own) => own.entry.session.lease_of(claim.wait_lease()),
             None => Lease::of(claim.wait_lease()),
         };
-        Place { ahead: None, ask_in: None, lease, holder }
+        Place {
+            ahead: None,
+            ask_in: None,
+            lease,
+            holder,
+        }
     }
 }
 
 /// One name serves one kind at a time. The permits of a semaphore are elsewhere, and read only where there may be some.
 async fn check_no_permits(session: &Arc<Session>, seat: &Seat) -> Result<(), Failed> {
-    let held = session.ask(Request::children(&seat.leases())).await.or_missing()?;
+    let held = session
+        .ask(Request::children(&seat.leases()))
+        .await
+        .or_missing()?;
     if held.is_none_or(|held| held.is_empty()) {
         return Ok(());
     }
-    Err(failure::other_kind("semaphore", if seat.recipe == Recipe::Mutex { "mutex" } else { "rwlock" }))
+    Err(failure::other_kind(
+        "semaphore",
+        if seat.recipe == Recipe::Mutex {
+            "mutex"
+        } else {
+            "rwlock"
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -240,27 +303,43 @@ mod tests {
     use crate::store::Released;
 
     fn claim(number: u128) -> Arc<Claim> {
-        Arc::new(Claim::of_mutex(ClaimId::from_bits(number), "late", Duration::from_secs(10)))
+        Arc::new(Claim::of_mutex(
+            ClaimId::from_bits(number),
+            "late",
+            Duration::from_secs(10),
+        ))
     }
 
     /// The answer is there, and then the session ends, before the caller is polled: it is no grant, and is not taken for one later.
     #[tokio::test]
     async fn an_answer_that_is_looked_at_too_late_is_no_grant() {
         let server = ZooKeeper::with().long_sessions().start();
-        let settings = Settings::read(format!("zk://{}", server.address()).parse().expect("a URL")).expect("settings");
+        let settings = Settings::read(format!("zk://{}", server.address()).parse().expect("a URL"))
+            .expect("settings");
         let locks = Locks::new(settings);
         let first = claim(1);
         assert!(matches!(locks.claim(&first).await, Ok(Answer::Granted(_))));
-        assert!(matches!(locks.release(&first.to_ref(None)).await, Ok(Released::Done)));
+        assert!(matches!(
+            locks.release(&first.to_ref(None)).await,
+            Ok(Released::Done)
+        ));
         let session = locks.sessions.of_claim(&first).await.expect("it is open");
         let late = claim(2);
         let mut claiming = Box::pin(locks.claim(&late));
-        assert!(claiming.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            claiming
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
         // Behind it: when this is answered, the other was.
         session.ask(Request::sync("/")).await.expect("an answer");
         session.state().gone = true;
         Arc::clone(&locks).ended(&session);
-        let Poll::Ready(answer) = claiming.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        let Poll::Ready(answer) = claiming
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        else {
             panic!("it was answered");
         };
         assert!(answer.is_err(), "its node ends with the session");

@@ -51,12 +51,21 @@ impl Seat {
             (_, Kind::RwLock, _) => Recipe::Write,
             (_, Kind::Mutex | Kind::Semaphore { .. }, _) => Recipe::Mutex,
         };
-        Ok(Seat { base: settings.dir(&claim.name)?, guid: queue_rules::guid(claim.id), recipe, permits })
+        Ok(Seat {
+            base: settings.dir(&claim.name)?,
+            guid: queue_rules::guid(claim.id),
+            recipe,
+            permits,
+        })
     }
 
     /// The node whose children are the line.
     pub(super) fn line(&self) -> Cow<'_, str> {
-        if self.permits.is_some() { format!("{}/{LOCKS}", self.base).into() } else { Cow::Borrowed(&self.base) }
+        if self.permits.is_some() {
+            format!("{}/{LOCKS}", self.base).into()
+        } else {
+            Cow::Borrowed(&self.base)
+        }
     }
 
     /// The path of a node in the line.
@@ -91,7 +100,10 @@ impl Entry {
     }
 
     pub(super) fn grant(&self, fence: Fence) -> Grant {
-        Grant { fence, lease: self.session.lease() }
+        Grant {
+            fence,
+            lease: self.session.lease(),
+        }
     }
 }
 
@@ -164,7 +176,10 @@ impl OwnClaim {
 }
 
 pub(super) fn fence_of(czxid: i64) -> Fence {
-    u64::try_from(czxid).ok().and_then(Fence::new).unwrap_or(Fence::NONE)
+    u64::try_from(czxid)
+        .ok()
+        .and_then(Fence::new)
+        .unwrap_or(Fence::NONE)
 }
 
 impl session::claims::OwnClaim for OwnClaim {
@@ -184,7 +199,12 @@ impl ClaimTable {
     /// Notes where a claim stands.
     pub(super) fn insert(&self, entry: &Entry, stage: Stage) {
         let keep_open = entry.session.keep_open();
-        let mut own = OwnClaim { entry: entry.clone(), stage, looking: Arc::default(), keep_open };
+        let mut own = OwnClaim {
+            entry: entry.clone(),
+            stage,
+            looking: Arc::default(),
+            keep_open,
+        };
         let mut claims = self.lock();
         if let Some(before) = claims.own.get(&entry.claim.id) {
             own.looking = Arc::clone(&before.looking);
@@ -193,9 +213,14 @@ impl ClaimTable {
     }
 
     /// Removes a claim, unless its position is looked up just now: then with the lock that is held meanwhile.
-    pub(super) fn remove_idle(&self, claim: ClaimId) -> Result<Option<OwnClaim>, Arc<tokio::sync::Mutex<()>>> {
+    pub(super) fn remove_idle(
+        &self,
+        claim: ClaimId,
+    ) -> Result<Option<OwnClaim>, Arc<tokio::sync::Mutex<()>>> {
         let mut claims = self.lock();
-        let Some(own) = claims.own.get(&claim) else { return Ok(None) };
+        let Some(own) = claims.own.get(&claim) else {
+            return Ok(None);
+        };
         if own.looking.try_lock().is_err() {
             return Err(Arc::clone(&own.looking));
         }
@@ -204,12 +229,17 @@ impl ClaimTable {
 
     /// Whether a claim of ours is named by a fence that is not its own: the caller means another grant.
     pub(super) fn is_misnamed(&self, claim: ClaimId, fence: Option<Fence>) -> bool {
-        self.lock().own.get(&claim).is_some_and(|own| !own.is_meant_by(fence))
+        self.lock()
+            .own
+            .get(&claim)
+            .is_some_and(|own| !own.is_meant_by(fence))
     }
 
     /// Notes that a waiting claim is told of the end of a node.
     pub(super) fn is_told_of(&self, claim: ClaimId, watched: Watched) {
-        if let Some(Stage::Waiting(waiting)) = self.lock().own.get_mut(&claim).map(|own| &mut own.stage) {
+        if let Some(Stage::Waiting(waiting)) =
+            self.lock().own.get_mut(&claim).map(|own| &mut own.stage)
+        {
             waiting.watches = Some(watched);
         }
     }
@@ -228,7 +258,10 @@ impl Unconfirmed {
     pub(super) fn take_up<T>(&self, entry: &Entry, answer: &Result<T, Failed>) {
         match answer {
             Err(Failed::Unsure(_)) => {
-                self.lock().insert(entry.claim.id, (entry.session.clone(), entry.session.keep_open()));
+                self.lock().insert(
+                    entry.claim.id,
+                    (entry.session.clone(), entry.session.keep_open()),
+                );
             }
             _ => self.confirmed(entry.claim.id),
         }

@@ -36,12 +36,17 @@ impl Leftover {
     }
 
     /// Deletes it, however long it takes. Does not keep the session alive: its end deletes the nodes, too.
-    pub(super) fn delete_with_retry(self, session: &Arc<Session>) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) fn delete_with_retry(
+        self,
+        session: &Arc<Session>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let (keep_open, session) = (session.keep_open(), Arc::downgrade(session));
         async move {
             let _open = keep_open;
             until_done(async || {
-                let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else { return Attempt::Done };
+                let Some(session) = session.upgrade().filter(|session| !session.is_gone()) else {
+                    return Attempt::Done;
+                };
                 match self.delete(&session).await {
                     Err(Failed::Unsure(_)) => Attempt::Again,
                     Ok(_) | Err(_) => Attempt::Done,
@@ -53,25 +58,40 @@ impl Leftover {
 }
 
 async fn delete_all(session: &Arc<Session>, paths: &[String]) -> Result<bool, Failed> {
-    let sent: Vec<_> = paths.iter().map(|path| session.send(Request::delete(path))).collect();
+    let sent: Vec<_> = paths
+        .iter()
+        .map(|path| session.send(Request::delete(path)))
+        .collect();
     let (mut all, mut failure) = (true, None);
     for sent in sent {
         match sent.answer().await.or_missing() {
             Ok(deleted) => all &= deleted.is_some(),
             Err(Failed::Ended) => all = false,
             // The one that must be tried again counts.
-            Err(failed) => failure = failure.filter(|before| matches!(before, Failed::Unsure(_))).or(Some(failed)),
+            Err(failed) => {
+                failure = failure
+                    .filter(|before| matches!(before, Failed::Unsure(_)))
+                    .or(Some(failed))
+            }
         }
     }
     failure.map_or(Ok(all), Err)
 }
 
 /// Deletes every node of a claim, with this fence if one is given; whether there was one.
-pub(super) async fn delete_claim(session: &Arc<Session>, seat: &Seat, fence: Option<Fence>) -> Result<bool, Failed> {
+pub(super) async fn delete_claim(
+    session: &Arc<Session>,
+    seat: &Seat,
+    fence: Option<Fence>,
+) -> Result<bool, Failed> {
     let mut any = false;
     for found in search(session, seat).await? {
         if fence.is_none_or(|fence| fence == fence_of(found.stat.czxid)) {
-            any |= session.ask(Request::delete(&found.path)).await.or_missing()?.is_some();
+            any |= session
+                .ask(Request::delete(&found.path))
+                .await
+                .or_missing()?
+                .is_some();
         }
     }
     Ok(any)
@@ -81,7 +101,10 @@ impl LockSession {
     /// Deletes nodes; whether all were there. What was not answered is tried again in the background.
     pub(super) async fn delete(&self, paths: &[String]) -> Result<bool, Failed> {
         let deleted = match paths {
-            [path] => Box::pin(self.batcher.delete(path.clone())).await.or_missing().map(|deleted| deleted.is_some()),
+            [path] => Box::pin(self.batcher.delete(path.clone()))
+                .await
+                .or_missing()
+                .map(|deleted| deleted.is_some()),
             paths => Box::pin(delete_all(self, paths)).await,
         };
         match deleted {

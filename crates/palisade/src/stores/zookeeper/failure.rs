@@ -24,17 +24,23 @@ pub(super) fn unsure(failed: Failed) -> Failed {
 
 /// The node of a claim is not there, and the claim has to be made again.
 pub(super) fn gone() -> Failed {
-    Failed::Unsure(Error::unavailable("the claim was gone before ZooKeeper could say where it stands"))
+    Failed::Unsure(Error::unavailable(
+        "the claim was gone before ZooKeeper could say where it stands",
+    ))
 }
 
 /// The answer to a transaction does not fit its steps.
 pub(super) fn unexpected() -> Failed {
-    Failed::Never(Error::protocol("the server answered what this version does not understand"))
+    Failed::Never(Error::protocol(
+        "the server answered what this version does not understand",
+    ))
 }
 
 /// The name serves one kind now, and another was asked for.
 pub(super) fn other_kind(now: &str, wanted: &str) -> Failed {
-    Failed::Never(Error::config(format!("the name serves as a {now} now, and cannot serve as a {wanted} at the same time")))
+    Failed::Never(Error::config(format!(
+        "the name serves as a {now} now, and cannot serve as a {wanted} at the same time"
+    )))
 }
 
 /// A refusal to make a node in a line, as the user sees it.

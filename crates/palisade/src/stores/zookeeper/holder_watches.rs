@@ -26,7 +26,11 @@ struct Check {
 
 impl HolderWatches {
     pub(super) fn new(claims: &Arc<ClaimTable>, watches: &Arc<Watches>) -> Arc<HolderWatches> {
-        Arc::new(HolderWatches { claims: Arc::clone(claims), watches: Arc::clone(watches), fresh: FreshHolders::default() })
+        Arc::new(HolderWatches {
+            claims: Arc::clone(claims),
+            watches: Arc::clone(watches),
+            fresh: FreshHolders::default(),
+        })
     }
 
     /// A watch has fired: the claim has ended, unless its nodes are there.
@@ -45,17 +49,39 @@ impl HolderWatches {
         let (session, nodes) = {
             let table = self.claims.lock();
             let own = table.own.get(&claim)?;
-            let Stage::Holding(holding) = &own.stage else { return None };
+            let Stage::Holding(holding) = &own.stage else {
+                return None;
+            };
             (Arc::clone(&own.entry.session), holding.nodes.clone())
         };
         let connection = session.connection();
         let is_wanted = |claim| self.claims.is_wanted(claim);
-        nodes.iter().for_each(|node| self.watches.add(session.id(), node, claim, is_wanted));
-        let sent = nodes.iter().map(|node| session.send(Request::get_data(node).watched())).collect();
-        Some(Check { claim, session, connection, nodes, sent })
+        nodes
+            .iter()
+            .for_each(|node| self.watches.add(session.id(), node, claim, is_wanted));
+        let sent = nodes
+            .iter()
+            .map(|node| session.send(Request::get_data(node).watched()))
+            .collect();
+        Some(Check {
+            claim,
+            session,
+            connection,
+            nodes,
+            sent,
+        })
     }
 
-    async fn answer(&self, Check { claim, session, connection, nodes, sent }: Check) -> Option<bool> {
+    async fn answer(
+        &self,
+        Check {
+            claim,
+            session,
+            connection,
+            nodes,
+            sent,
+        }: Check,
+    ) -> Option<bool> {
         let (mut is_gone, mut is_unknown) = (false, false);
         for (sent, node) in sent.into_iter().zip(&nodes) {
             let answer = sent.answer().await;
@@ -73,7 +99,8 @@ impl HolderWatches {
         }
         let mut table = self.claims.lock();
         // The same claim may have been made again meanwhile, and that one is not gone.
-        let Some(Stage::Holding(holding)) = table.own.get_mut(&claim).map(|own| &mut own.stage) else {
+        let Some(Stage::Holding(holding)) = table.own.get_mut(&claim).map(|own| &mut own.stage)
+        else {
             return (!is_gone).then_some(true);
         };
         let is_same = holding.nodes == nodes;
@@ -89,7 +116,10 @@ impl HolderWatches {
     /// Ends a claim whose node was deleted. Its session lives: so just this claim was ended.
     fn end_if(&self, claim: ClaimId, is_gone: bool) {
         if is_gone {
-            self.claims.end(claim, Gone::Revoked).into_iter().for_each(OwnClaim::give_up_rest);
+            self.claims
+                .end(claim, Gone::Revoked)
+                .into_iter()
+                .for_each(OwnClaim::give_up_rest);
         }
     }
 }
@@ -101,7 +131,10 @@ impl WatchesHolders for HolderWatches {
 
     async fn watch(self: &Arc<Self>, claims: Vec<ClaimId>) {
         // All in one go.
-        let checks: Vec<_> = claims.into_iter().filter_map(|claim| self.send(claim)).collect();
+        let checks: Vec<_> = claims
+            .into_iter()
+            .filter_map(|claim| self.send(claim))
+            .collect();
         for check in checks {
             let claim = check.claim;
             self.end_if(claim, self.answer(check).await == Some(false));

@@ -36,13 +36,24 @@ struct Rest {
 impl Listing {
     /// The nodes behind `after`, if they are the rest of the list that was read last.
     fn take(&self, prefix: &str, after: Option<&str>) -> Option<Vec<(String, Name)>> {
-        let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let is_it = rest.prefix == prefix && Some(rest.after.as_str()) == after && rest.read.elapsed() < KEPT;
+        let rest = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()?;
+        let is_it = rest.prefix == prefix
+            && Some(rest.after.as_str()) == after
+            && rest.read.elapsed() < KEPT;
         is_it.then_some(rest.nodes)
     }
 
     fn keep(&self, prefix: &str, after: &str, nodes: Vec<(String, Name)>) {
-        let rest = Rest { prefix: prefix.to_owned(), after: after.to_owned(), nodes, read: Instant::now() };
+        let rest = Rest {
+            prefix: prefix.to_owned(),
+            after: after.to_owned(),
+            nodes,
+            read: Instant::now(),
+        };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
     }
 }
@@ -74,13 +85,22 @@ impl Locks {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         let session = self.any_session().await?;
         let sync = session.send(Request::sync("/"));
-        let reader = Reader { settings: &self.settings, session: &session, holders_only: matches!(query, Query::Leader(_)) };
+        let reader = Reader {
+            settings: &self.settings,
+            session: &session,
+            holders_only: matches!(query, Query::Leader(_)),
+        };
         let page = match query {
             Query::Show(name) | Query::Leader(name) => {
                 let lines = reader.lines(&self.settings.dir(name)?).await?;
-                Page { lines: lines.iter().map(|line| view(name, line)).collect(), next: None }
+                Page {
+                    lines: lines.iter().map(|line| view(name, line)).collect(),
+                    next: None,
+                }
             }
-            Query::List { prefix, after } => reader.list(prefix, after.as_deref(), &self.listing).await?,
+            Query::List { prefix, after } => {
+                reader.list(prefix, after.as_deref(), &self.listing).await?
+            }
         };
         // Sent before the reads, and answered before them.
         sync.answer().await?;
@@ -104,10 +124,17 @@ impl Reader<'_> {
         };
         let mut nodes = nodes.into_iter();
         let page_nodes: Vec<(String, Name)> = nodes.by_ref().take(NAMES).collect();
-        let next = page_nodes.last().filter(|_| nodes.len() > 0).map(|(node, _)| node.clone());
+        let next = page_nodes
+            .last()
+            .filter(|_| nodes.len() > 0)
+            .map(|(node, _)| node.clone());
         let Settings { chroot, .. } = self.settings;
-        let bases = page_nodes.into_iter().map(|(node, name)| (format!("{chroot}/{node}"), name));
-        let asked: Vec<_> = bases.map(|(base, name)| (self.session.send(Request::children(&base)), base, name)).collect();
+        let bases = page_nodes
+            .into_iter()
+            .map(|(node, name)| (format!("{chroot}/{node}"), name));
+        let asked: Vec<_> = bases
+            .map(|(base, name)| (self.session.send(Request::children(&base)), base, name))
+            .collect();
         let mut lines = Vec::new();
         for (children, base, name) in asked {
             let line = self.lines_below(&base, children).await.map_err(Error::from);
@@ -121,14 +148,24 @@ impl Reader<'_> {
     }
 
     /// The nodes of all names that begin so, behind a node, in their order.
-    async fn named_nodes(&self, prefix: &str, after: Option<&str>) -> Result<Vec<(String, Name)>, Failed> {
-        let children = self.session.ask(Request::children(self.settings.root())).await.or_missing()?;
+    async fn named_nodes(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<(String, Name)>, Failed> {
+        let children = self
+            .session
+            .ask(Request::children(self.settings.root()))
+            .await
+            .or_missing()?;
         let mut nodes: Vec<(String, Name)> = children
             .unwrap_or_default()
             .into_iter()
             .filter(|node| self.settings.root() != "/" || node != "zookeeper")
             .filter_map(|node| self.settings.name(&node).map(|name| (node, name)))
-            .filter(|(node, name)| name.as_str().starts_with(prefix) && after.is_none_or(|after| node.as_str() > after))
+            .filter(|(node, name)| {
+                name.as_str().starts_with(prefix) && after.is_none_or(|after| node.as_str() > after)
+            })
             .collect();
         nodes.sort();
         Ok(nodes)
@@ -136,11 +173,18 @@ impl Reader<'_> {
 
     /// The lines of one name: one for each kind that is in use.
     pub(super) async fn lines(&self, base: &str) -> Result<Vec<Line>, Failed> {
-        self.lines_below(base, self.session.send(Request::children(base))).await
+        self.lines_below(base, self.session.send(Request::children(base)))
+            .await
     }
 
-    async fn lines_below(&self, base: &str, children: Sent<Vec<String>>) -> Result<Vec<Line>, Failed> {
-        let Some(children) = children.answer().await.or_missing()? else { return Ok(Vec::new()) };
+    async fn lines_below(
+        &self,
+        base: &str,
+        children: Sent<Vec<String>>,
+    ) -> Result<Vec<Line>, Failed> {
+        let Some(children) = children.answer().await.or_missing()? else {
+            return Ok(Vec::new());
+        };
         let recipes: &[Recipe] = match self.settings.format {
             Format::Plain => return self.plain_line(base).await,
             Format::Kazoo => &[Recipe::KazooWrite],
@@ -151,13 +195,33 @@ impl Reader<'_> {
             let (line, held) = recipe.line(&children);
             let most = if self.holders_only { held } else { line.len() };
             let line = line.into_iter().filter(|child| *child != LOCKS).take(most);
-            let modes = line.map(|child| (child, if recipe.is_shared(child) { Mode::Shared } else { Mode::Exclusive }));
-            let paths: Vec<(String, Mode)> = modes.map(|(child, mode)| (format!("{base}/{child}"), mode)).collect();
+            let modes = line.map(|child| {
+                (
+                    child,
+                    if recipe.is_shared(child) {
+                        Mode::Shared
+                    } else {
+                        Mode::Exclusive
+                    },
+                )
+            });
+            let paths: Vec<(String, Mode)> = modes
+                .map(|(child, mode)| (format!("{base}/{child}"), mode))
+                .collect();
             let is_shared = paths.iter().any(|(_, mode)| *mode == Mode::Shared);
-            let kind = if *recipe == Recipe::Write || is_shared { Kind::RwLock } else { Kind::Mutex };
+            let kind = if *recipe == Recipe::Write || is_shared {
+                Kind::RwLock
+            } else {
+                Kind::Mutex
+            };
             let nodes = self.nodes(paths).await?;
             if !nodes.is_empty() {
-                lines.push(Line { kind, held: held.min(nodes.len()), nodes, waiters_known: true });
+                lines.push(Line {
+                    kind,
+                    held: held.min(nodes.len()),
+                    nodes,
+                    waiters_known: true,
+                });
             }
         }
         if children.iter().any(|child| child == LEASES) {
@@ -169,7 +233,8 @@ impl Reader<'_> {
     /// The holders of permits, and the waiters.
     async fn permits_line(&self, base: &str) -> Result<Option<Line>, Failed> {
         let (leases, locks) = (format!("{base}/{LEASES}"), format!("{base}/{LOCKS}"));
-        let [held, waiting] = [&leases, &locks].map(|dir| self.session.send(Request::children(dir)));
+        let [held, waiting] =
+            [&leases, &locks].map(|dir| self.session.send(Request::children(dir)));
         let limit = self.session.send(Request::get_data(&leases));
         let mut held = held.answer().await.or_missing()?.unwrap_or_default();
         let waiting = waiting.answer().await.or_missing()?.unwrap_or_default();
@@ -179,24 +244,44 @@ impl Reader<'_> {
         };
         held.sort_by(|one, other| one.rsplit('-').next().cmp(&other.rsplit('-').next()));
         let path = |dir: &str, node: &str| (format!("{dir}/{node}"), Mode::Permits(1));
-        let mut nodes = self.nodes(held.iter().map(|node| path(&leases, node)).collect()).await?;
+        let mut nodes = self
+            .nodes(held.iter().map(|node| path(&leases, node)).collect())
+            .await?;
         let held = nodes.len();
         let (line, _) = Recipe::Mutex.line(&waiting);
         let line = if self.holders_only { Vec::new() } else { line };
-        nodes.extend(self.nodes(line.iter().map(|node| path(&locks, node)).collect()).await?);
-        let limit = limit.or_else(|| nodes.iter().find_map(|node| node.value.limit)).unwrap_or(0);
-        let line = Line { kind: Kind::Semaphore { limit }, held, nodes, waiters_known: true };
+        nodes.extend(
+            self.nodes(line.iter().map(|node| path(&locks, node)).collect())
+                .await?,
+        );
+        let limit = limit
+            .or_else(|| nodes.iter().find_map(|node| node.value.limit))
+            .unwrap_or(0);
+        let line = Line {
+            kind: Kind::Semaphore { limit },
+            held,
+            nodes,
+            waiters_known: true,
+        };
         Ok((!line.nodes.is_empty()).then_some(line))
     }
 
     /// Reads nodes; without those that are gone meanwhile.
     async fn nodes(&self, paths: Vec<(String, Mode)>) -> Result<Vec<Node>, Failed> {
-        let reads: Vec<_> = paths.iter().map(|(path, _)| self.session.send(Request::get_data(path))).collect();
+        let reads: Vec<_> = paths
+            .iter()
+            .map(|(path, _)| self.session.send(Request::get_data(path)))
+            .collect();
         let mut nodes = Vec::new();
         for ((path, mode), read) in paths.into_iter().zip(reads) {
             if let Some((data, stat)) = read.answer().await.or_missing()? {
                 let name = path.rsplit('/').next().unwrap_or_default();
-                nodes.push(Node { value: Value::read(&data, name)?, path, stat, mode });
+                nodes.push(Node {
+                    value: Value::read(&data, name)?,
+                    path,
+                    stat,
+                    mode,
+                });
             }
         }
         Ok(nodes)
@@ -207,8 +292,17 @@ impl Reader<'_> {
         let mut nodes = self.nodes(vec![(base.to_owned(), Mode::Exclusive)]).await?;
         // A node that does not hang on a session is no lock.
         nodes.retain(|node| node.stat.owner != 0);
-        let line = Line { kind: Kind::Mutex, held: 1, nodes, waiters_known: false };
-        Ok(if line.nodes.is_empty() { Vec::new() } else { vec![line] })
+        let line = Line {
+            kind: Kind::Mutex,
+            held: 1,
+            nodes,
+            waiters_known: false,
+        };
+        Ok(if line.nodes.is_empty() {
+            Vec::new()
+        } else {
+            vec![line]
+        })
     }
 }
 
@@ -217,7 +311,11 @@ fn view(name: &Name, line: &Line) -> LineView {
     let mut holders: Vec<Holder> = Vec::new();
     for node in line.nodes.iter().take(line.held) {
         match holders.last_mut() {
-            Some(Holder { mode: Mode::Permits(count), fence, .. }) if *fence == node.fence() => *count += 1,
+            Some(Holder {
+                mode: Mode::Permits(count),
+                fence,
+                ..
+            }) if *fence == node.fence() => *count += 1,
             _ => holders.push(Holder {
                 owner: node.value.owner.clone(),
                 reason: node.value.reason.clone(),

@@ -35,7 +35,17 @@ impl Locks {
             let (claims, watches): (Arc<ClaimTable>, Arc<Watches>) = Default::default();
             let holders = HolderWatches::new(&claims, &watches);
             let (reading, unconfirmed, parents, listing) = Default::default();
-            Locks { settings, sessions, reading, claims, unconfirmed, watches, holders, parents, listing }
+            Locks {
+                settings,
+                sessions,
+                reading,
+                claims,
+                unconfirmed,
+                watches,
+                holders,
+                parents,
+                listing,
+            }
         })
     }
 
@@ -44,7 +54,9 @@ impl Locks {
         let used = {
             let table = self.claims.lock();
             let mut sessions = table.own.values().map(|own| &own.entry.session);
-            sessions.find(|session| !session.is_gone()).map(|session| Arc::clone(session))
+            sessions
+                .find(|session| !session.is_gone())
+                .map(|session| Arc::clone(session))
         };
         match used {
             Some(session) => Ok(session),
@@ -53,25 +65,48 @@ impl Locks {
     }
 
     /// Notes that a claim holds by these nodes.
-    pub(super) fn holds(self: &Arc<Self>, entry: &Entry, nodes: Vec<String>, fence: Fence) -> Grant {
-        self.claims.insert(entry, Stage::Holding(Holding { nodes, fence, watched_on: 0 }));
+    pub(super) fn holds(
+        self: &Arc<Self>,
+        entry: &Entry,
+        nodes: Vec<String>,
+        fence: Fence,
+    ) -> Grant {
+        self.claims.insert(
+            entry,
+            Stage::Holding(Holding {
+                nodes,
+                fence,
+                watched_on: 0,
+            }),
+        );
         watch_soon(&self.holders, entry.claim.id);
         entry.grant(fence)
     }
 
     /// Notes that a claim waits, by this node of its line.
     pub(super) fn waits(&self, entry: &Entry, child: &str, czxid: i64) {
-        self.claims.insert(entry, Stage::Waiting(Waiting { child: child.to_owned(), czxid, watches: None }));
+        self.claims.insert(
+            entry,
+            Stage::Waiting(Waiting {
+                child: child.to_owned(),
+                czxid,
+                watches: None,
+            }),
+        );
     }
 
     /// Notes that a watch on this path is for this claim.
     pub(super) fn watch(&self, session: &Session, path: &str, claim: ClaimId) {
-        self.watches.add(session.id(), path, claim, |claim| self.claims.is_wanted(claim));
+        self.watches.add(session.id(), path, claim, |claim| {
+            self.claims.is_wanted(claim)
+        });
     }
 
     /// Has claims asked for again whose watch has fired or is lost, if they have no node of their own: in the format plain.
     fn ask_again(&self, claims: impl IntoIterator<Item = ClaimId>) {
-        let Some(client) = self.claims.client() else { return };
+        let Some(client) = self.claims.client() else {
+            return;
+        };
         for claim in claims {
             let is_own = self.claims.lock().own.contains_key(&claim);
             if !is_own {

@@ -67,8 +67,8 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Extensions, LockKeys, Page, Query, Released,
-    Revoked, Standing, Store,
+    Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Extensions,
+    LockKeys, Page, Query, Released, Revoked, Standing, Store,
 };
 use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
@@ -92,7 +92,11 @@ pub const CURATOR: Capability = Capability {
 };
 
 /// What the format `kazoo` can do.
-pub const KAZOO: Capability = Capability { format: "kazoo", semaphore: false, ..CURATOR };
+pub const KAZOO: Capability = Capability {
+    format: "kazoo",
+    semaphore: false,
+    ..CURATOR
+};
 
 pub use self::plain::PLAIN;
 
@@ -142,15 +146,22 @@ impl Store for ZkStore {
     async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
         match to {
             Change::Detach => self.0.detach(claim).await,
-            Change::Downgrade => Err(Error::unsupported(format!("{} cannot turn a write lock into a read lock", self.1))),
-            Change::Proclaim(_) => {
-                Err(Error::unsupported(format!("{} cannot change a leader's value; resign, and campaign with the other", self.1)))
-            }
+            Change::Downgrade => Err(Error::unsupported(format!(
+                "{} cannot turn a write lock into a read lock",
+                self.1
+            ))),
+            Change::Proclaim(_) => Err(Error::unsupported(format!(
+                "{} cannot change a leader's value; resign, and campaign with the other",
+                self.1
+            ))),
         }
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { lock_keys: Some(self), ..Extensions::default() }
+        Extensions {
+            lock_keys: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 

@@ -24,8 +24,15 @@ impl Parents {
         for parent in parents {
             let is_new = !known.contains(parent) && known.insert(parent.clone());
             if all {
-                let ancestors = parent.match_indices('/').skip(1).filter_map(|(at, _)| parent.get(..at));
-                missing.extend(ancestors.map(str::to_owned).filter(|ancestor| !parents.contains(ancestor)));
+                let ancestors = parent
+                    .match_indices('/')
+                    .skip(1)
+                    .filter_map(|(at, _)| parent.get(..at));
+                missing.extend(
+                    ancestors
+                        .map(str::to_owned)
+                        .filter(|ancestor| !parents.contains(ancestor)),
+                );
             }
             if is_new || all {
                 missing.push(parent.clone());
@@ -37,6 +44,9 @@ impl Parents {
 
     /// Makes parents and their ancestors again.
     pub(super) fn make(&self, session: &Arc<Session>, parents: &[String]) -> Vec<Sent<()>> {
-        self.missing(parents, true).iter().map(|path| session.send(Request::container(path, session.acl()))).collect()
+        self.missing(parents, true)
+            .iter()
+            .map(|path| session.send(Request::container(path, session.acl())))
+            .collect()
     }
 }

@@ -23,7 +23,8 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Capability, Claim, ClaimRef, ClientHandle, Detach, Ending, Grant, Order, Page, Query, Released, Revoked, Standing, Wakes,
+    Capability, Claim, ClaimRef, ClientHandle, Detach, Ending, Grant, Order, Page, Query, Released,
+    Revoked, Standing, Wakes,
 };
 use crate::stores::kit::token::{Put, TokenBackend};
 
@@ -47,20 +48,37 @@ pub(super) struct Plain(pub(super) Arc<Locks>);
 
 impl Plain {
     async fn enter(&self, entry: &Entry) -> Result<Put, Failed> {
-        let Entry { claim, seat, session } = entry;
+        let Entry {
+            claim,
+            seat,
+            session,
+        } = entry;
         let value = value::of(claim, None, Some(&seat.guid));
         failure::check_fits(seat.base.len() + value.len())?;
         let chroot = &self.0.settings.chroot;
         let mut has_parents = chroot.is_empty();
         let mut denied = None;
         for _ in 0..LOOKS {
-            match session.ask(Request::create(&seat.base, &value, session.acl(), Make::Ephemeral)).await {
+            match session
+                .ask(Request::create(
+                    &seat.base,
+                    &value,
+                    session.acl(),
+                    Make::Ephemeral,
+                ))
+                .await
+            {
                 Ok(created) => return Ok(Put::Done(self.holds(entry, created.czxid))),
                 Err(failed) if failed.is(Code::NoNode) && !has_parents => {
                     has_parents = true;
                     for made in self.0.parents.make(session, std::slice::from_ref(chroot)) {
                         // It may exist: the next attempt tells.
-                        denied = made.answer().await.err().filter(|failed| failed.is(Code::NoAuth)).or(denied);
+                        denied = made
+                            .answer()
+                            .await
+                            .err()
+                            .filter(|failed| failed.is(Code::NoAuth))
+                            .or(denied);
                     }
                     continue;
                 }
@@ -68,8 +86,12 @@ impl Plain {
                 Err(failed) if failed.is(Code::NoNode) => return Err(denied.unwrap_or(failed)),
                 Err(failed) => return Err(failure::in_line(failed)),
             }
-            let Some((data, stat)) = self.read(entry).await? else { continue };
-            if stat.owner == session.id() && Value::read(&data, "")?.guid.as_ref() == Some(&seat.guid) {
+            let Some((data, stat)) = self.read(entry).await? else {
+                continue;
+            };
+            if stat.owner == session.id()
+                && Value::read(&data, "")?.guid.as_ref() == Some(&seat.guid)
+            {
                 return Ok(Put::Done(self.holds(entry, stat.czxid)));
             }
             if stat.owner == 0 {
@@ -78,13 +100,24 @@ impl Plain {
                 )));
             }
             let holder = holder_of(Ok((data, stat)), seat, &seat.base)?;
-            return Ok(Put::Taken { holder, left: None, woken: claim.queue });
+            return Ok(Put::Taken {
+                holder,
+                left: None,
+                woken: claim.queue,
+            });
         }
         Err(gone())
     }
 
     /// Reads the node of a name; `None` if it is gone, and the name free. A claim that waits is told of its end.
-    async fn read(&self, Entry { claim, seat, session }: &Entry) -> Result<Option<(Vec<u8>, Stat)>, Failed> {
+    async fn read(
+        &self,
+        Entry {
+            claim,
+            seat,
+            session,
+        }: &Entry,
+    ) -> Result<Option<(Vec<u8>, Stat)>, Failed> {
         let read = Request::get_data(&seat.base);
         if !claim.queue {
             return session.ask(read).await.or_missing();
@@ -98,7 +131,8 @@ impl Plain {
     }
 
     fn holds(&self, entry: &Entry, czxid: i64) -> Grant {
-        self.0.holds(entry, vec![entry.seat.base.clone()], fence_of(czxid))
+        self.0
+            .holds(entry, vec![entry.seat.base.clone()], fence_of(czxid))
     }
 }
 
@@ -106,9 +140,19 @@ impl Plain {
 /// never will be, and while the session lives no other client can make our node. So the node is ours, or must not be touched.
 ///
 /// `is_watched` when a watch would have told that our node was deleted: only then it is not read first.
-pub(super) async fn delete_own(session: &Arc<Session>, seat: &Seat, is_watched: bool) -> Result<bool, Failed> {
+pub(super) async fn delete_own(
+    session: &Arc<Session>,
+    seat: &Seat,
+    is_watched: bool,
+) -> Result<bool, Failed> {
     if !is_watched {
-        let Some((data, stat)) = session.ask(Request::get_data(&seat.base)).await.or_missing()? else { return Ok(false) };
+        let Some((data, stat)) = session
+            .ask(Request::get_data(&seat.base))
+            .await
+            .or_missing()?
+        else {
+            return Ok(false);
+        };
         if stat.owner != session.id() || Value::read(&data, "")?.guid.as_ref() != Some(&seat.guid) {
             return Ok(false);
         }
@@ -133,15 +177,28 @@ impl TokenBackend for Plain {
         let known = {
             let mut table = self.0.claims.lock();
             table.clear_end(claim.id);
-            let unconfirmed = self.0.unconfirmed.session_of(claim.id).filter(|session| !session.is_gone());
-            unconfirmed.or_else(|| table.own.get(&claim.id).map(|own| own.entry.session.clone()))
+            let unconfirmed = self
+                .0
+                .unconfirmed
+                .session_of(claim.id)
+                .filter(|session| !session.is_gone());
+            unconfirmed.or_else(|| {
+                table
+                    .own
+                    .get(&claim.id)
+                    .map(|own| own.entry.session.clone())
+            })
         };
         let seat = Arc::new(Seat::of(&self.0.settings, claim)?);
         let session = match known {
             Some(session) => session,
             None => self.0.sessions.of_claim(claim).await?,
         };
-        let entry = Entry { claim: Arc::clone(claim), seat, session };
+        let entry = Entry {
+            claim: Arc::clone(claim),
+            seat,
+            session,
+        };
         let _open = entry.session.keep_open();
         // It may have waited for its session.
         if !self.0.claims.is_wanted(claim.id) {
@@ -161,7 +218,10 @@ impl TokenBackend for Plain {
         if self.0.claims.is_misnamed(id, claim.fence) {
             return Ok(Released::AlreadyLost);
         }
-        let (own, unconfirmed) = (self.0.claims.lock().own.remove(&id), self.0.unconfirmed.session_of(id));
+        let (own, unconfirmed) = (
+            self.0.claims.lock().own.remove(&id),
+            self.0.unconfirmed.session_of(id),
+        );
         let (session, is_watched, _open) = match (own, unconfirmed) {
             (Some(own), _) => {
                 let session = own.entry.session;

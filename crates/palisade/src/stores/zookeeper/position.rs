@@ -47,18 +47,37 @@ impl Locks {
     }
 
     /// The same; `is_proven` when the session's heartbeat was answered just now.
-    pub(super) async fn find_position(self: &Arc<Self>, claim: ClaimId, is_proven: bool) -> Result<Position, Failed> {
-        let Some(looking) = self.claims.lock().own.get(&claim).map(|own| Arc::clone(&own.looking)) else {
+    pub(super) async fn find_position(
+        self: &Arc<Self>,
+        claim: ClaimId,
+        is_proven: bool,
+    ) -> Result<Position, Failed> {
+        let Some(looking) = self
+            .claims
+            .lock()
+            .own
+            .get(&claim)
+            .map(|own| Arc::clone(&own.looking))
+        else {
             return Ok(Position::Gone);
         };
         let _looking = looking.lock().await;
         for look in 0..LOOKS {
-            let now = self.claims.lock().own.get(&claim).map(|own| (own.entry.clone(), own.stage.clone()));
+            let now = self
+                .claims
+                .lock()
+                .own
+                .get(&claim)
+                .map(|own| (own.entry.clone(), own.stage.clone()));
             let is_proven = is_proven && look == 0;
             let position = match now {
                 None => Some(Position::Gone),
-                Some((entry, Stage::Holding(holding))) => Some(confirm(&entry, &holding, is_proven).await?),
-                Some((entry, Stage::Waiting(waiting))) => self.look(&entry, &waiting, is_proven).await?,
+                Some((entry, Stage::Holding(holding))) => {
+                    Some(confirm(&entry, &holding, is_proven).await?)
+                }
+                Some((entry, Stage::Waiting(waiting))) => {
+                    self.look(&entry, &waiting, is_proven).await?
+                }
             };
             if let Some(position) = position {
                 return Ok(position);
@@ -68,16 +87,31 @@ impl Locks {
     }
 
     /// Looks where a waiting claim stands; `None` when the line has changed meanwhile.
-    async fn look(self: &Arc<Self>, entry: &Entry, waiting: &Waiting, is_proven: bool) -> Result<Option<Position>, Failed> {
+    async fn look(
+        self: &Arc<Self>,
+        entry: &Entry,
+        waiting: &Waiting,
+        is_proven: bool,
+    ) -> Result<Option<Position>, Failed> {
         let Entry { seat, session, .. } = entry;
         let own = seat.node(&waiting.child);
         let is_worn = !is_proven && session.left(BootClock.now()) < WORN;
         let proof = is_worn.then(|| session.send(Request::heartbeat(&own)));
-        if let Some(before) = waiting.watches.as_ref().filter(|before| is_proven && self.is_told(entry, waiting, &before.path)) {
+        if let Some(before) = waiting
+            .watches
+            .as_ref()
+            .filter(|before| is_proven && self.is_told(entry, waiting, &before.path))
+        {
             // Not every waiter reads a long line at every heartbeat, as long as these two are there.
             let own = session.send(Request::exists(&own));
             let before = session.send(Request::exists(&before.path));
-            if own.answer().await.and(before.answer().await).or_missing()?.is_some() {
+            if own
+                .answer()
+                .await
+                .and(before.answer().await)
+                .or_missing()?
+                .is_some()
+            {
                 return Ok(Some(Position::Queued(None)));
             }
         }
@@ -87,31 +121,55 @@ impl Locks {
             // Whether the step was done does not matter: the leader has answered.
             let _ = proof.answer().await?;
         }
-        let Some(children) = children.or_missing()? else { return Ok(Some(Position::Gone)) };
-        Ok(Some(match (seat.recipe.verdict(&children, &waiting.child), seat.permits) {
-            (Verdict::Missing, None) => Position::Gone,
-            (Verdict::Missing, Some(_)) => self.left_line(entry).await?,
-            (Verdict::Held, None) => Position::Granted(self.holds(entry, vec![own], fence_of(waiting.czxid))),
-            (Verdict::Held, Some(permits)) => self.first_in_line(entry, &waiting.child, permits).await?,
-            (Verdict::Blocked { by, .. }, _) if self.is_told(entry, waiting, &seat.node(&by)) => Position::Queued(None),
-            (Verdict::Blocked { by, first }, _) => match self.watch_blocker(entry, &by, by == first).await? {
-                Blocker::Watched(holder) => Position::Queued(holder),
-                Blocker::Left => return Ok(None),
+        let Some(children) = children.or_missing()? else {
+            return Ok(Some(Position::Gone));
+        };
+        Ok(Some(
+            match (seat.recipe.verdict(&children, &waiting.child), seat.permits) {
+                (Verdict::Missing, None) => Position::Gone,
+                (Verdict::Missing, Some(_)) => self.left_line(entry).await?,
+                (Verdict::Held, None) => {
+                    Position::Granted(self.holds(entry, vec![own], fence_of(waiting.czxid)))
+                }
+                (Verdict::Held, Some(permits)) => {
+                    self.first_in_line(entry, &waiting.child, permits).await?
+                }
+                (Verdict::Blocked { by, .. }, _)
+                    if self.is_told(entry, waiting, &seat.node(&by)) =>
+                {
+                    Position::Queued(None)
+                }
+                (Verdict::Blocked { by, first }, _) => {
+                    match self.watch_blocker(entry, &by, by == first).await? {
+                        Blocker::Watched(holder) => Position::Queued(holder),
+                        Blocker::Left => return Ok(None),
+                    }
+                }
             },
-        }))
+        ))
     }
 
     /// A claim is not in the line of its semaphore any more: with permits, if the answer that said so was lost.
     pub(super) async fn left_line(self: &Arc<Self>, entry: &Entry) -> Result<Position, Failed> {
         let mut found = search(&entry.session, &entry.seat).await?;
         found.retain(|found| found.stat.owner == entry.session.id() && found.recipe.is_none());
-        let Some(first) = found.first() else { return Ok(Position::Gone) };
+        let Some(first) = found.first() else {
+            return Ok(Position::Gone);
+        };
         let nodes = found.iter().map(|found| found.path.clone()).collect();
-        Ok(Position::Granted(self.holds(entry, nodes, fence_of(first.stat.czxid))))
+        Ok(Position::Granted(self.holds(
+            entry,
+            nodes,
+            fence_of(first.stat.czxid),
+        )))
     }
 
     /// Takes up the nodes of a claim that hang on this session; whether there are any. Those of an older session are not ours.
-    pub(super) async fn find_again(self: &Arc<Self>, claim: &Arc<Claim>, session: LockSession) -> Result<bool, Failed> {
+    pub(super) async fn find_again(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        session: LockSession,
+    ) -> Result<bool, Failed> {
         let seat = Seat::of(&self.settings, claim)?;
         let mut found = search(&session, &seat).await?;
         found.retain(|found| found.stat.owner == session.id());
@@ -119,18 +177,46 @@ impl Locks {
     }
 
     /// Takes up nodes that were found; whether there are any.
-    pub(super) fn take_up(self: &Arc<Self>, claim: &Arc<Claim>, seat: Seat, session: LockSession, found: &[Found]) -> bool {
+    pub(super) fn take_up(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        seat: Seat,
+        session: LockSession,
+        found: &[Found],
+    ) -> bool {
         let claim = Arc::clone(claim);
-        let permits: Vec<&Found> = found.iter().filter(|found| found.recipe.is_none()).collect();
+        let permits: Vec<&Found> = found
+            .iter()
+            .filter(|found| found.recipe.is_none())
+            .collect();
         if let Some(first) = permits.first() {
             let nodes = permits.iter().map(|found| found.path.clone()).collect();
-            self.holds(&Entry { claim, seat: Arc::new(seat), session }, nodes, fence_of(first.stat.czxid));
+            self.holds(
+                &Entry {
+                    claim,
+                    seat: Arc::new(seat),
+                    session,
+                },
+                nodes,
+                fence_of(first.stat.czxid),
+            );
             return true;
         }
-        let Some((first, recipe)) = found.first().and_then(|found| Some((found, found.recipe?))) else { return false };
-        let recipe = if recipe == Recipe::KazooLock { seat.recipe } else { recipe };
+        let Some((first, recipe)) = found.first().and_then(|found| Some((found, found.recipe?)))
+        else {
+            return false;
+        };
+        let recipe = if recipe == Recipe::KazooLock {
+            seat.recipe
+        } else {
+            recipe
+        };
         let child = first.path.rsplit('/').next().unwrap_or_default();
-        let entry = Entry { claim, seat: Arc::new(Seat { recipe, ..seat }), session };
+        let entry = Entry {
+            claim,
+            seat: Arc::new(Seat { recipe, ..seat }),
+            session,
+        };
         self.waits(&entry, child, first.stat.czxid);
         true
     }
@@ -140,13 +226,22 @@ impl Locks {
 async fn confirm(entry: &Entry, holding: &Holding, is_proven: bool) -> Result<Position, Failed> {
     let session = &entry.session;
     let sync = (!is_proven).then(|| session.send(Request::sync("/")));
-    let nodes: Vec<Sent<_>> = holding.nodes.iter().map(|node| session.send(Request::exists(node))).collect();
+    let nodes: Vec<Sent<_>> = holding
+        .nodes
+        .iter()
+        .map(|node| session.send(Request::exists(node)))
+        .collect();
     if let Some(sync) = sync {
         sync.answer().await?;
     }
     for node in nodes {
         // In its place there may be the node of another client by now.
-        if node.answer().await.or_missing()?.is_none_or(|stat| stat.owner != session.id()) {
+        if node
+            .answer()
+            .await
+            .or_missing()?
+            .is_none_or(|stat| stat.owner != session.id())
+        {
             return Ok(Position::Gone);
         }
     }

@@ -45,8 +45,14 @@ pub(super) enum Verdict {
 
 /// The mark by which a node is known to be a claim's, a UUID of the usual kind. No secret, unlike the claim's own id.
 pub(super) fn guid(claim: ClaimId) -> String {
-    let digest: [u8; 32] = Sha256::new_with_prefix(b"palisade node ").chain_update(claim.bits().to_be_bytes()).finalize().into();
-    let mut bits = digest.iter().take(16).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
+    let digest: [u8; 32] = Sha256::new_with_prefix(b"palisade node ")
+        .chain_update(claim.bits().to_be_bytes())
+        .finalize()
+        .into();
+    let mut bits = digest
+        .iter()
+        .take(16)
+        .fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
     bits = bits & !(0xf << 76) | 4 << 76;
     bits = bits & !(0b11 << 62) | 0b10 << 62;
     let mut guid = String::with_capacity(36);
@@ -62,8 +68,14 @@ pub(super) fn guid(claim: ClaimId) -> String {
 
 /// Hides a text that only the owner of a claim may read, or shows it again.
 pub(super) fn mask(claim: ClaimId, bytes: &[u8]) -> Vec<u8> {
-    let pad: [u8; 32] = Sha256::digest([b"palisade session ".as_slice(), &claim.bits().to_be_bytes()].concat()).into();
-    bytes.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect()
+    let pad: [u8; 32] =
+        Sha256::digest([b"palisade session ".as_slice(), &claim.bits().to_be_bytes()].concat())
+            .into();
+    bytes
+        .iter()
+        .zip(pad)
+        .map(|(byte, pad)| byte ^ pad)
+        .collect()
 }
 
 /// The beginning of the name of a permit of this claim.
@@ -78,7 +90,9 @@ impl Recipe {
             Recipe::Mutex => ["_c_", guid, "-", LOCK].concat(),
             Recipe::Read => ["_c_", guid, "-", READ].concat(),
             Recipe::Write => ["_c_", guid, "-", WRITE].concat(),
-            Recipe::KazooLock | Recipe::KazooWrite => format!("{}{KAZOO_LOCK}", guid.replace('-', "")),
+            Recipe::KazooLock | Recipe::KazooWrite => {
+                format!("{}{KAZOO_LOCK}", guid.replace('-', ""))
+            }
             Recipe::KazooRead => format!("{}{KAZOO_READ}", guid.replace('-', "")),
         }
     }
@@ -97,7 +111,9 @@ impl Recipe {
         match self {
             Recipe::Mutex => false,
             Recipe::Read | Recipe::Write => child.contains(READ),
-            Recipe::KazooLock | Recipe::KazooRead | Recipe::KazooWrite => kazoo(child).is_some_and(|(shared, _)| shared),
+            Recipe::KazooLock | Recipe::KazooRead | Recipe::KazooWrite => {
+                kazoo(child).is_some_and(|(shared, _)| shared)
+            }
         }
     }
 
@@ -110,7 +126,9 @@ impl Recipe {
         match self {
             Recipe::Mutex => after(child, LOCK),
             Recipe::Read | Recipe::Write => after(after(child, READ), WRITE),
-            Recipe::KazooLock | Recipe::KazooRead | Recipe::KazooWrite => kazoo(child).map_or(child, |(_, number)| number),
+            Recipe::KazooLock | Recipe::KazooRead | Recipe::KazooWrite => {
+                kazoo(child).map_or(child, |(_, number)| number)
+            }
         }
     }
 
@@ -127,7 +145,9 @@ impl Recipe {
             // As Curator does: whatever it is.
             Recipe::Mutex | Recipe::Write => true,
             Recipe::Read => sibling.contains(WRITE),
-            Recipe::KazooLock | Recipe::KazooRead => kazoo(sibling).is_some_and(|(shared, _)| !shared),
+            Recipe::KazooLock | Recipe::KazooRead => {
+                kazoo(sibling).is_some_and(|(shared, _)| !shared)
+            }
             Recipe::KazooWrite => kazoo(sibling).is_some(),
         }
     }
@@ -135,19 +155,34 @@ impl Recipe {
     /// Where a node stands.
     pub(super) fn verdict(self, children: &[String], own: &str) -> Verdict {
         let sorted = self.sorted(children);
-        let Some(at) = sorted.iter().position(|child| *child == own) else { return Verdict::Missing };
-        let mut blockers = sorted.iter().take(at).filter(|sibling| self.is_blocked_by(sibling));
+        let Some(at) = sorted.iter().position(|child| *child == own) else {
+            return Verdict::Missing;
+        };
+        let mut blockers = sorted
+            .iter()
+            .take(at)
+            .filter(|sibling| self.is_blocked_by(sibling));
         match (blockers.next(), blockers.next_back()) {
             (None, _) => Verdict::Held,
-            (Some(first), last) => Verdict::Blocked { by: (*last.unwrap_or(first)).to_owned(), first: (*first).to_owned() },
+            (Some(first), last) => Verdict::Blocked {
+                by: (*last.unwrap_or(first)).to_owned(),
+                first: (*first).to_owned(),
+            },
         }
     }
 
     /// The nodes of this kind of line in their order, and how many of them hold.
     pub(super) fn line(self, children: &[String]) -> (Vec<&str>, usize) {
-        let line: Vec<&str> = self.sorted(children).into_iter().filter(|child| self.is_kin(child)).collect();
+        let line: Vec<&str> = self
+            .sorted(children)
+            .into_iter()
+            .filter(|child| self.is_kin(child))
+            .collect();
         let writer_first = line.first().is_some_and(|first| !self.is_shared(first));
-        let readers = line.iter().take_while(|child| self.is_shared(child)).count();
+        let readers = line
+            .iter()
+            .take_while(|child| self.is_shared(child))
+            .count();
         let held = if writer_first { 1 } else { readers };
         (line, held)
     }
@@ -181,7 +216,10 @@ mod tests {
     }
 
     fn blocked(by: &str, first: &str) -> Verdict {
-        Verdict::Blocked { by: by.to_owned(), first: first.to_owned() }
+        Verdict::Blocked {
+            by: by.to_owned(),
+            first: first.to_owned(),
+        }
     }
 
     #[test]
@@ -190,7 +228,10 @@ mod tests {
         assert_eq!(guid(claim), "316392e0-b137-4d54-9f47-feda327bcefa");
         assert_eq!(Recipe::Mutex.prefix("g"), "_c_g-lock-");
         assert_eq!(Recipe::KazooRead.prefix("a-b"), "ab__rlock__");
-        assert_eq!(mask(claim, &mask(claim, b"0123456789abcdef")), b"0123456789abcdef");
+        assert_eq!(
+            mask(claim, &mask(claim, b"0123456789abcdef")),
+            b"0123456789abcdef"
+        );
         assert_ne!(mask(claim, b"0123456789abcdef"), b"0123456789abcdef");
     }
 
@@ -204,16 +245,34 @@ mod tests {
             "locks",
             "_c_x-__WRIT__0000000001",
         ]);
-        let order = ["_c_fff-lock-0000000003", "lock-0000000004", "_c_aaa-lock-0000000012", "_c_x-__WRIT__0000000001", "locks"];
+        let order = [
+            "_c_fff-lock-0000000003",
+            "lock-0000000004",
+            "_c_aaa-lock-0000000012",
+            "_c_x-__WRIT__0000000001",
+            "locks",
+        ];
         assert_eq!(Recipe::Mutex.sorted(&line), order);
-        assert_eq!(Recipe::Mutex.verdict(&line, "_c_fff-lock-0000000003"), Verdict::Held);
+        assert_eq!(
+            Recipe::Mutex.verdict(&line, "_c_fff-lock-0000000003"),
+            Verdict::Held
+        );
         let by_the_one_before = blocked("lock-0000000004", "_c_fff-lock-0000000003");
-        assert_eq!(Recipe::Mutex.verdict(&line, "_c_aaa-lock-0000000012"), by_the_one_before);
-        assert_eq!(Recipe::Mutex.verdict(&line, "_c_gone-lock-0000000001"), Verdict::Missing);
+        assert_eq!(
+            Recipe::Mutex.verdict(&line, "_c_aaa-lock-0000000012"),
+            by_the_one_before
+        );
+        assert_eq!(
+            Recipe::Mutex.verdict(&line, "_c_gone-lock-0000000001"),
+            Verdict::Missing
+        );
         assert_eq!(Recipe::Mutex.line(&line), (order[..3].to_vec(), 1));
         // As Curator does, we take it for a holder.
         let stray = children(&["000-readme", "_c_a-lock-0000000001"]);
-        assert_eq!(Recipe::Mutex.verdict(&stray, "_c_a-lock-0000000001"), blocked("000-readme", "000-readme"));
+        assert_eq!(
+            Recipe::Mutex.verdict(&stray, "_c_a-lock-0000000001"),
+            blocked("000-readme", "000-readme")
+        );
     }
 
     #[test]
@@ -224,7 +283,10 @@ mod tests {
             "_c_b-__WRIT__0000000001",
             "_c_c-__WRIT__0000000002",
         ]);
-        assert_eq!(Recipe::Read.verdict(&line, "_c_a-__READ__0000000000"), Verdict::Held);
+        assert_eq!(
+            Recipe::Read.verdict(&line, "_c_a-__READ__0000000000"),
+            Verdict::Held
+        );
         assert_eq!(
             Recipe::Write.verdict(&line, "_c_b-__WRIT__0000000001"),
             blocked("_c_a-__READ__0000000000", "_c_a-__READ__0000000000")
@@ -236,7 +298,11 @@ mod tests {
         );
         assert_eq!(Recipe::Read.line(&line).1, 1);
         let together = children(&["_c_w-__READ__0000000007", "_c_w-__WRIT__0000000007"]);
-        assert_eq!(Recipe::Write.verdict(&together, "_c_w-__WRIT__0000000007"), Verdict::Held, "a writer that reads as well");
+        assert_eq!(
+            Recipe::Write.verdict(&together, "_c_w-__WRIT__0000000007"),
+            Verdict::Held,
+            "a writer that reads as well"
+        );
     }
 
     #[test]
@@ -248,14 +314,24 @@ mod tests {
             "cc__lock__0000000003",
             "dd__lock__",
         ]);
-        assert_eq!(Recipe::KazooLock.verdict(&line, "bb__lock__0000000002"), Verdict::Held, "a lock does not see readers");
+        assert_eq!(
+            Recipe::KazooLock.verdict(&line, "bb__lock__0000000002"),
+            Verdict::Held,
+            "a lock does not see readers"
+        );
         let reader = "aa__rlock__0000000001";
-        assert_eq!(Recipe::KazooWrite.verdict(&line, "bb__lock__0000000002"), blocked(reader, reader));
+        assert_eq!(
+            Recipe::KazooWrite.verdict(&line, "bb__lock__0000000002"),
+            blocked(reader, reader)
+        );
         assert_eq!(
             Recipe::KazooLock.verdict(&line, "cc__lock__0000000003"),
             blocked("bb__lock__0000000002", "bb__lock__0000000002")
         );
-        assert_eq!(Recipe::KazooRead.verdict(&line, "aa__rlock__0000000001"), Verdict::Held);
+        assert_eq!(
+            Recipe::KazooRead.verdict(&line, "aa__rlock__0000000001"),
+            Verdict::Held
+        );
         assert_eq!(kazoo("ee__lock__-2147483648"), Some((false, "-2147483648")));
         assert_eq!(kazoo("ee__lock__123"), None);
     }

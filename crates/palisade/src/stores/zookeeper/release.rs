@@ -15,7 +15,11 @@ use crate::store::{ClaimId, ClaimRef, Gone, Released, Revoked, Standing};
 use crate::stores::kit::session::in_task;
 
 fn released(was_there: bool) -> Released {
-    if was_there { Released::Done } else { Released::AlreadyLost }
+    if was_there {
+        Released::Done
+    } else {
+        Released::AlreadyLost
+    }
 }
 
 impl Locks {
@@ -40,7 +44,11 @@ impl Locks {
     }
 
     /// Removes a claim when the look at its position is over, which may take permits for it just now.
-    async fn remove_after(&self, looking: Arc<tokio::sync::Mutex<()>>, claim: ClaimId) -> Result<Option<OwnClaim>> {
+    async fn remove_after(
+        &self,
+        looking: Arc<tokio::sync::Mutex<()>>,
+        claim: ClaimId,
+    ) -> Result<Option<OwnClaim>> {
         let claims = Arc::clone(&self.claims);
         in_task(async move {
             let _looking = looking.lock().await;
@@ -72,7 +80,11 @@ impl Locks {
 
     async fn standing(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let mut answers = self.renew(std::slice::from_ref(claim)).await;
-        answers.pop().unwrap_or_else(|| Err(Error::protocol("the store does not say where the grant stands")))
+        answers.pop().unwrap_or_else(|| {
+            Err(Error::protocol(
+                "the store does not say where the grant stands",
+            ))
+        })
     }
 
     /// Makes a grant outlive this client. It has a session of its own already; from now on that is not ours to end.
@@ -90,13 +102,29 @@ impl Locks {
     pub(super) async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
         let session = self.any_session().await?;
         session.ask(Request::sync("/")).await?;
-        let lines =
-            Reader { settings: &self.settings, session: &session, holders_only: true }.lines(&self.settings.dir(name)?).await?;
-        let holders = || lines.iter().flat_map(|line| line.nodes.iter().take(line.held));
-        let victims: Vec<String> = holders().filter(|node| node.fence() == fence).map(|node| node.path.clone()).collect();
+        let lines = Reader {
+            settings: &self.settings,
+            session: &session,
+            holders_only: true,
+        }
+        .lines(&self.settings.dir(name)?)
+        .await?;
+        let holders = || {
+            lines
+                .iter()
+                .flat_map(|line| line.nodes.iter().take(line.held))
+        };
+        let victims: Vec<String> = holders()
+            .filter(|node| node.fence() == fence)
+            .map(|node| node.path.clone())
+            .collect();
         if victims.is_empty() {
             let other = holders().next();
-            return Ok(other.map_or(Revoked::NotHeld, |other| Revoked::OtherHolder { fence: other.fence() }));
+            return Ok(
+                other.map_or(Revoked::NotHeld, |other| Revoked::OtherHolder {
+                    fence: other.fence(),
+                }),
+            );
         }
         let leftover = Leftover::Nodes(victims.clone());
         let deleted = match leftover.delete(&session).await {
@@ -108,11 +136,21 @@ impl Locks {
         };
         // If it is one of ours, its owner need not wait for the watch.
         let is_victim = |own: &OwnClaim| own.nodes().iter().any(|node| victims.contains(node));
-        let ours = self.claims.lock().own.iter().find(|(_, own)| is_victim(own)).map(|(claim, _)| *claim);
+        let ours = self
+            .claims
+            .lock()
+            .own
+            .iter()
+            .find(|(_, own)| is_victim(own))
+            .map(|(claim, _)| *claim);
         if let Some(claim) = ours {
             self.claims.end(claim, Gone::Revoked);
         }
-        Ok(if deleted { Revoked::Done } else { Revoked::NotHeld })
+        Ok(if deleted {
+            Revoked::Done
+        } else {
+            Revoked::NotHeld
+        })
     }
 }
 
@@ -121,6 +159,9 @@ async fn delete(own: &OwnClaim) -> Result<Released> {
     let (seat, session) = (&own.entry.seat, &own.entry.session);
     let is_deleted = session.delete(&own.nodes()).await?;
     // It left the line of a semaphore, perhaps with permits: that answer was lost.
-    let may_have_permits = matches!(own.stage, Stage::Waiting(_)) && seat.permits.is_some() && !is_deleted;
-    Ok(released(is_deleted || may_have_permits && Box::pin(delete_claim(session, seat, None)).await?))
+    let may_have_permits =
+        matches!(own.stage, Stage::Waiting(_)) && seat.permits.is_some() && !is_deleted;
+    Ok(released(
+        is_deleted || may_have_permits && Box::pin(delete_claim(session, seat, None)).await?,
+    ))
 }

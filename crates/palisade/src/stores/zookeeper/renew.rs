@@ -57,7 +57,9 @@ impl Locks {
             let (this, limit) = (Arc::clone(self), share.limit());
             renewing.spawn(async move {
                 match is_bounded {
-                    true => tokio::time::timeout(limit, this.renew_share(share)).await.unwrap_or_default(),
+                    true => tokio::time::timeout(limit, this.renew_share(share))
+                        .await
+                        .unwrap_or_default(),
                     false => this.renew_share(share).await,
                 }
             });
@@ -79,7 +81,9 @@ impl Locks {
         let mut shares: HashMap<Option<i64>, Share> = HashMap::new();
         for (at, claim) in claims.iter().enumerate() {
             let session = table.own.get(&claim.claim.id).map(|own| &own.entry.session);
-            let share = shares.entry(session.map(|session| session.id())).or_default();
+            let share = shares
+                .entry(session.map(|session| session.id()))
+                .or_default();
             share.session = session.cloned();
             share.claims.push((at, claim.clone()));
         }
@@ -87,11 +91,17 @@ impl Locks {
     }
 
     /// Renews the claims of one session.
-    async fn renew_share(self: Arc<Self>, Share { session, claims }: Share) -> Vec<(usize, Result<Standing>)> {
+    async fn renew_share(
+        self: Arc<Self>,
+        Share { session, claims }: Share,
+    ) -> Vec<(usize, Result<Standing>)> {
         if let Some(session) = session
             && let Err(error) = self.heartbeat(&session, &claims).await
         {
-            return claims.into_iter().map(|(at, _)| (at, Err(error.clone()))).collect();
+            return claims
+                .into_iter()
+                .map(|(at, _)| (at, Err(error.clone())))
+                .collect();
         }
         let mut answers = Vec::with_capacity(claims.len());
         let mut asking = JoinSet::new();
@@ -119,8 +129,13 @@ impl Locks {
         }
         let node = {
             let table = self.claims.lock();
-            let own = claims.iter().find_map(|(_, claim)| table.own.get(&claim.claim.id));
-            own.map_or_else(|| "/".to_owned(), |own| own.nodes().first().unwrap_or(&own.entry.seat.base).clone())
+            let own = claims
+                .iter()
+                .find_map(|(_, claim)| table.own.get(&claim.claim.id));
+            own.map_or_else(
+                || "/".to_owned(),
+                |own| own.nodes().first().unwrap_or(&own.entry.seat.base).clone(),
+            )
         };
         match session.ask(Request::heartbeat(&node)).await {
             // Whether the node is there does not matter: the leader has answered. With the session its claims were ended.
@@ -135,7 +150,9 @@ impl Locks {
         if let Some(why) = table.end_reason(id) {
             return Before::Gone(why);
         }
-        let Some(own) = table.own.get(&id) else { return Before::Unknown };
+        let Some(own) = table.own.get(&id) else {
+            return Before::Unknown;
+        };
         match &own.stage {
             _ if !own.is_meant_by(claim.fence) => Before::Gone(Gone::Expired),
             Stage::Waiting(_) => Before::Waits,
@@ -160,14 +177,22 @@ impl Locks {
                 }
                 let table = self.claims.lock();
                 match table.own.get(&id).map(|own| &own.stage) {
-                    Some(Stage::Holding(holding)) if is_there == Some(true) => Ok(Standing::Held(entry.grant(holding.fence))),
-                    Some(_) => Err(Error::unavailable("ZooKeeper has not said whether the lock's node is there")),
-                    None => Ok(Standing::Gone(table.end_reason(id).unwrap_or(Gone::Expired))),
+                    Some(Stage::Holding(holding)) if is_there == Some(true) => {
+                        Ok(Standing::Held(entry.grant(holding.fence)))
+                    }
+                    Some(_) => Err(Error::unavailable(
+                        "ZooKeeper has not said whether the lock's node is there",
+                    )),
+                    None => Ok(Standing::Gone(
+                        table.end_reason(id).unwrap_or(Gone::Expired),
+                    )),
                 }
             }
             Before::Waits => match self.find_position(id, true).await {
                 Ok(Position::Granted(grant)) => Ok(Standing::Held(grant)),
-                Ok(Position::Queued(holder)) => Ok(Standing::Waiting(self.place(&claim.claim, holder))),
+                Ok(Position::Queued(holder)) => {
+                    Ok(Standing::Waiting(self.place(&claim.claim, holder)))
+                }
                 Ok(Position::Gone) => Ok(self.revoked(id)),
                 Err(Failed::Ended) => Ok(Standing::Gone(Gone::SessionEnded)),
                 Err(failed) => Err(failed.into()),
@@ -178,7 +203,10 @@ impl Locks {
     /// A node of a claim was deleted by another client. The owner of the claim asks just now, and needs no event.
     fn revoked(&self, claim: ClaimId) -> Standing {
         let mut table = self.claims.lock();
-        table.end(claim, Gone::Revoked).into_iter().for_each(OwnClaim::give_up_rest);
+        table
+            .end(claim, Gone::Revoked)
+            .into_iter()
+            .for_each(OwnClaim::give_up_rest);
         Standing::Gone(table.end_reason(claim).unwrap_or(Gone::Expired))
     }
 
@@ -188,14 +216,26 @@ impl Locks {
         let seat = Seat::of(&self.settings, &claim.claim)?;
         let found = search(&session, &seat).await?;
         let expired = Ok(Standing::Gone(Gone::Expired));
-        let Some(first) = found.first() else { return expired };
-        if claim.fence.is_some_and(|fence| fence != fence_of(first.stat.czxid)) {
+        let Some(first) = found.first() else {
+            return expired;
+        };
+        if claim
+            .fence
+            .is_some_and(|fence| fence != fence_of(first.stat.czxid))
+        {
             return expired;
         }
         // Only through its session can it be kept alive.
-        let Some(password) = first.value.password(claim.claim.id) else { return expired };
-        let credentials = Credentials { id: first.stat.owner, password };
-        let Some(own) = self.sessions.take_up(&claim.claim, credentials).await? else { return expired };
+        let Some(password) = first.value.password(claim.claim.id) else {
+            return expired;
+        };
+        let credentials = Credentials {
+            id: first.stat.owner,
+            password,
+        };
+        let Some(own) = self.sessions.take_up(&claim.claim, credentials).await? else {
+            return expired;
+        };
         if !self.take_up(&claim.claim, seat, own, &found) {
             if let Some(session) = self.sessions.disown(claim.claim.id) {
                 session.leave();

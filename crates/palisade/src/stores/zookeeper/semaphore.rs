@@ -49,33 +49,56 @@ impl Nodes {
 
     /// One name serves one kind and one limit at a time. The answer has the permits that are held.
     async fn check(self, seat: &Seat, limit: u32) -> Result<Vec<String>, Failed> {
-        let (base, leases, data) = (self.base.answer().await, self.leases.answer().await, self.limit.answer().await);
+        let (base, leases, data) = (
+            self.base.answer().await,
+            self.leases.answer().await,
+            self.limit.answer().await,
+        );
         let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
         let wanted = format!("semaphore of {limit}");
         for child in base? {
-            if let Some((_, other)) = kinds.iter().find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child)) {
+            if let Some((_, other)) = kinds
+                .iter()
+                .find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child))
+            {
                 return Err(failure::other_kind(other, &wanted));
             }
         }
         let leases = leases?;
         match Value::read(&data?.0, &seat.base)?.limit {
-            Some(other) if other != limit && !leases.is_empty() => {
-                Err(failure::other_kind(&format!("semaphore of {other}"), &wanted))
-            }
+            Some(other) if other != limit && !leases.is_empty() => Err(failure::other_kind(
+                &format!("semaphore of {other}"),
+                &wanted,
+            )),
             _ => Ok(leases),
         }
     }
 }
 
 impl Locks {
-    pub(super) async fn enter_semaphore(self: &Arc<Self>, entry: &Entry, permits: Permits) -> Result<Answer, Failed> {
-        let Entry { claim, seat, session } = entry;
+    pub(super) async fn enter_semaphore(
+        self: &Arc<Self>,
+        entry: &Entry,
+        permits: Permits,
+    ) -> Result<Answer, Failed> {
+        let Entry {
+            claim,
+            seat,
+            session,
+        } = entry;
         let parents = [seat.base.clone(), seat.line().into_owned(), seat.leases()];
         let (value, path) = (entry.value(), permit(seat));
-        let one =
-            Request::multi(&[Step::Create { path: &path, data: &value, acl: session.acl(), make: Make::EphemeralSequential }]);
+        let one = Request::multi(&[Step::Create {
+            path: &path,
+            data: &value,
+            acl: session.acl(),
+            make: Make::EphemeralSequential,
+        }]);
         // All are taken in one step.
-        failure::check_fits(one.len().saturating_mul(usize::try_from(permits.count).unwrap_or(usize::MAX)))?;
+        failure::check_fits(
+            one.len()
+                .saturating_mul(usize::try_from(permits.count).unwrap_or(usize::MAX)),
+        )?;
         let alone = |join: super::batch::Join| {
             let (sent, nodes) = (join.send(session), Nodes::read(session, seat));
             async { (sent.answer().await, nodes) }
@@ -110,7 +133,10 @@ impl Locks {
             Some((sent, path)) => holder_of(sent.answer().await, seat, &path)?,
             None => None,
         };
-        Ok(Answer::Busy(Busy { holder, ..Busy::default() }))
+        Ok(Answer::Busy(Busy {
+            holder,
+            ..Busy::default()
+        }))
     }
 
     /// Takes permits, if enough are free: we are first in line.
@@ -128,13 +154,27 @@ impl Locks {
         let (own, dir, path) = (seat.node(child), seat.leases(), permit(seat));
         let (value, limit, acl) = (entry.value(), value::of_limit(limit), session.acl());
         // The answer to the first step, unlike the others, has its transaction: the fence.
-        let mut steps = vec![Step::SetData { path: &dir, data: &limit, version: ANY }];
-        steps.extend((0..count).map(|_| Step::Create { path: &path, data: &value, acl, make: Make::EphemeralSequential }));
-        steps.push(Step::Delete { path: &own, version: ANY });
+        let mut steps = vec![Step::SetData {
+            path: &dir,
+            data: &limit,
+            version: ANY,
+        }];
+        steps.extend((0..count).map(|_| Step::Create {
+            path: &path,
+            data: &value,
+            acl,
+            make: Make::EphemeralSequential,
+        }));
+        steps.push(Step::Delete {
+            path: &own,
+            version: ANY,
+        });
         let done = match session.ask(Request::multi(&steps)).await? {
             Ok(done) => done,
             // Its place, or the nodes of the name.
-            Err(undone) if matches!(undone.code, Code::NoNode | Code::RolledBack) => return Ok(Taken::Lost),
+            Err(undone) if matches!(undone.code, Code::NoNode | Code::RolledBack) => {
+                return Ok(Taken::Lost);
+            }
             Err(undone) => return Err(Failed::Refused(undone.code)),
         };
         let (mut nodes, mut fence) = (Vec::new(), Fence::NONE);
@@ -155,7 +195,11 @@ impl Locks {
         child: &str,
         permits: Permits,
     ) -> Result<Position, Failed> {
-        let Entry { claim, seat, session } = entry;
+        let Entry {
+            claim,
+            seat,
+            session,
+        } = entry;
         let dir = seat.leases();
         for _ in 0..LOOKS {
             self.watch(session, &dir, claim.id);

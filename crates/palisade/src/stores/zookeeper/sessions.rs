@@ -26,7 +26,11 @@ pub(super) struct LockSession {
 
 impl LockSession {
     fn new(session: Arc<Session>) -> LockSession {
-        LockSession { batcher: batch::on(&session), session, heartbeat: Arc::default() }
+        LockSession {
+            batcher: batch::on(&session),
+            session,
+            heartbeat: Arc::default(),
+        }
     }
 
     /// Its lease, as far as it is proven.
@@ -37,7 +41,10 @@ impl LockSession {
     /// The last part of its lease, at most so long.
     pub(super) fn lease_of(&self, longest: Duration) -> Lease {
         let (length, counted_from) = self.last_part(longest);
-        Lease { length, counted_from: Some(counted_from) }
+        Lease {
+            length,
+            counted_from: Some(counted_from),
+        }
     }
 }
 
@@ -62,7 +69,9 @@ impl OpensSessions for Servers {
     type Session = LockSession;
 
     async fn open(&self, length: Length) -> Result<LockSession> {
-        let session = LockSession::new(Session::open(&self.settings, length.of, Some(Weak::clone(&self.listener))).await?);
+        let session = LockSession::new(
+            Session::open(&self.settings, length.of, Some(Weak::clone(&self.listener))).await?,
+        );
         self.check(&session, length).await?;
         Ok(session)
     }
@@ -88,7 +97,10 @@ impl OpensSessions for Servers {
 }
 
 fn length_of(claim: &Claim) -> Length {
-    Length { of: claim.lease, is_exact: claim.exact_lease }
+    Length {
+        of: claim.lease,
+        is_exact: claim.exact_lease,
+    }
 }
 
 /// Whether the server has granted this length, or another will do.
@@ -98,12 +110,20 @@ fn is_granted(session: &Session, asked: Length) -> bool {
 
 impl Servers {
     pub(super) fn new(settings: &Arc<Settings>, listener: Weak<dyn SessionListener>) -> Servers {
-        Servers { settings: Arc::clone(settings), listener }
+        Servers {
+            settings: Arc::clone(settings),
+            listener,
+        }
     }
 
     /// Opens a session to read by.
     async fn open_to_read(&self) -> Result<Arc<Session>> {
-        Session::open(&self.settings, Duration::from_secs(10), Some(Weak::clone(&self.listener))).await
+        Session::open(
+            &self.settings,
+            Duration::from_secs(10),
+            Some(Weak::clone(&self.listener)),
+        )
+        .await
     }
 
     /// Refuses a length that the server does not grant, if no other will do.
@@ -112,8 +132,12 @@ impl Servers {
             return Ok(());
         }
         // The limits cannot be read, but a server grants the nearest length.
-        let least = Session::open(&self.settings, Duration::from_millis(1), None).await?.length();
-        let most = Session::open(&self.settings, Duration::from_millis(i32::MAX as u64), None).await?.length();
+        let least = Session::open(&self.settings, Duration::from_millis(1), None)
+            .await?
+            .length();
+        let most = Session::open(&self.settings, Duration::from_millis(i32::MAX as u64), None)
+            .await?
+            .length();
         Err(Error::config(format!(
             "a lease of {:?} does not work on this ZooKeeper, whose sessions last {least:?} to {most:?}; give one of that \
              length, or raise maxSessionTimeout of the servers",
@@ -125,7 +149,11 @@ impl Servers {
 impl Sessions {
     /// The session that the nodes of a claim hang on, if it is open and can be joined as it is.
     pub(super) fn at_hand(&self, claim: &Claim) -> Option<LockSession> {
-        if claim.detachable { None } else { self.ready(length_of(claim)) }
+        if claim.detachable {
+            None
+        } else {
+            self.ready(length_of(claim))
+        }
     }
 
     /// The same, opened if need be.
@@ -142,10 +170,22 @@ impl Sessions {
     }
 
     /// Takes up the session of a claim that another client has left; `None` when it has ended.
-    pub(super) async fn take_up(&self, claim: &Claim, credentials: Credentials) -> Result<Option<LockSession>> {
+    pub(super) async fn take_up(
+        &self,
+        claim: &Claim,
+        credentials: Credentials,
+    ) -> Result<Option<LockSession>> {
         let Servers { settings, listener } = &self.system;
-        let session = Session::take_up(settings, claim.lease, credentials, Some(Weak::clone(listener))).await?;
-        Ok(session.map(LockSession::new).inspect(|session| self.own(claim.id, session)))
+        let session = Session::take_up(
+            settings,
+            claim.lease,
+            credentials,
+            Some(Weak::clone(listener)),
+        )
+        .await?;
+        Ok(session
+            .map(LockSession::new)
+            .inspect(|session| self.own(claim.id, session)))
     }
 }
 
@@ -158,7 +198,10 @@ impl ReadingSession {
         let (this, sessions) = (self.clone(), Arc::clone(sessions));
         in_task(async move {
             let mut reading = this.0.lock().await;
-            if let Some(session) = reading.as_ref().filter(|session| session.left(BootClock.now()) > JOINABLE) {
+            if let Some(session) = reading
+                .as_ref()
+                .filter(|session| session.left(BootClock.now()) > JOINABLE)
+            {
                 return Ok(Arc::clone(session));
             }
             let session = sessions.system.open_to_read().await?;

@@ -48,7 +48,13 @@ pub(super) fn of(claim: &Claim, password: Option<&[u8]>, guid: Option<&str>) -> 
     }
     if let Some(password) = password {
         let hidden = queue_rules::mask(claim.id, password);
-        add("session", &hidden.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        add(
+            "session",
+            &hidden
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>(),
+        );
     }
     text.into_bytes()
 }
@@ -67,9 +73,16 @@ impl Value {
     pub(super) fn read(data: &[u8], node: &str) -> Result<Value> {
         let text = std::str::from_utf8(data).unwrap_or_default();
         if !text.starts_with(MARK) {
-            return Ok(Value { owner: stranger(text, node), ..Value::default() });
+            return Ok(Value {
+                owner: stranger(text, node),
+                ..Value::default()
+            });
         }
-        let unreadable = || Error::protocol("a node of this lock was written by a newer version of palisade; upgrade this one");
+        let unreadable = || {
+            Error::protocol(
+                "a node of this lock was written by a newer version of palisade; upgrade this one",
+            )
+        };
         let words = text.strip_prefix(VERSION).ok_or_else(unreadable)?;
         let mut value = Value::default();
         for (word, text) in words.split('&').filter_map(|word| word.split_once('=')) {
@@ -88,16 +101,25 @@ impl Value {
 
     /// The password of the session that the node hangs on, if this claim may know it.
     pub(super) fn password(&self, claim: ClaimId) -> Option<Vec<u8>> {
-        self.session.as_deref().map(|hidden| queue_rules::mask(claim, hidden))
+        self.session
+            .as_deref()
+            .map(|hidden| queue_rules::mask(claim, hidden))
     }
 }
 
 fn bytes(hex: &str) -> Option<Vec<u8>> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok())
+        .collect()
 }
 
 /// The owner of a peer's node: the address, which Curator writes, or the node itself.
 fn stranger(text: &str, node: &str) -> String {
     let shown = !text.is_empty() && text.len() <= 200 && !text.chars().any(char::is_control);
-    if shown { text.to_owned() } else { format!("node {node}") }
+    if shown {
+        text.to_owned()
+    } else {
+        format!("node {node}")
+    }
 }

@@ -22,7 +22,9 @@ pub(super) enum Blocker {
 impl Locks {
     /// Looks where a waiting claim stands, and tells its owner if that is worth it.
     pub(super) fn look_again(self: &Arc<Self>, claim: ClaimId) {
-        let Some(client) = self.claims.client() else { return };
+        let Some(client) = self.claims.client() else {
+            return;
+        };
         let (this, tells) = (Arc::clone(self), client.clone());
         client.while_waiting(claim, async move {
             match this.find_position(claim, false).await {
@@ -35,8 +37,17 @@ impl Locks {
 
     /// Watches the node that a claim waits for. The answer names the holder if that is its node: to read another would be a request
     /// that hardly any wait has a use for.
-    pub(super) async fn watch_blocker(&self, entry: &Entry, by: &str, is_holder: bool) -> Result<Blocker, Failed> {
-        let Entry { claim, seat, session } = entry;
+    pub(super) async fn watch_blocker(
+        &self,
+        entry: &Entry,
+        by: &str,
+        is_holder: bool,
+    ) -> Result<Blocker, Failed> {
+        let Entry {
+            claim,
+            seat,
+            session,
+        } = entry;
         let path = seat.node(by);
         let connection = session.connection();
         self.watch(session, &path, claim.id);
@@ -51,23 +62,40 @@ impl Locks {
             Ok(_) | Err(Failed::Refused(Code::NoAuth)) => {}
             Err(failed) => {
                 self.watches.remove(session.id(), &path, claim.id);
-                return if failed.is(Code::NoNode) { Ok(Blocker::Left) } else { Err(failed.clone()) };
+                return if failed.is(Code::NoNode) {
+                    Ok(Blocker::Left)
+                } else {
+                    Err(failed.clone())
+                };
             }
         }
-        self.claims.is_told_of(claim.id, Watched { path, connection });
+        self.claims
+            .is_told_of(claim.id, Watched { path, connection });
         // Read in any case: a node of a newer version is not waited for as if it were understood.
-        Ok(Blocker::Watched(holder_of(watched, seat, by)?.filter(|_| is_holder)))
+        Ok(Blocker::Watched(
+            holder_of(watched, seat, by)?.filter(|_| is_holder),
+        ))
     }
 
     /// Whether the end of this path will be told to a waiting claim.
     pub(super) fn is_told(&self, entry: &Entry, waiting: &Waiting, path: &str) -> bool {
-        let now = Watched { path: path.to_owned(), connection: entry.session.connection() };
-        waiting.watches.as_ref() == Some(&now) && self.watches.is_watched(entry.session.id(), path, entry.claim.id)
+        let now = Watched {
+            path: path.to_owned(),
+            connection: entry.session.connection(),
+        };
+        waiting.watches.as_ref() == Some(&now)
+            && self
+                .watches
+                .is_watched(entry.session.id(), path, entry.claim.id)
     }
 }
 
 /// The owner of a node, for people to read; `None` when the node is gone meanwhile, or not ours to read.
-pub(super) fn holder_of(answer: Result<(Vec<u8>, Stat), Failed>, seat: &Seat, node: &str) -> Result<Option<Holder>, Failed> {
+pub(super) fn holder_of(
+    answer: Result<(Vec<u8>, Stat), Failed>,
+    seat: &Seat,
+    node: &str,
+) -> Result<Option<Holder>, Failed> {
     let (data, stat) = match answer.or_missing() {
         Ok(Some(there)) => there,
         Ok(None) | Err(Failed::Refused(Code::NoAuth)) => return Ok(None),
@@ -79,5 +107,12 @@ pub(super) fn holder_of(answer: Result<(Vec<u8>, Stat), Failed>, seat: &Seat, no
         None if seat.recipe.is_shared(node) => Mode::Shared,
         None => Mode::Exclusive,
     };
-    Ok(Some(Holder { owner: value.owner, reason: value.reason, fence: fence_of(stat.czxid), mode, held: None, lease_left: None }))
+    Ok(Some(Holder {
+        owner: value.owner,
+        reason: value.reason,
+        fence: fence_of(stat.czxid),
+        mode,
+        held: None,
+        lease_left: None,
+    }))
 }

@@ -24,7 +24,10 @@ impl fmt::Display for SwapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SwapError::Unanswered { cause, .. } => {
-                write!(f, "etcd did not answer, so the swap may have been done; settle it before you go on: {cause}")
+                write!(
+                    f,
+                    "etcd did not answer, so the swap may have been done; settle it before you go on: {cause}"
+                )
             }
             SwapError::Refused(error) => error.fmt(f),
         }
@@ -68,11 +71,14 @@ impl fmt::Display for UpdateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UpdateError::Contended { tries } => {
-                write!(f, "others were faster {tries} times; try again later, or take a lock for so contended a key")
+                write!(
+                    f,
+                    "others were faster {tries} times; try again later, or take a lock for so contended a key"
+                )
             }
-            UpdateError::Unknown { .. } => {
-                f.write_str("an answer was lost, and the change may have been made; look before you repeat it")
-            }
+            UpdateError::Unknown { .. } => f.write_str(
+                "an answer was lost, and the change may have been made; look before you repeat it",
+            ),
             UpdateError::Swap(error) => error.fmt(f),
         }
     }

@@ -79,13 +79,19 @@ impl VersionedKeys {
     ///
     /// [`Config`](crate::ErrorKind::Config) for a URL that cannot work.
     pub fn connect(url: impl AsRef<str>) -> Result<VersionedKeys, Error> {
-        Ok(VersionedKeys { data: Arc::new(DataClient::open(url.as_ref())?), tries: TRIES })
+        Ok(VersionedKeys {
+            data: Arc::new(DataClient::open(url.as_ref())?),
+            tries: TRIES,
+        })
     }
 
     /// How often [`update`](VersionedKeys::update) tries, 32 unless told otherwise; at least once.
     #[must_use]
     pub fn tries(self, tries: u32) -> VersionedKeys {
-        VersionedKeys { tries: tries.max(1), ..self }
+        VersionedKeys {
+            tries: tries.max(1),
+            ..self
+        }
     }
 
     /// The value and its version; `None` when there is none. Asks a majority: what it says is the latest.
@@ -116,7 +122,8 @@ impl VersionedKeys {
         expected: Option<Version>,
         value: impl AsRef<[u8]>,
     ) -> Result<Swapped, SwapError> {
-        self.send(&pending(key.as_ref(), expected, Some(value.as_ref()))).await
+        self.send(&pending(key.as_ref(), expected, Some(value.as_ref())))
+            .await
     }
 
     /// Removes the value, if the expected version stands there. [`Swapped::Done`] carries the version of the removal: the next
@@ -129,8 +136,13 @@ impl VersionedKeys {
     /// # Cancel safety
     ///
     /// As [`swap`](VersionedKeys::swap).
-    pub async fn remove(&self, key: impl AsRef<[u8]>, expected: Version) -> Result<Swapped, SwapError> {
-        self.send(&pending(key.as_ref(), Some(expected), None)).await
+    pub async fn remove(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Version,
+    ) -> Result<Swapped, SwapError> {
+        self.send(&pending(key.as_ref(), Some(expected), None))
+            .await
     }
 
     /// Finds out what became of a swap whose answer was lost, and does it if it was not done and still can be: afterwards it is
@@ -149,7 +161,9 @@ impl VersionedKeys {
             Swapped::Conflict(current) => current,
         };
         // Only what has replaced the expected version itself tells that ours did not. A removal leaves nothing to look at.
-        let Some(now) = &current else { return Ok(Settled::Unknown(None)) };
+        let Some(now) = &current else {
+            return Ok(Settled::Unknown(None));
+        };
         let is_ours = swap.value.as_ref() == Some(&now.value);
         let before = revision_of(Some(now.version))? - 1;
         let replaced = match self.data.get(&swap.key, Some(before)).await {
@@ -182,14 +196,20 @@ impl VersionedKeys {
     /// # Cancel safety
     ///
     /// Dropped at any point, the change was made once or not at all.
-    pub async fn update<F>(&self, key: impl AsRef<[u8]>, mut change: F) -> Result<Option<Version>, UpdateError>
+    pub async fn update<F>(
+        &self,
+        key: impl AsRef<[u8]>,
+        mut change: F,
+    ) -> Result<Option<Version>, UpdateError>
     where
         F: FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     {
         let key = key.as_ref();
         let mut current = self.get(key).await?;
         for tried in 1..=self.tries {
-            let Some(value) = change(current.as_ref().map(|current| &current.value[..])) else { return Ok(None) };
+            let Some(value) = change(current.as_ref().map(|current| &current.value[..])) else {
+                return Ok(None);
+            };
             let expected = current.as_ref().map(|current| current.version);
             let swapped = match self.send(&pending(key, expected, Some(&value))).await {
                 Err(SwapError::Unanswered { swap, .. }) => self.settled(&swap).await?,
@@ -225,7 +245,11 @@ impl VersionedKeys {
 
     async fn send(&self, swap: &PendingSwap) -> Result<Swapped, SwapError> {
         let expected = revision_of(swap.expected)?;
-        match self.data.swap((&swap.key, swap.value.as_deref()), expected).await {
+        match self
+            .data
+            .swap((&swap.key, swap.value.as_deref()), expected)
+            .await
+        {
             Ok(Ok(revision)) => Ok(Swapped::Done(version(revision))),
             Ok(Err(current)) => Ok(Swapped::Conflict(current.map(versioned))),
             Err(error) if may_be_done(&error) => Err(unanswered(swap, error)),
@@ -236,17 +260,27 @@ impl VersionedKeys {
 
 impl fmt::Debug for VersionedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VersionedKeys").field("tries", &self.tries).finish_non_exhaustive()
+        f.debug_struct("VersionedKeys")
+            .field("tries", &self.tries)
+            .finish_non_exhaustive()
     }
 }
 
 /// There is no room for a token in etcd: the value stands there as it is.
 fn pending(key: &[u8], expected: Option<Version>, value: Option<&[u8]>) -> PendingSwap {
-    PendingSwap { key: key.to_vec(), expected, value: value.map(<[u8]>::to_vec), token: String::new() }
+    PendingSwap {
+        key: key.to_vec(),
+        expected,
+        value: value.map(<[u8]>::to_vec),
+        token: String::new(),
+    }
 }
 
 fn unanswered(swap: &PendingSwap, cause: Error) -> SwapError {
-    SwapError::Unanswered { swap: Box::new(swap.clone()), cause }
+    SwapError::Unanswered {
+        swap: Box::new(swap.clone()),
+        cause,
+    }
 }
 
 fn version(revision: i64) -> Version {
@@ -258,16 +292,23 @@ fn revision_of(version: Option<Version>) -> Result<i64, SwapError> {
     match version.map(|version| i64::try_from(version.0)) {
         None => Ok(0),
         Some(Ok(revision)) if revision > 0 => Ok(revision),
-        Some(_) => Err(SwapError::Refused(Error::config("that is no version of a key in etcd; take one that get or swap gave"))),
+        Some(_) => Err(SwapError::Refused(Error::config(
+            "that is no version of a key in etcd; take one that get or swap gave",
+        ))),
     }
 }
 
 fn versioned(kept: Value) -> Versioned {
-    Versioned { version: version(kept.revision), value: kept.value }
+    Versioned {
+        version: version(kept.revision),
+        value: kept.value,
+    }
 }
 
 /// A random part of a time that doubles: those who met once do not meet again.
 async fn pause(tried: u32) {
-    let longest = FIRST_PAUSE.saturating_mul(1 << tried.min(10)).min(LONGEST_PAUSE);
+    let longest = FIRST_PAUSE
+        .saturating_mul(1 << tried.min(10))
+        .min(LONGEST_PAUSE);
     tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
 }

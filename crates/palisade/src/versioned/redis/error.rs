@@ -38,7 +38,10 @@ impl fmt::Display for SwapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SwapError::Unanswered { cause, .. } => {
-                write!(f, "redis did not answer, so the swap may have been done; settle it before you go on: {cause}")
+                write!(
+                    f,
+                    "redis did not answer, so the swap may have been done; settle it before you go on: {cause}"
+                )
             }
             SwapError::Foreign { found } => write!(
                 f,
@@ -46,7 +49,10 @@ impl fmt::Display for SwapError {
                  delete it once nobody needs it"
             ),
             SwapError::Corrupt { found } => {
-                write!(f, "the version in the key is {found:?}, which is none of ours; restore the key, or delete it")
+                write!(
+                    f,
+                    "the version in the key is {found:?}, which is none of ours; restore the key, or delete it"
+                )
             }
             SwapError::Refused(error) => error.fmt(f),
             SwapError::Redis(error) => write!(f, "redis: {error}"),

@@ -105,7 +105,10 @@ impl Default for VersionedKeys {
 impl VersionedKeys {
     /// Keys that remember the version for 24 hours after the value was removed, and updates that try 32 times.
     pub const fn new() -> VersionedKeys {
-        VersionedKeys { keep: KEEP, tries: TRIES }
+        VersionedKeys {
+            keep: KEEP,
+            tries: TRIES,
+        }
     }
 
     /// Remembers the version for so long after the value was removed.
@@ -115,7 +118,9 @@ impl VersionedKeys {
     /// [`Config`](crate::ErrorKind::Config) for less than a millisecond or more than a hundred years.
     pub fn keep(self, keep: Duration) -> Result<VersionedKeys, Error> {
         if keep > LONGEST || keep < Duration::from_millis(1) {
-            return Err(Error::config(format!("{keep:?} is not a time that Redis can count; give 1 ms to 100 years")));
+            return Err(Error::config(format!(
+                "{keep:?} is not a time that Redis can count; give 1 ms to 100 years"
+            )));
         }
         Ok(VersionedKeys { keep, ..self })
     }
@@ -123,7 +128,10 @@ impl VersionedKeys {
     /// How often [`update`](VersionedKeys::update) tries; at least once.
     #[must_use]
     pub fn tries(self, tries: u32) -> VersionedKeys {
-        VersionedKeys { tries: tries.max(1), ..self }
+        VersionedKeys {
+            tries: tries.max(1),
+            ..self
+        }
     }
 
     /// The value and its version; `None` when there is none.
@@ -135,7 +143,11 @@ impl VersionedKeys {
     /// # Cancel safety
     ///
     /// May be dropped at any point.
-    pub async fn get<C>(&self, connection: &mut C, key: impl AsRef<[u8]>) -> Result<Option<Versioned>, SwapError>
+    pub async fn get<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<Versioned>, SwapError>
     where
         C: ConnectionLike + Send,
     {
@@ -166,7 +178,8 @@ impl VersionedKeys {
     where
         C: ConnectionLike + Send,
     {
-        self.begin(connection, key.as_ref(), expected, Some(value.as_ref())).await
+        self.begin(connection, key.as_ref(), expected, Some(value.as_ref()))
+            .await
     }
 
     /// Removes the value, if the expected version stands there. [`Swapped::Done`] carries the version of the removal: the next
@@ -179,11 +192,17 @@ impl VersionedKeys {
     /// # Cancel safety
     ///
     /// As [`swap`](VersionedKeys::swap).
-    pub async fn remove<C>(&self, connection: &mut C, key: impl AsRef<[u8]>, expected: Version) -> Result<Swapped, SwapError>
+    pub async fn remove<C>(
+        &self,
+        connection: &mut C,
+        key: impl AsRef<[u8]>,
+        expected: Version,
+    ) -> Result<Swapped, SwapError>
     where
         C: ConnectionLike + Send,
     {
-        self.begin(connection, key.as_ref(), Some(expected), None).await
+        self.begin(connection, key.as_ref(), Some(expected), None)
+            .await
     }
 
     /// Finds out what became of a swap whose answer was lost, and does it if it was not done and still can be: afterwards it is
@@ -196,14 +215,24 @@ impl VersionedKeys {
     /// # Cancel safety
     ///
     /// May be dropped at any point, and called again with the same swap.
-    pub async fn settle<C>(&self, connection: &mut C, swap: &PendingSwap) -> Result<Settled, SwapError>
+    pub async fn settle<C>(
+        &self,
+        connection: &mut C,
+        swap: &PendingSwap,
+    ) -> Result<Settled, SwapError>
     where
         C: ConnectionLike + Send,
     {
         Ok(match self.send(connection, swap).await? {
             Answer::Done(version) => Settled::Done(version),
-            Answer::Conflict { direct: true, current } => Settled::Conflict(current),
-            Answer::Conflict { direct: false, current } => Settled::Unknown(current),
+            Answer::Conflict {
+                direct: true,
+                current,
+            } => Settled::Conflict(current),
+            Answer::Conflict {
+                direct: false,
+                current,
+            } => Settled::Unknown(current),
         })
     }
 
@@ -238,7 +267,9 @@ impl VersionedKeys {
         let key = key.as_ref();
         let mut current = self.get(connection, key).await?;
         for tried in 1..=self.tries {
-            let Some(value) = change(current.as_ref().map(|current| &current.value[..])) else { return Ok(None) };
+            let Some(value) = change(current.as_ref().map(|current| &current.value[..])) else {
+                return Ok(None);
+            };
             let expected = current.as_ref().map(|current| current.version);
             let swapped = match self.begin(connection, key, expected, Some(&value)).await {
                 Err(SwapError::Unanswered { swap, .. }) => self.settled(connection, &swap).await?,
@@ -258,7 +289,11 @@ impl VersionedKeys {
         Err(UpdateError::Contended { tries: self.tries })
     }
 
-    async fn settled<C>(&self, connection: &mut C, swap: &PendingSwap) -> Result<Swapped, UpdateError>
+    async fn settled<C>(
+        &self,
+        connection: &mut C,
+        swap: &PendingSwap,
+    ) -> Result<Swapped, UpdateError>
     where
         C: ConnectionLike + Send,
     {
@@ -286,7 +321,12 @@ impl VersionedKeys {
         C: ConnectionLike + Send,
     {
         let token = ClaimId::random()?.reveal();
-        let swap = PendingSwap { key: key.to_vec(), expected, value: value.map(<[u8]>::to_vec), token };
+        let swap = PendingSwap {
+            key: key.to_vec(),
+            expected,
+            value: value.map(<[u8]>::to_vec),
+            token,
+        };
         Ok(match self.send(connection, &swap).await? {
             Answer::Done(version) => Swapped::Done(version),
             Answer::Conflict { current, .. } => Swapped::Conflict(current),
@@ -297,14 +337,32 @@ impl VersionedKeys {
     where
         C: ConnectionLike + Send,
     {
-        let expected = swap.expected.map(|version| version.to_string()).unwrap_or_default();
+        let expected = swap
+            .expected
+            .map(|version| version.to_string())
+            .unwrap_or_default();
         let keep = self.keep.as_millis().to_string();
-        let (verb, value) = swap.value.as_deref().map_or(("remove", &b""[..]), |value| ("set", value));
-        let args = [expected.as_bytes(), swap.token.as_bytes(), keep.as_bytes(), verb.as_bytes(), value];
-        let answer = SWAP.run(connection, &[&swap.key], &args).await.map_err(|cause| match is_refusal(&cause) {
-            true => SwapError::Redis(cause),
-            false => SwapError::Unanswered { swap: Box::new(swap.clone()), cause },
-        })?;
+        let (verb, value) = swap
+            .value
+            .as_deref()
+            .map_or(("remove", &b""[..]), |value| ("set", value));
+        let args = [
+            expected.as_bytes(),
+            swap.token.as_bytes(),
+            keep.as_bytes(),
+            verb.as_bytes(),
+            value,
+        ];
+        let answer = SWAP
+            .run(connection, &[&swap.key], &args)
+            .await
+            .map_err(|cause| match is_refusal(&cause) {
+                true => SwapError::Redis(cause),
+                false => SwapError::Unanswered {
+                    swap: Box::new(swap.clone()),
+                    cause,
+                },
+            })?;
         let mut answer = answer.into_iter();
         match answer.next().as_deref() {
             Some(b"done") => Ok(Answer::Done(version(answer.next())?)),
@@ -322,12 +380,18 @@ impl VersionedKeys {
 }
 
 fn versioned(number: Option<Vec<u8>>, value: Option<Vec<u8>>) -> Result<Versioned, SwapError> {
-    Ok(Versioned { version: version(number)?, value: value.unwrap_or_default() })
+    Ok(Versioned {
+        version: version(number)?,
+        value: value.unwrap_or_default(),
+    })
 }
 
 fn version(number: Option<Vec<u8>>) -> Result<Version, SwapError> {
     let found = text(number);
-    found.parse().map(Version).map_err(|_| SwapError::Corrupt { found })
+    found
+        .parse()
+        .map(Version)
+        .map_err(|_| SwapError::Corrupt { found })
 }
 
 /// Why the script refused.
@@ -335,7 +399,10 @@ fn refusal(word: Option<&[u8]>, about: Option<Vec<u8>>) -> SwapError {
     match word {
         Some(b"foreign") => SwapError::Foreign { found: text(about) },
         Some(b"corrupt") => SwapError::Corrupt { found: text(about) },
-        other => SwapError::Refused(Error::protocol(format!("the script answered {:?}; a bug", text(other.map(<[u8]>::to_vec))))),
+        other => SwapError::Refused(Error::protocol(format!(
+            "the script answered {:?}; a bug",
+            text(other.map(<[u8]>::to_vec))
+        ))),
     }
 }
 
@@ -345,6 +412,8 @@ fn text(bytes: Option<Vec<u8>>) -> String {
 
 /// A random part of a time that doubles: those who met once do not meet again.
 async fn pause(tried: u32) {
-    let longest = FIRST_PAUSE.saturating_mul(1 << tried.min(10)).min(LONGEST_PAUSE);
+    let longest = FIRST_PAUSE
+        .saturating_mul(1 << tried.min(10))
+        .min(LONGEST_PAUSE);
     tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
 }

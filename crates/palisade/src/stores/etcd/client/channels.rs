@@ -25,22 +25,34 @@ struct ChannelSet {
 impl Channels {
     /// The channel to the member with this index. A new one connects at its first request, and again whenever it has broken.
     pub(crate) fn get(&self, member: usize, endpoint: &Endpoint) -> Result<Channel> {
-        let runtime = Handle::try_current().map_err(|_| Error::config("etcd is used outside of a tokio runtime"))?.id();
+        let runtime = Handle::try_current()
+            .map_err(|_| Error::config("etcd is used outside of a tokio runtime"))?
+            .id();
         let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = sets.iter().position(|set| set.runtime == runtime).unwrap_or_else(|| {
-            if sets.len() >= RUNTIMES {
-                sets.remove(0);
-            }
-            sets.push(ChannelSet { runtime, channels: Vec::new() });
-            sets.len() - 1
-        });
-        let Some(set) = sets.get_mut(at) else { return Ok(endpoint.connect_lazy()) };
+        let at = sets
+            .iter()
+            .position(|set| set.runtime == runtime)
+            .unwrap_or_else(|| {
+                if sets.len() >= RUNTIMES {
+                    sets.remove(0);
+                }
+                sets.push(ChannelSet {
+                    runtime,
+                    channels: Vec::new(),
+                });
+                sets.len() - 1
+            });
+        let Some(set) = sets.get_mut(at) else {
+            return Ok(endpoint.connect_lazy());
+        };
         if set.channels.len() <= member {
             set.channels.resize(member + 1, None);
         }
         // The task that drives the connection is spawned here, in the current runtime.
         Ok(match set.channels.get_mut(member) {
-            Some(channel) => channel.get_or_insert_with(|| endpoint.connect_lazy()).clone(),
+            Some(channel) => channel
+                .get_or_insert_with(|| endpoint.connect_lazy())
+                .clone(),
             None => endpoint.connect_lazy(),
         })
     }
@@ -54,9 +66,14 @@ mod tests {
 
     #[test]
     fn each_runtime_has_its_channels_and_few_are_kept() {
-        let (channels, endpoint) = (Channels::default(), Endpoint::from_static("http://127.0.0.1:1"));
+        let (channels, endpoint) = (
+            Channels::default(),
+            Endpoint::from_static("http://127.0.0.1:1"),
+        );
         assert!(channels.get(0, &endpoint).is_err(), "outside of a runtime");
-        let runtimes: Vec<_> = (0..2 * RUNTIMES).map(|_| Builder::new_current_thread().enable_all().build().unwrap()).collect();
+        let runtimes: Vec<_> = (0..2 * RUNTIMES)
+            .map(|_| Builder::new_current_thread().enable_all().build().unwrap())
+            .collect();
         for runtime in &runtimes {
             let _inside = runtime.enter();
             for member in [0, 2, 2] {

@@ -69,7 +69,12 @@ impl From<Failed> for Error {
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
-        Failed { error, lease_gone: false, refused: false, sent: Sent::Once }
+        Failed {
+            error,
+            lease_gone: false,
+            refused: false,
+            sent: Sent::Once,
+        }
     }
 }
 
@@ -92,7 +97,12 @@ struct Member {
 
 impl Cluster {
     pub(crate) fn new(endpoints: &Endpoints) -> Result<Arc<Cluster>> {
-        let member = |host: &Host| Ok(Member { host: host.clone(), endpoint: endpoints.endpoint(host)? });
+        let member = |host: &Host| {
+            Ok(Member {
+                host: host.clone(),
+                endpoint: endpoints.endpoint(host)?,
+            })
+        };
         let members: Vec<Member> = endpoints.hosts.iter().map(member).collect::<Result<_>>()?;
         Ok(Arc::new(Cluster {
             // Clients begin at different members, to spread the load.
@@ -119,13 +129,17 @@ impl Cluster {
 
     /// Checks what a response says of the cluster.
     fn check<A: Headed>(&self, response: &A, member: &Host, at_least: i64) -> Result<(), Failed> {
-        let Some(header) = response.header() else { return Ok(()) };
-        self.seen.check(header, A::IS_LATEST.then_some(at_least)).map_err(|rollback| {
-            let error = rollback.error(member);
-            tracing::error!(%error, "the store has lost what it confirmed");
-            self.report_rollback();
-            error.into()
-        })
+        let Some(header) = response.header() else {
+            return Ok(());
+        };
+        self.seen
+            .check(header, A::IS_LATEST.then_some(at_least))
+            .map_err(|rollback| {
+                let error = rollback.error(member);
+                tracing::error!(%error, "the store has lost what it confirmed");
+                self.report_rollback();
+                error.into()
+            })
     }
 
     /// The index of the member to ask now.
@@ -136,7 +150,9 @@ impl Cluster {
     /// Turns away from a member that does not answer, unless another request has done so already.
     pub(crate) fn turn_from(&self, member: usize) {
         let next = (member + 1) % self.members.len().max(1);
-        let _ = self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self
+            .current
+            .compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// How many members are worth asking before a request fails. A single member is asked twice, since its connection may have
@@ -150,7 +166,9 @@ impl Cluster {
     }
 
     fn member(&self, index: usize) -> Result<&Member> {
-        self.members.get(index).ok_or_else(|| Error::bad_url("bad store URL: no host is named"))
+        self.members
+            .get(index)
+            .ok_or_else(|| Error::bad_url("bad store URL: no host is named"))
     }
 
     fn grpc(&self, member: usize) -> Result<Grpc<Channel>> {
@@ -159,12 +177,19 @@ impl Cluster {
     }
 
     /// Sends one request and waits for its response, for the request time-out at the longest.
-    pub(crate) async fn call<Q, A>(self: &Arc<Self>, path: &'static str, request: Q, resend: Resend) -> Result<A, Failed>
+    pub(crate) async fn call<Q, A>(
+        self: &Arc<Self>,
+        path: &'static str,
+        request: Q,
+        resend: Resend,
+    ) -> Result<A, Failed>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
-        self.call_counted(path, request, resend).await.map(|(response, _)| response)
+        self.call_counted(path, request, resend)
+            .await
+            .map(|(response, _)| response)
     }
 
     /// As [`call`](Cluster::call), and says how often the request was sent.
@@ -205,8 +230,15 @@ impl Cluster {
             let member = self.current();
             asked.store(member, Ordering::Relaxed);
             let host = self.host(member)?;
-            let status = match self.send(member, path, request.clone(), token.clone()).await? {
-                Ok(response) => return self.check(&response, host, at_least).map(|()| (response, sent)),
+            let status = match self
+                .send(member, path, request.clone(), token.clone())
+                .await?
+            {
+                Ok(response) => {
+                    return self
+                        .check(&response, host, at_least)
+                        .map(|()| (response, sent));
+                }
                 Err(status) => status,
             };
             let error = match remedy(&status, host) {
@@ -224,8 +256,22 @@ impl Cluster {
                     sent = Sent::Again;
                     error
                 }
-                Remedy::LeaseGone(error) => return Err(Failed { error, lease_gone: true, refused: true, sent }),
-                Remedy::Fail(error) => return Err(Failed { error, lease_gone: false, refused: true, sent }),
+                Remedy::LeaseGone(error) => {
+                    return Err(Failed {
+                        error,
+                        lease_gone: true,
+                        refused: true,
+                        sent,
+                    });
+                }
+                Remedy::Fail(error) => {
+                    return Err(Failed {
+                        error,
+                        lease_gone: false,
+                        refused: true,
+                        sent,
+                    });
+                }
                 Remedy::LogIn(error) => return Err(error.into()),
             };
             self.turn_from(member);
@@ -251,9 +297,16 @@ impl Cluster {
     {
         let mut grpc = self.grpc(member)?;
         let mut sending = pin!(async {
-            grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
-            let (request, codec) = (with_token(Request::new(request), token), ProstCodec::<Q, A>::default());
-            grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+            grpc.ready()
+                .await
+                .map_err(|cause| Status::from_error(Box::new(cause)))?;
+            let (request, codec) = (
+                with_token(Request::new(request), token),
+                ProstCodec::<Q, A>::default(),
+            );
+            grpc.unary(request, PathAndQuery::from_static(path), codec)
+                .await
+                .map(tonic::Response::into_inner)
         });
         if let Ok(outcome) = tokio::time::timeout(SUSPECT, sending.as_mut()).await {
             return Ok(outcome);
@@ -280,14 +333,23 @@ impl Cluster {
         A: Message + Default + 'static,
     {
         let token = self.token().await?;
-        let mut request = with_token(Request::new(UnboundedReceiverStream::new(out)), token.clone());
+        let mut request = with_token(
+            Request::new(UnboundedReceiverStream::new(out)),
+            token.clone(),
+        );
         // A member that has lost its leader ends the stream, instead of keeping it silent.
-        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        request
+            .metadata_mut()
+            .insert("hasleader", MetadataValue::from_static("true"));
         let mut grpc = self.grpc(member)?;
         let opening = async {
-            grpc.ready().await.map_err(|cause| Status::from_error(Box::new(cause)))?;
+            grpc.ready()
+                .await
+                .map_err(|cause| Status::from_error(Box::new(cause)))?;
             let codec = ProstCodec::<Q, A>::default();
-            grpc.streaming(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+            grpc.streaming(request, PathAndQuery::from_static(path), codec)
+                .await
+                .map(tonic::Response::into_inner)
         };
         match tokio::time::timeout(self.request_timeout, opening).await {
             Ok(Ok(stream)) => Ok(stream),
@@ -305,7 +367,9 @@ impl Cluster {
     }
 
     fn stream_failed(&self, member: usize, token: Option<&Token>, status: &Status) -> Error {
-        let Ok(host) = self.host(member) else { return self.silent(member) };
+        let Ok(host) = self.host(member) else {
+            return self.silent(member);
+        };
         match remedy(status, host) {
             Remedy::LogIn(error) => {
                 self.forget_token(token);

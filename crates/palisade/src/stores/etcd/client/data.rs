@@ -31,10 +31,16 @@ impl DataClient {
     pub(crate) fn open(url: &str) -> Result<DataClient> {
         let url: StoreUrl = url.parse()?;
         if !matches!(url.scheme(), "etcd" | "etcds") {
-            return Err(Error::bad_url(format!("{}: is not etcd; write etcd://host or etcds://host", url.scheme())));
+            return Err(Error::bad_url(format!(
+                "{}: is not etcd; write etcd://host or etcds://host",
+                url.scheme()
+            )));
         }
         let cluster = Cluster::new(&Endpoints::read(&url)?)?;
-        Ok(DataClient { names: Names::read(&url)?, cluster })
+        Ok(DataClient {
+            names: Names::read(&url)?,
+            cluster,
+        })
     }
 
     /// How names become keys in this URL.
@@ -44,17 +50,32 @@ impl DataClient {
 
     /// Reads a key, as it was at a revision or as it is now.
     pub(crate) async fn get(&self, key: &[u8], at: Option<i64>) -> Result<Option<Value>> {
-        let reading = RangeRequest { key: key.to_vec(), revision: at.unwrap_or(0), ..RangeRequest::default() };
+        let reading = RangeRequest {
+            key: key.to_vec(),
+            revision: at.unwrap_or(0),
+            ..RangeRequest::default()
+        };
         let read: RangeResponse = self.cluster.call(RANGE, reading, Resend::IfUnsure).await?;
-        Ok(read.kvs.into_iter().next().map(|kv| Value { value: kv.value, revision: kv.mod_revision }))
+        Ok(read.kvs.into_iter().next().map(|kv| Value {
+            value: kv.value,
+            revision: kv.mod_revision,
+        }))
     }
 
     /// Writes all of these, if the key `lock` was created at this revision and is still there. The answer says of each whether
     /// it deleted something; `None` when that key is gone.
-    pub(crate) async fn write_if_held(&self, lock: &[u8], created: i64, writes: &[Writing<'_>]) -> Result<Option<Vec<bool>>> {
+    pub(crate) async fn write_if_held(
+        &self,
+        lock: &[u8],
+        created: i64,
+        writes: &[Writing<'_>],
+    ) -> Result<Option<Vec<bool>>> {
         let writing = TxnRequest {
             compare: vec![txn::created_at(lock, created)],
-            success: writes.iter().map(|(key, value)| write(key, *value)).collect(),
+            success: writes
+                .iter()
+                .map(|(key, value)| write(key, *value))
+                .collect(),
             failure: Vec::new(),
         };
         let response = self.txn(writing).await?;
@@ -62,7 +83,11 @@ impl DataClient {
     }
 
     /// Writes a key if it was last written at this revision; 0: if it is not there. Otherwise the answer is the present value.
-    pub(crate) async fn swap(&self, (key, value): Writing<'_>, expected: i64) -> Result<Result<i64, Option<Value>>> {
+    pub(crate) async fn swap(
+        &self,
+        (key, value): Writing<'_>,
+        expected: i64,
+    ) -> Result<Result<i64, Option<Value>>> {
         let swapping = TxnRequest {
             compare: vec![txn::written_at(key, expected)],
             success: vec![write(key, value)],
@@ -73,7 +98,10 @@ impl DataClient {
             return Ok(Ok(txn::revision_of(&response)));
         }
         let found = txn::keys_of(response).into_iter().next();
-        Ok(Err(found.map(|kv| Value { value: kv.value, revision: kv.mod_revision })))
+        Ok(Err(found.map(|kv| Value {
+            value: kv.value,
+            revision: kv.mod_revision,
+        })))
     }
 
     /// Not sent again when its outcome is unknown: the second response would not be the first.

@@ -29,19 +29,34 @@ impl Endpoints {
         let hosts = url.endpoints(2379)?;
         url.finish(&[])?;
         let login = match (url.user(), url.password()) {
-            (Some(user), Some(password)) if !user.reveal().is_empty() => Some((user.clone(), password.clone())),
+            (Some(user), Some(password)) if !user.reveal().is_empty() => {
+                Some((user.clone(), password.clone()))
+            }
             (None, None) => None,
-            _ => return Err(Error::bad_url("bad store URL: etcd wants a user and a password; write etcd://user:password@host")),
+            _ => {
+                return Err(Error::bad_url(
+                    "bad store URL: etcd wants a user and a password; write etcd://user:password@host",
+                ));
+            }
         };
         let common = url.common();
         let (connect_timeout, request_timeout) = (common.connect_timeout, common.request_timeout);
-        Ok(Endpoints { hosts, login, tls: tls(url)?, connect_timeout, request_timeout })
+        Ok(Endpoints {
+            hosts,
+            login,
+            tls: tls(url)?,
+            connect_timeout,
+            request_timeout,
+        })
     }
 
     /// How to connect to a member.
     pub(crate) fn endpoint(&self, host: &Host) -> Result<Endpoint> {
         let refused = |cause: tonic::transport::Error| {
-            Error::bad_url(format!("{host}: the connection cannot be set up; check ca=, cert= and key=")).with_source(cause)
+            Error::bad_url(format!(
+                "{host}: the connection cannot be set up; check ca=, cert= and key="
+            ))
+            .with_source(cause)
         };
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
@@ -64,7 +79,9 @@ fn tls(url: &StoreUrl) -> Result<Option<ClientTlsConfig>> {
     if url.scheme() != "etcds" {
         return match (&common.ca, &common.cert, &common.key) {
             (None, None, None) => Ok(None),
-            _ => Err(Error::bad_url("bad store URL: ca=, cert= and key= are for TLS; write etcds: instead of etcd:")),
+            _ => Err(Error::bad_url(
+                "bad store URL: ca=, cert= and key= are for TLS; write etcds: instead of etcd:",
+            )),
         };
     }
     let pems = Pems::read(common)?;

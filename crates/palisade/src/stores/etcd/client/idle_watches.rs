@@ -43,7 +43,9 @@ impl Watch {
             let opened = message.header.as_ref().map_or(0, |header| header.revision);
             self.reported = Some(Reported { opened, last: 0 });
         }
-        let Some(reported) = &mut self.reported else { return };
+        let Some(reported) = &mut self.reported else {
+            return;
+        };
         for kv in message.events.iter().filter_map(|event| event.kv.as_ref()) {
             reported.last = reported.last.max(kv.mod_revision);
         }
@@ -56,7 +58,9 @@ impl State {
         for (id, _) in std::mem::take(&mut self.idle.by_group).into_values() {
             self.watches.remove(&id);
         }
-        self.watches.values_mut().for_each(|watch| watch.reported = None);
+        self.watches
+            .values_mut()
+            .for_each(|watch| watch.reported = None);
     }
 }
 
@@ -93,7 +97,10 @@ impl Watches {
         match state.watches.get_mut(&id).filter(|_| has_room) {
             Some(watch) => {
                 watch.handler = Arc::new(|_| {});
-                state.idle.by_group.insert(group.to_vec(), (id, BootClock.now()));
+                state
+                    .idle
+                    .by_group
+                    .insert(group.to_vec(), (id, BootClock.now()));
                 if !std::mem::replace(&mut state.idle.is_swept, true) {
                     spawn(sweep(Arc::downgrade(self)));
                 }
@@ -109,10 +116,14 @@ impl Watches {
     fn close_idle(&self, idle: Duration) -> bool {
         let mut guard = self.lock();
         let (state, now) = (&mut *guard, BootClock.now());
-        let (over, left): (HashMap<_, _>, HashMap<_, _>) =
-            std::mem::take(&mut state.idle.by_group).into_iter().partition(|(_, (_, since))| now.since(*since) >= idle);
+        let (over, left): (HashMap<_, _>, HashMap<_, _>) = std::mem::take(&mut state.idle.by_group)
+            .into_iter()
+            .partition(|(_, (_, since))| now.since(*since) >= idle);
         over.into_values().for_each(|(id, _)| state.close(id));
-        state.idle = IdleWatches { is_swept: !left.is_empty(), by_group: left };
+        state.idle = IdleWatches {
+            is_swept: !left.is_empty(),
+            by_group: left,
+        };
         state.idle.is_swept
     }
 }
@@ -120,7 +131,9 @@ impl Watches {
 async fn sweep(watches: Weak<Watches>) {
     loop {
         tokio::time::sleep(IDLE).await;
-        let Some(watches) = watches.upgrade() else { return };
+        let Some(watches) = watches.upgrade() else {
+            return;
+        };
         if !watches.close_idle(IDLE) {
             return;
         }
@@ -151,26 +164,44 @@ mod tests {
     /// What was sent since: `+` and the key of one that was opened, `-` of one that was closed.
     fn sent(requests: &mut UnboundedReceiver<WatchRequest>) -> Vec<String> {
         let one = |request: WatchRequest| match request.verb {
-            Some(WatchVerb::Create(create)) => format!("+{}", String::from_utf8(create.key).unwrap()),
+            Some(WatchVerb::Create(create)) => {
+                format!("+{}", String::from_utf8(create.key).unwrap())
+            }
             Some(WatchVerb::Cancel(cancel)) => format!("-{}", cancel.watch_id),
             _ => "?".to_owned(),
         };
-        std::iter::from_fn(|| requests.try_recv().ok()).map(one).collect()
+        std::iter::from_fn(|| requests.try_recv().ok())
+            .map(one)
+            .collect()
     }
 
     fn opened(watch_id: i64, revision: i64) -> WatchResponse {
         WatchResponse {
             watch_id,
             created: true,
-            header: Some(Header { cluster_id: 1, revision, ..Header::default() }),
+            header: Some(Header {
+                cluster_id: 1,
+                revision,
+                ..Header::default()
+            }),
             ..WatchResponse::default()
         }
     }
 
     fn happened(watch_id: i64, kind: EventKind, mod_revision: i64) -> WatchResponse {
-        let kv = Some(KeyValue { mod_revision, ..KeyValue::default() });
-        let events = vec![Event { kind: kind.into(), kv }];
-        WatchResponse { watch_id, events, ..WatchResponse::default() }
+        let kv = Some(KeyValue {
+            mod_revision,
+            ..KeyValue::default()
+        });
+        let events = vec![Event {
+            kind: kind.into(),
+            kv,
+        }];
+        WatchResponse {
+            watch_id,
+            events,
+            ..WatchResponse::default()
+        }
     }
 
     fn deleted(watch_id: i64, revision: i64) -> WatchResponse {
@@ -185,7 +216,10 @@ mod tests {
         assert!(watches.receive(&opened(id, 10)) && watches.receive(&deleted(id, 12)));
         watches.park(b"line/", id);
         assert!(watches.receive(&deleted(id, 14)), "while it is idle");
-        assert!(watches.receive(&happened(id, EventKind::Put, 15)), "a change counts, too");
+        assert!(
+            watches.receive(&happened(id, EventKind::Put, 15)),
+            "a change counts, too"
+        );
         let told = Arc::new(Mutex::new(Vec::new()));
         let tells = Arc::clone(&told);
         let (again, since) = watches.open_or_reuse(b"line/", b"line/a", move |happened| {
@@ -193,20 +227,35 @@ mod tests {
                 tells.lock().unwrap().push(kv.mod_revision);
             }
         });
-        assert_eq!((again, since), (id, Some(Reported { opened: 10, last: 15 })));
+        assert_eq!(
+            (again, since),
+            (
+                id,
+                Some(Reported {
+                    opened: 10,
+                    last: 15
+                })
+            )
+        );
         assert!(watches.receive(&deleted(id, 17)));
         assert_eq!(*told.lock().unwrap(), [17], "from then on it is reported");
         assert_eq!(sent(&mut requests), ["+line/a"]);
         // A second owner needs a watch of its own.
         let (other, since) = watches.open_or_reuse(b"line/", b"line/a", |_| {});
-        assert_eq!((since, sent(&mut requests)), (None, vec!["+line/a".to_owned()]));
+        assert_eq!(
+            (since, sent(&mut requests)),
+            (None, vec!["+line/a".to_owned()])
+        );
         // One is kept for each group.
         watches.park(b"line/", id);
         watches.park(b"line/", other);
         assert_eq!(sent(&mut requests), [format!("-{id}")]);
         // A watch of another key is opened, and takes its place when it is idle.
         let (next, since) = watches.open_or_reuse(b"line/", b"line/b", |_| {});
-        assert_eq!((since, sent(&mut requests)), (None, vec!["+line/b".to_owned()]));
+        assert_eq!(
+            (since, sent(&mut requests)),
+            (None, vec!["+line/b".to_owned()])
+        );
         watches.park(b"line/", next);
         assert_eq!(sent(&mut requests), [format!("-{other}")]);
         assert!(watches.close_idle(IDLE), "not yet");
@@ -228,7 +277,10 @@ mod tests {
         assert_eq!(sent(&mut requests), ["+other/a"], "only what is needed");
         // It has reported nothing until it is open again.
         watches.park(b"other/", needed);
-        assert_eq!(watches.open_or_reuse(b"other/", b"other/a", |_| {}), (needed, None));
+        assert_eq!(
+            watches.open_or_reuse(b"other/", b"other/a", |_| {}),
+            (needed, None)
+        );
         // Without a stream none is kept.
         watches.close_all();
         watches.park(b"other/", needed);
@@ -243,7 +295,13 @@ mod tests {
             let (id, _) = watches.open_or_reuse(&line, &line, |_| {});
             watches.park(&line, id);
         }
-        assert_eq!(sent(&mut requests).iter().filter(|sent| sent.starts_with('-')).count(), GROUPS);
+        assert_eq!(
+            sent(&mut requests)
+                .iter()
+                .filter(|sent| sent.starts_with('-'))
+                .count(),
+            GROUPS
+        );
         assert_eq!(watches.lock().watches.len(), GROUPS);
     }
 }

@@ -61,7 +61,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl KeepAlive {
     pub(crate) fn new(cluster: &Arc<Cluster>) -> KeepAlive {
-        KeepAlive { cluster: Arc::clone(cluster), stream: Mutex::new(None) }
+        KeepAlive {
+            cluster: Arc::clone(cluster),
+            stream: Mutex::new(None),
+        }
     }
 
     /// Renews a lease. `key` is read to see which leader has a majority: the user must have the right to read it.
@@ -75,8 +78,13 @@ impl KeepAlive {
                 let sent = BootClock.now();
                 match stream.renew(lease).await {
                     Ok(response) => {
-                        if response.header.as_ref().map(|header| header.raft_term) == self.cluster.term(key).await? {
-                            return Ok(Renewed { sent, left: response.ttl });
+                        if response.header.as_ref().map(|header| header.raft_term)
+                            == self.cluster.term(key).await?
+                        {
+                            return Ok(Renewed {
+                                sent,
+                                left: response.ttl,
+                            });
                         }
                         tokio::time::sleep(NEW_LEADER).await;
                         continue;
@@ -94,7 +102,9 @@ impl KeepAlive {
             Ok(outcome) => outcome,
             Err(_) => {
                 let silent = self.cluster.silent(member);
-                let hung = locked(&self.stream).clone().filter(|stream| stream.member == member);
+                let hung = locked(&self.stream)
+                    .clone()
+                    .filter(|stream| stream.member == member);
                 if let Some(stream) = hung {
                     self.give_up(&stream, silent.clone());
                 }
@@ -113,8 +123,16 @@ impl KeepAlive {
             return Arc::clone(stream);
         }
         let (out, requests) = mpsc::unbounded_channel();
-        let stream = Arc::new(Stream { member: self.cluster.current(), out, pending: Mutex::default() });
-        spawn(run(Arc::clone(&self.cluster), Arc::clone(&stream), requests));
+        let stream = Arc::new(Stream {
+            member: self.cluster.current(),
+            out,
+            pending: Mutex::default(),
+        });
+        spawn(run(
+            Arc::clone(&self.cluster),
+            Arc::clone(&stream),
+            requests,
+        ));
         *current = Some(Arc::clone(&stream));
         stream
     }
@@ -122,7 +140,10 @@ impl KeepAlive {
     fn give_up(&self, stream: &Arc<Stream>, why: Error) {
         stream.end(why);
         let mut current = locked(&self.stream);
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, stream)) {
+        if current
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, stream))
+        {
             *current = None;
         }
     }
@@ -163,13 +184,22 @@ impl Stream {
     }
 
     fn why(&self) -> Error {
-        locked(&self.pending).ended.clone().unwrap_or_else(|| Error::unavailable("the keep-alive stream has ended"))
+        locked(&self.pending)
+            .ended
+            .clone()
+            .unwrap_or_else(|| Error::unavailable("the keep-alive stream has ended"))
     }
 }
 
-async fn run(cluster: Arc<Cluster>, stream: Arc<Stream>, requests: mpsc::UnboundedReceiver<LeaseKeepAliveRequest>) {
+async fn run(
+    cluster: Arc<Cluster>,
+    stream: Arc<Stream>,
+    requests: mpsc::UnboundedReceiver<LeaseKeepAliveRequest>,
+) {
     let member = stream.member;
-    let opened = cluster.open::<_, LeaseKeepAliveResponse>(member, LEASE_KEEP_ALIVE, requests).await;
+    let opened = cluster
+        .open::<_, LeaseKeepAliveResponse>(member, LEASE_KEEP_ALIVE, requests)
+        .await;
     // From here on only its owner holds it: a stream that was given up ends.
     let weak = Arc::downgrade(&stream);
     drop(stream);
@@ -180,7 +210,10 @@ async fn run(cluster: Arc<Cluster>, stream: Arc<Stream>, requests: mpsc::Unbound
             let Some(stream) = weak.upgrade() else { return };
             match next {
                 Ok(Some(response)) => stream.receive(response),
-                Ok(None) => break cluster.stream_ended(member, &tonic::Status::unavailable("the stream has ended")),
+                Ok(None) => {
+                    break cluster
+                        .stream_ended(member, &tonic::Status::unavailable("the stream has ended"));
+                }
                 Err(status) => break cluster.stream_ended(member, &status),
             }
         },

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, Failed, Resend};
 use super::proto::{
-    LEASE_GRANT, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RANGE, RangeRequest, RangeResponse,
+    LEASE_GRANT, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    RANGE, RangeRequest, RangeResponse,
 };
 use crate::error::Result;
 
@@ -23,16 +24,25 @@ pub(crate) fn seconds(length: Duration) -> u64 {
 impl Cluster {
     /// Opens a lease of this length or longer: its number, and its length.
     pub(crate) async fn grant_lease(self: &Arc<Self>, length: Duration) -> Result<(i64, Duration)> {
-        let request = LeaseGrantRequest { ttl: i64::try_from(seconds(length)).unwrap_or(i64::MAX) };
+        let request = LeaseGrantRequest {
+            ttl: i64::try_from(seconds(length)).unwrap_or(i64::MAX),
+        };
         // A second one, of a request that was sent twice, ends by itself.
-        let response: LeaseGrantResponse = self.call(LEASE_GRANT, request, Resend::IfUnsure).await?;
+        let response: LeaseGrantResponse =
+            self.call(LEASE_GRANT, request, Resend::IfUnsure).await?;
         Ok((response.id, length_of(response.ttl)))
     }
 
     /// How long a lease still runs; `None` when it has ended.
-    pub(crate) async fn lease_left(self: &Arc<Self>, lease: i64) -> Result<Option<Duration>, Failed> {
+    pub(crate) async fn lease_left(
+        self: &Arc<Self>,
+        lease: i64,
+    ) -> Result<Option<Duration>, Failed> {
         let request = LeaseTimeToLiveRequest { id: lease };
-        match self.call(LEASE_TIME_TO_LIVE, request, Resend::IfUnsure).await {
+        match self
+            .call(LEASE_TIME_TO_LIVE, request, Resend::IfUnsure)
+            .await
+        {
             Ok(LeaseTimeToLiveResponse { ttl, .. }) => Ok((ttl >= 0).then(|| length_of(ttl))),
             Err(failed) if failed.lease_gone => Ok(None),
             Err(failed) => Err(failed),
@@ -42,7 +52,12 @@ impl Cluster {
     /// The term of the leader that a majority serves after this was asked, by a linearizable read of one key; `None` where the
     /// response does not say it.
     pub(super) async fn term(self: &Arc<Self>, key: &[u8]) -> Result<Option<u64>> {
-        let reading = RangeRequest { key: key.to_vec(), limit: 1, keys_only: true, ..RangeRequest::default() };
+        let reading = RangeRequest {
+            key: key.to_vec(),
+            limit: 1,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
         let read: RangeResponse = self.call(RANGE, reading, Resend::IfUnsure).await?;
         Ok(read.header.map(|header| header.raft_term))
     }
@@ -50,7 +65,8 @@ impl Cluster {
     /// Ends a lease, and with it all its keys.
     pub(crate) async fn revoke_lease(self: &Arc<Self>, lease: i64) -> Result<(), Failed> {
         let request = LeaseRevokeRequest { id: lease };
-        let revoked: Result<LeaseRevokeResponse, Failed> = self.call(LEASE_REVOKE, request, Resend::IfUnsure).await;
+        let revoked: Result<LeaseRevokeResponse, Failed> =
+            self.call(LEASE_REVOKE, request, Resend::IfUnsure).await;
         match revoked {
             Err(failed) if !failed.lease_gone => Err(failed),
             _ => Ok(()),

@@ -23,7 +23,12 @@ pub(super) struct Login {
 
 impl Login {
     pub(super) fn new((user, password): (Secret, Secret)) -> Login {
-        Login { user, password, token: Mutex::new(None), logging_in: tokio::sync::Mutex::new(()) }
+        Login {
+            user,
+            password,
+            token: Mutex::new(None),
+            logging_in: tokio::sync::Mutex::new(()),
+        }
     }
 
     fn token(&self) -> MutexGuard<'_, Option<Token>> {
@@ -39,7 +44,9 @@ impl Cluster {
 
     /// The token of our login; none without a login.
     pub(super) async fn token(self: &Arc<Self>) -> Result<Option<Token>> {
-        let Some(login) = &self.login else { return Ok(None) };
+        let Some(login) = &self.login else {
+            return Ok(None);
+        };
         let known = login.token().clone();
         if known.is_some() {
             return Ok(known);
@@ -49,14 +56,18 @@ impl Cluster {
     }
 
     async fn log_in(self: Arc<Self>) -> Result<Option<Token>> {
-        let Some(login) = &self.login else { return Ok(None) };
+        let Some(login) = &self.login else {
+            return Ok(None);
+        };
         let _one_at_a_time = login.logging_in.lock().await;
         let known = login.token().clone();
         if known.is_some() {
             return Ok(known);
         }
         let mut member = self.current();
-        match tokio::time::timeout(self.request_timeout, self.authenticate(login, &mut member)).await {
+        match tokio::time::timeout(self.request_timeout, self.authenticate(login, &mut member))
+            .await
+        {
             Ok(token) => token,
             Err(_) => Err(self.silent(member)),
         }
@@ -67,20 +78,33 @@ impl Cluster {
         loop {
             *member = self.current();
             let host = self.host(*member)?;
-            let request =
-                AuthenticateRequest { name: login.user.reveal().to_owned(), password: login.password.reveal().to_owned() };
-            match self.send::<_, AuthenticateResponse>(*member, AUTHENTICATE, request, None).await? {
+            let request = AuthenticateRequest {
+                name: login.user.reveal().to_owned(),
+                password: login.password.reveal().to_owned(),
+            };
+            match self
+                .send::<_, AuthenticateResponse>(*member, AUTHENTICATE, request, None)
+                .await?
+            {
                 Ok(response) => {
-                    let token: Token =
-                        response.token.parse().map_err(|_| Error::protocol("the server's token cannot be sent back"))?;
+                    let token: Token = response
+                        .token
+                        .parse()
+                        .map_err(|_| Error::protocol("the server's token cannot be sent back"))?;
                     *login.token() = Some(token.clone());
                     return Ok(Some(token));
                 }
                 // Without authentication the server ignores tokens, too.
-                Err(status) if status.message().contains("authentication is not enabled") => return Ok(None),
+                Err(status) if status.message().contains("authentication is not enabled") => {
+                    return Ok(None);
+                }
                 Err(status) => match remedy(&status, host) {
-                    Remedy::AskAnother(_) | Remedy::Unsure(_) if attempt < self.attempts() => self.turn_from(*member),
-                    Remedy::LogIn(_) => return Err(denied(host, "refused the user or the password")),
+                    Remedy::AskAnother(_) | Remedy::Unsure(_) if attempt < self.attempts() => {
+                        self.turn_from(*member)
+                    }
+                    Remedy::LogIn(_) => {
+                        return Err(denied(host, "refused the user or the password"));
+                    }
                     other => return Err(other.into_error()),
                 },
             }

@@ -34,7 +34,13 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 
 /// Runs `work` as a task of the current runtime. For work that others wait for as well, or that holds a lock across an await: a
 /// caller that is not polled must not hold them up, and one that leaves must not stop it.
-pub(crate) async fn in_task<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::config("etcd is used outside of a tokio runtime"))?;
-    runtime.spawn(work).await.unwrap_or_else(|_| Err(Error::unavailable("the client has ended")))
+pub(crate) async fn in_task<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let runtime = tokio::runtime::Handle::try_current()
+        .map_err(|_| Error::config("etcd is used outside of a tokio runtime"))?;
+    runtime
+        .spawn(work)
+        .await
+        .unwrap_or_else(|_| Err(Error::unavailable("the client has ended")))
 }

@@ -17,11 +17,20 @@ pub(crate) struct Names {
 impl Names {
     pub(crate) fn read(url: &StoreUrl) -> Result<Names> {
         if url.common().prefix.is_some() {
-            return Err(Error::bad_url("bad store URL: on etcd the prefix is the path; write etcd://host/prefix"));
+            return Err(Error::bad_url(
+                "bad store URL: on etcd the prefix is the path; write etcd://host/prefix",
+            ));
         }
         let path = url.below_hosts().trim_end_matches('/');
-        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        Ok(Names { prefix, exact: url.common().exact_names() })
+        let prefix = if path.is_empty() {
+            String::new()
+        } else {
+            format!("{path}/")
+        };
+        Ok(Names {
+            prefix,
+            exact: url.common().exact_names(),
+        })
     }
 
     fn mapped(&self, name: &str) -> String {
@@ -46,6 +55,10 @@ impl Names {
     pub(crate) fn name(&self, key: &[u8]) -> Option<Name> {
         let below = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let (mapped, _) = below.rsplit_once('/')?;
-        if self.exact { Name::new(mapped).ok() } else { Name::unmapped(mapped) }
+        if self.exact {
+            Name::new(mapped).ok()
+        } else {
+            Name::unmapped(mapped)
+        }
     }
 }

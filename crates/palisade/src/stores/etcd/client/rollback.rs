@@ -60,7 +60,10 @@ impl SeenRevisions {
         }
         match at_least {
             Some(at_least) if header.revision < at_least => {
-                return Err(Rollback::WentBack { from: seen.highest, to: header.revision });
+                return Err(Rollback::WentBack {
+                    from: seen.highest,
+                    to: header.revision,
+                });
             }
             Some(_) => seen.highest = seen.highest.max(header.revision),
             None => {}
@@ -76,9 +79,9 @@ impl Rollback {
                 "{member} went back from revision {from} to {to}, as after a restored snapshot: fences may be given again, and nothing \
                  is granted until it has passed {from}; see docs/stores/etcd.md, \"After a restore\""
             )),
-            Rollback::OtherCluster => {
-                Error::unavailable(format!("{member} is another cluster now; what was held in the old one is lost"))
-            }
+            Rollback::OtherCluster => Error::unavailable(format!(
+                "{member} is another cluster now; what was held in the old one is lost"
+            )),
             Rollback::TwoClusters => Error::protocol(format!(
                 "{member} belongs to another cluster than the other hosts of the URL, and their locks do not exclude each other; correct the URL"
             )),
@@ -91,7 +94,11 @@ mod tests {
     use super::*;
 
     fn header(cluster_id: u64, revision: i64) -> Header {
-        Header { cluster_id, revision, ..Header::default() }
+        Header {
+            cluster_id,
+            revision,
+            ..Header::default()
+        }
     }
 
     #[test]
@@ -100,20 +107,41 @@ mod tests {
         assert_eq!(seen.check(&header(1, 5), Some(seen.highest())), Ok(()));
         let sent_at = seen.highest();
         assert_eq!(seen.check(&header(1, 7), Some(sent_at)), Ok(()));
-        assert_eq!(seen.check(&header(1, 6), Some(sent_at)), Ok(()), "it was on its way at the same time");
-        assert_eq!(seen.check(&header(1, 6), Some(seen.highest())), Err(Rollback::WentBack { from: 7, to: 6 }));
-        assert_eq!(seen.check(&header(1, 2), None), Ok(()), "a member that has not heard of the latest");
-        assert_eq!(seen.check(&header(1, 7), Some(seen.highest())), Ok(()), "it has caught up");
+        assert_eq!(
+            seen.check(&header(1, 6), Some(sent_at)),
+            Ok(()),
+            "it was on its way at the same time"
+        );
+        assert_eq!(
+            seen.check(&header(1, 6), Some(seen.highest())),
+            Err(Rollback::WentBack { from: 7, to: 6 })
+        );
+        assert_eq!(
+            seen.check(&header(1, 2), None),
+            Ok(()),
+            "a member that has not heard of the latest"
+        );
+        assert_eq!(
+            seen.check(&header(1, 7), Some(seen.highest())),
+            Ok(()),
+            "it has caught up"
+        );
     }
 
     #[test]
     fn another_cluster_is_told_once_and_two_for_ever() {
         let seen = SeenRevisions::default();
         assert_eq!(seen.check(&header(1, 5), Some(0)), Ok(()));
-        assert_eq!(seen.check(&header(2, 9), Some(5)), Err(Rollback::OtherCluster));
+        assert_eq!(
+            seen.check(&header(2, 9), Some(5)),
+            Err(Rollback::OtherCluster)
+        );
         assert_eq!(seen.check(&header(2, 9), Some(5)), Ok(()));
         for _ in 0..2 {
-            assert_eq!(seen.check(&header(1, 10), Some(9)), Err(Rollback::TwoClusters));
+            assert_eq!(
+                seen.check(&header(1, 10), Some(9)),
+                Err(Rollback::TwoClusters)
+            );
         }
     }
 }

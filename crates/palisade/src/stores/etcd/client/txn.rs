@@ -1,8 +1,9 @@
 //! Parts of transactions: compares on revisions, reads of one key or of a line, puts and deletes of one key.
 
 use super::proto::{
-    Compare, CompareResult, CompareTarget, DeleteRangeRequest, KeyValue, Operand, PutRequest, RangeRequest, Request, RequestOp,
-    Response, ResponseOp, SortOrder, SortTarget, TxnRequest, TxnResponse,
+    Compare, CompareResult, CompareTarget, DeleteRangeRequest, KeyValue, Operand, PutRequest,
+    RangeRequest, Request, RequestOp, Response, ResponseOp, SortOrder, SortTarget, TxnRequest,
+    TxnResponse,
 };
 
 /// The end of the range of all keys with this prefix.
@@ -56,36 +57,65 @@ pub(crate) fn is_empty(prefix: &[u8]) -> Compare {
 
 /// No key with this prefix was created before this revision.
 pub(crate) fn none_before(prefix: &[u8], revision: i64) -> Compare {
-    compare(prefix, prefix_end(prefix), CompareResult::Greater, revision - 1)
+    compare(
+        prefix,
+        prefix_end(prefix),
+        CompareResult::Greater,
+        revision - 1,
+    )
 }
 
 /// A transaction without a condition.
 pub(crate) fn always(success: Vec<RequestOp>) -> TxnRequest {
-    TxnRequest { success, ..TxnRequest::default() }
+    TxnRequest {
+        success,
+        ..TxnRequest::default()
+    }
 }
 
 /// A transaction that does nothing unless the condition holds.
 pub(crate) fn only_if(condition: Compare, then: RequestOp) -> TxnRequest {
-    TxnRequest { compare: vec![condition], success: vec![then], failure: Vec::new() }
+    TxnRequest {
+        compare: vec![condition],
+        success: vec![then],
+        failure: Vec::new(),
+    }
 }
 
 fn op(request: Request) -> RequestOp {
-    RequestOp { request: Some(request) }
+    RequestOp {
+        request: Some(request),
+    }
 }
 
 /// Writes a key that is attached to a lease; 0: to none.
 pub(crate) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
-    op(Request::Put(PutRequest { key: key.to_vec(), value, lease, ..PutRequest::default() }))
+    op(Request::Put(PutRequest {
+        key: key.to_vec(),
+        value,
+        lease,
+        ..PutRequest::default()
+    }))
 }
 
 /// Attaches a key to another lease. Its value and its create revision stay.
 pub(crate) fn move_to(key: &[u8], lease: i64) -> RequestOp {
-    op(Request::Put(PutRequest { key: key.to_vec(), lease, ignore_value: true, ..PutRequest::default() }))
+    op(Request::Put(PutRequest {
+        key: key.to_vec(),
+        lease,
+        ignore_value: true,
+        ..PutRequest::default()
+    }))
 }
 
 /// Writes another value. The key's lease and its create revision stay.
 pub(crate) fn rewrite(key: &[u8], value: Vec<u8>) -> RequestOp {
-    op(Request::Put(PutRequest { key: key.to_vec(), value, ignore_lease: true, ..PutRequest::default() }))
+    op(Request::Put(PutRequest {
+        key: key.to_vec(),
+        value,
+        ignore_lease: true,
+        ..PutRequest::default()
+    }))
 }
 
 pub(crate) fn delete(key: &[u8]) -> RequestOp {
@@ -98,17 +128,28 @@ pub(crate) fn nested(txn: TxnRequest) -> RequestOp {
 
 /// Reads one key.
 pub(crate) fn read(key: &[u8]) -> RequestOp {
-    op(Request::Range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() }))
+    op(Request::Range(RangeRequest {
+        key: key.to_vec(),
+        ..RangeRequest::default()
+    }))
 }
 
 /// Reads one key without its value.
 pub(crate) fn look(key: &[u8]) -> RequestOp {
-    op(Request::Range(RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }))
+    op(Request::Range(RangeRequest {
+        key: key.to_vec(),
+        keys_only: true,
+        ..RangeRequest::default()
+    }))
 }
 
 /// Reads all keys with this prefix.
 pub(crate) fn read_line(prefix: &[u8]) -> RequestOp {
-    op(Request::Range(RangeRequest { key: prefix.to_vec(), range_end: prefix_end(prefix), ..RangeRequest::default() }))
+    op(Request::Range(RangeRequest {
+        key: prefix.to_vec(),
+        range_end: prefix_end(prefix),
+        ..RangeRequest::default()
+    }))
 }
 
 /// Reads the keys that were created up to this revision.
@@ -172,11 +213,17 @@ pub(crate) fn nested_of(response: &TxnResponse) -> Option<&TxnResponse> {
 /// The same, as if it had been sent alone.
 pub(crate) fn unnested(response: TxnResponse) -> TxnResponse {
     let header = response.header;
-    let nested = response.responses.into_iter().find_map(|op| match op.response {
-        Some(Response::Txn(txn)) => Some(txn),
-        _ => None,
-    });
-    TxnResponse { header, ..nested.unwrap_or_default() }
+    let nested = response
+        .responses
+        .into_iter()
+        .find_map(|op| match op.response {
+            Some(Response::Txn(txn)) => Some(txn),
+            _ => None,
+        });
+    TxnResponse {
+        header,
+        ..nested.unwrap_or_default()
+    }
 }
 
 /// How many keys the transaction deleted.

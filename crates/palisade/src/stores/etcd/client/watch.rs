@@ -13,7 +13,8 @@ use tokio::sync::{Notify, mpsc};
 use super::cluster::Cluster;
 use super::idle_watches::{IdleWatches, Reported};
 use super::proto::{
-    KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchVerb,
+    KeyValue, WATCH, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest,
+    WatchResponse, WatchVerb,
 };
 use super::spawn;
 use crate::error::ErrorKind;
@@ -84,8 +85,14 @@ pub(super) struct Watch {
 
 impl Watch {
     fn create(&self, id: i64) -> WatchRequest {
-        let create = WatchCreateRequest { key: self.key.clone(), range_end: self.range_end.clone(), watch_id: id };
-        WatchRequest { verb: Some(WatchVerb::Create(create)) }
+        let create = WatchCreateRequest {
+            key: self.key.clone(),
+            range_end: self.range_end.clone(),
+            watch_id: id,
+        };
+        WatchRequest {
+            verb: Some(WatchVerb::Create(create)),
+        }
     }
 }
 
@@ -102,9 +109,17 @@ impl State {
 }
 
 impl Watches {
-    pub(crate) fn new(cluster: &Arc<Cluster>, on_contact: impl Fn(Contact) + Send + Sync + 'static) -> Arc<Watches> {
+    pub(crate) fn new(
+        cluster: &Arc<Cluster>,
+        on_contact: impl Fn(Contact) + Send + Sync + 'static,
+    ) -> Arc<Watches> {
         let on_contact = Box::new(on_contact);
-        Arc::new(Watches { cluster: Arc::clone(cluster), state: Mutex::default(), on_contact, hung: Arc::default() })
+        Arc::new(Watches {
+            cluster: Arc::clone(cluster),
+            state: Mutex::default(),
+            on_contact,
+            hung: Arc::default(),
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -118,7 +133,12 @@ impl Watches {
         range_end: Vec<u8>,
         handler: impl Fn(WatchEvent<'_>) + Send + Sync + 'static,
     ) -> i64 {
-        let watch = Watch { key, range_end, handler: Arc::new(handler), reported: None };
+        let watch = Watch {
+            key,
+            range_end,
+            handler: Arc::new(handler),
+            reported: None,
+        };
         let mut state = self.lock();
         state.last_id += 1;
         let id = state.last_id;
@@ -146,7 +166,9 @@ impl Watches {
             match (state.asked, &state.out) {
                 (Some(asked), Some(_)) => now.since(asked) >= SILENT,
                 (None, Some(out)) => {
-                    let _ = out.send(WatchRequest { verb: Some(WatchVerb::Progress(WatchProgressRequest {})) });
+                    let _ = out.send(WatchRequest {
+                        verb: Some(WatchVerb::Progress(WatchProgressRequest {})),
+                    });
                     state.asked = Some(now);
                     false
                 }
@@ -195,9 +217,15 @@ impl Watches {
             let mut state = self.lock();
             state.out = None;
             state.drop_idle();
-            state.watches.values().map(|watch| Arc::clone(&watch.handler)).collect()
+            state
+                .watches
+                .values()
+                .map(|watch| Arc::clone(&watch.handler))
+                .collect()
         };
-        handlers.iter().for_each(|handler| handler(WatchEvent::Closed));
+        handlers
+            .iter()
+            .for_each(|handler| handler(WatchEvent::Closed));
     }
 
     fn may_log_in(&self) -> bool {
@@ -219,7 +247,9 @@ impl Watches {
                 return false;
             }
             // Waiters ask by the clock instead.
-            tracing::warn!("the server denies the right to watch the keys of a lock; see docs/stores/etcd.md");
+            tracing::warn!(
+                "the server denies the right to watch the keys of a lock; see docs/stores/etcd.md"
+            );
             let watch = self.lock().watches.remove(&message.watch_id);
             if let Some(watch) = watch {
                 (watch.handler)(WatchEvent::Denied);
@@ -227,13 +257,17 @@ impl Watches {
             return true;
         }
         // A watch that was closed meanwhile has no handler. A number below zero means that the server refuses the stream.
-        let Some(handler) = self.handler(message) else { return !(message.canceled && message.watch_id < 0) };
+        let Some(handler) = self.handler(message) else {
+            return !(message.canceled && message.watch_id < 0);
+        };
         if message.canceled {
             tracing::debug!(reason = %message.cancel_reason, "the server ended a watch");
             return false;
         }
         if message.created {
-            handler(WatchEvent::Opened(message.header.as_ref().map_or(0, |header| header.revision)));
+            handler(WatchEvent::Opened(
+                message.header.as_ref().map_or(0, |header| header.revision),
+            ));
         }
         for event in &message.events {
             match &event.kv {
@@ -252,11 +286,21 @@ impl Watches {
 /// Keeps the stream open while there is something to watch.
 async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
     let (mut failures, mut was_open) = (0_u32, false);
-    let Some(hung) = watches.upgrade().map(|watches| Arc::clone(&watches.hung)) else { return };
+    let Some(hung) = watches.upgrade().map(|watches| Arc::clone(&watches.hung)) else {
+        return;
+    };
     loop {
-        let Some(requests) = watches.upgrade().and_then(|watches| watches.is_needed().then(|| watches.begin())) else { return };
+        let Some(requests) = watches
+            .upgrade()
+            .and_then(|watches| watches.is_needed().then(|| watches.begin()))
+        else {
+            return;
+        };
         let member = cluster.current();
-        let error = match cluster.open::<_, WatchResponse>(member, WATCH, requests).await {
+        let error = match cluster
+            .open::<_, WatchResponse>(member, WATCH, requests)
+            .await
+        {
             Err(error) => error,
             Ok(mut messages) => {
                 // Also where it could not be opened at first: holders do not know what happened before.
@@ -273,20 +317,32 @@ async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
                             break cluster.silent(member);
                         }
                     };
-                    let Some(watches) = watches.upgrade() else { return };
+                    let Some(watches) = watches.upgrade() else {
+                        return;
+                    };
                     match next {
                         Ok(Some(message)) if watches.receive(&message) => failures = 0,
                         // The server may not accept our login any more.
                         Ok(Some(message)) => {
-                            break cluster.stream_ended(member, &tonic::Status::unauthenticated(message.cancel_reason));
+                            break cluster.stream_ended(
+                                member,
+                                &tonic::Status::unauthenticated(message.cancel_reason),
+                            );
                         }
-                        Ok(None) => break cluster.stream_ended(member, &tonic::Status::unavailable("the stream has ended")),
+                        Ok(None) => {
+                            break cluster.stream_ended(
+                                member,
+                                &tonic::Status::unavailable("the stream has ended"),
+                            );
+                        }
                         Err(status) => break cluster.stream_ended(member, &status),
                     }
                 }
             }
         };
-        let Some(strong) = watches.upgrade() else { return };
+        let Some(strong) = watches.upgrade() else {
+            return;
+        };
         strong.close_all();
         failures += 1;
         if failures == 2 && error.kind() == ErrorKind::Unavailable {

@@ -36,8 +36,14 @@ struct Ended {
 
 impl<C> Default for ClaimTable<C> {
     fn default() -> ClaimTable<C> {
-        let claims = Claims { own: ByClaim::default(), ended: ByClaim::default() };
-        ClaimTable { claims: Mutex::new(claims), client: OnceLock::new() }
+        let claims = Claims {
+            own: ByClaim::default(),
+            ended: ByClaim::default(),
+        };
+        ClaimTable {
+            claims: Mutex::new(claims),
+            client: OnceLock::new(),
+        }
     }
 }
 
@@ -72,7 +78,12 @@ impl<C: OwnClaim> ClaimTable<C> {
 
     /// The claims that hang on this session.
     pub(crate) fn of_session(&self, session: i64) -> Vec<ClaimId> {
-        self.lock().own.iter().filter(|(_, own)| own.session() == session).map(|(id, _)| *id).collect()
+        self.lock()
+            .own
+            .iter()
+            .filter(|(_, own)| own.session() == session)
+            .map(|(id, _)| *id)
+            .collect()
     }
 }
 
@@ -84,7 +95,13 @@ impl<C: OwnClaim> Claims<C> {
         if self.ended.len() >= ENDS {
             self.ended.retain(|_, ended| ended.until > now);
         }
-        self.ended.insert(claim, Ended { why, until: now + own.lease() });
+        self.ended.insert(
+            claim,
+            Ended {
+                why,
+                until: now + own.lease(),
+            },
+        );
         Some(own)
     }
 
@@ -94,7 +111,10 @@ impl<C: OwnClaim> Claims<C> {
     }
 
     pub(crate) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
-        self.ended.get(&claim).filter(|ended| ended.until > BootClock.now()).map(|ended| ended.why)
+        self.ended
+            .get(&claim)
+            .filter(|ended| ended.until > BootClock.now())
+            .map(|ended| ended.why)
     }
 }
 
@@ -117,7 +137,10 @@ mod tests {
     #[test]
     fn the_end_of_a_claim_is_remembered_for_its_lease() {
         let (table, [one, two]) = (ClaimTable::default(), [1, 2].map(ClaimId::from_bits));
-        table.lock().own.insert(one, Own(7, Duration::from_secs(60)));
+        table
+            .lock()
+            .own
+            .insert(one, Own(7, Duration::from_secs(60)));
         table.lock().own.insert(two, Own(7, Duration::ZERO));
         assert_eq!(table.of_session(7).len(), 2);
         assert!(table.end(one, Gone::Revoked).is_some() && table.end(two, Gone::Expired).is_some());

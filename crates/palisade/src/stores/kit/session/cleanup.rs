@@ -35,10 +35,17 @@ mod tests {
         let (begun, mut attempts) = (tokio::time::Instant::now(), 0);
         until_done(|| {
             attempts += 1;
-            std::future::ready(if attempts < 10 { Attempt::Again } else { Attempt::Done })
+            std::future::ready(if attempts < 10 {
+                Attempt::Again
+            } else {
+                Attempt::Done
+            })
         })
         .await;
         let took = begun.elapsed();
-        assert!(attempts == 10 && took > Duration::from_secs(2) && took < Duration::from_secs(8), "{attempts} in {took:?}");
+        assert!(
+            attempts == 10 && took > Duration::from_secs(2) && took < Duration::from_secs(8),
+            "{attempts} in {took:?}"
+        );
     }
 }

@@ -62,8 +62,12 @@ pub(crate) fn watch_soon<W: WatchesHolders>(watches: &Arc<W>, claim: ClaimId) {
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(UNWATCHED).await;
-            let Some(watches) = weak.upgrade() else { return };
-            let Some(claims) = watches.fresh().take_due() else { return };
+            let Some(watches) = weak.upgrade() else {
+                return;
+            };
+            let Some(claims) = watches.fresh().take_due() else {
+                return;
+            };
             if !claims.is_empty() {
                 watches.watch(claims).await;
             }

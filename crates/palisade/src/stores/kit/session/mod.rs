@@ -15,10 +15,14 @@ pub(crate) mod sessions;
 use crate::error::Error;
 
 /// Runs `work` as a task of the client's runtime, so that a caller that is not polled cannot hold a lock that others wait for.
-pub(crate) async fn in_task<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+pub(crate) async fn in_task<T, E>(
+    work: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<Error> + Send + 'static,
 {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(Error::unavailable("the client has ended while it asked the store").into()))
+    tokio::spawn(work).await.unwrap_or_else(|_| {
+        Err(Error::unavailable("the client has ended while it asked the store").into())
+    })
 }

@@ -32,7 +32,11 @@ pub(crate) trait OpensSessions: Send + Sync + 'static {
     fn can_join(&self, session: &Self::Session, length: Length) -> bool;
 
     /// Whether claims may join a session that they cannot join as it is, once it is renewed or its length is checked.
-    fn can_join_later(&self, session: &Self::Session, length: Length) -> impl Future<Output = Result<bool>> + Send;
+    fn can_join_later(
+        &self,
+        session: &Self::Session,
+        length: Length,
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Ends a session, and all claims on it.
     fn close(&self, session: Self::Session) -> impl Future<Output = ()> + Send;
@@ -53,11 +57,21 @@ pub(crate) struct Sessions<O: OpensSessions> {
 
 impl<O: OpensSessions> Sessions<O> {
     pub(crate) fn new(system: O) -> Arc<Sessions<O>> {
-        Arc::new(Sessions { system, by_length: Mutex::default(), owned: Mutex::default() })
+        Arc::new(Sessions {
+            system,
+            by_length: Mutex::default(),
+            owned: Mutex::default(),
+        })
     }
 
     fn current(&self, length: Duration) -> Current<O::Session> {
-        Arc::clone(self.by_length.lock().unwrap_or_else(PoisonError::into_inner).entry(length).or_default())
+        Arc::clone(
+            self.by_length
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .entry(length)
+                .or_default(),
+        )
     }
 
     fn owned(&self) -> MutexGuard<'_, ByClaim<O::Session>> {
@@ -68,7 +82,10 @@ impl<O: OpensSessions> Sessions<O> {
     pub(crate) fn ready(&self, length: Length) -> Option<O::Session> {
         let current = self.current(length.of);
         let current = current.try_lock().ok()?;
-        current.as_ref().filter(|session| self.system.can_join(session, length)).cloned()
+        current
+            .as_ref()
+            .filter(|session| self.system.can_join(session, length))
+            .cloned()
     }
 
     /// The session for claims of this length, opened if need be.
@@ -81,7 +98,8 @@ impl<O: OpensSessions> Sessions<O> {
             let current = this.current(length.of);
             let mut current = current.lock().await;
             if let Some(session) = &*current
-                && (this.system.can_join(session, length) || this.system.can_join_later(session, length).await?)
+                && (this.system.can_join(session, length)
+                    || this.system.can_join_later(session, length).await?)
             {
                 return Ok(session.clone());
             }
@@ -96,9 +114,15 @@ impl<O: OpensSessions> Sessions<O> {
     /// Claims of its length do not find this session any more. One that is looked at just now stays, until another is opened.
     #[cfg(feature = "etcd")]
     pub(crate) fn retire(&self, is_it: impl Fn(&O::Session) -> bool) {
-        let is_current =
-            |current: &Current<O::Session>| current.try_lock().is_ok_and(|session| session.as_ref().is_some_and(&is_it));
-        self.by_length.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, current| !is_current(current));
+        let is_current = |current: &Current<O::Session>| {
+            current
+                .try_lock()
+                .is_ok_and(|session| session.as_ref().is_some_and(&is_it))
+        };
+        self.by_length
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, current| !is_current(current));
     }
 
     /// Keeps a session for one claim only.
@@ -129,9 +153,15 @@ impl<O: OpensSessions> Sessions<O> {
     pub(crate) fn forget(&self, has_ended: impl Fn(&O::Session) -> bool) {
         self.owned().retain(|_, session| !has_ended(session));
         // One that is locked is just being opened.
-        let has_none =
-            |current: &Current<O::Session>| current.try_lock().is_ok_and(|session| session.as_ref().is_none_or(&has_ended));
-        let mut by_length = self.by_length.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_none = |current: &Current<O::Session>| {
+            current
+                .try_lock()
+                .is_ok_and(|session| session.as_ref().is_none_or(&has_ended))
+        };
+        let mut by_length = self
+            .by_length
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         by_length.retain(|_, current| Arc::strong_count(current) > 1 || !has_none(current));
     }
 }
@@ -173,7 +203,10 @@ mod tests {
         }
     }
 
-    const SHORT: Length = Length { of: Duration::from_secs(1), is_exact: false };
+    const SHORT: Length = Length {
+        of: Duration::from_secs(1),
+        is_exact: false,
+    };
 
     #[tokio::test]
     async fn claims_of_one_length_share_a_session() {
@@ -181,11 +214,23 @@ mod tests {
         let together = tokio::join!(sessions.of_length(SHORT), sessions.of_length(SHORT));
         assert_eq!((together.0.unwrap(), together.1.unwrap()), (0, 0));
         assert_eq!(sessions.ready(SHORT), Some(0));
-        let long = Length { of: Duration::from_secs(2), ..SHORT };
+        let long = Length {
+            of: Duration::from_secs(2),
+            ..SHORT
+        };
         assert_eq!(sessions.ready(long), None);
         assert_eq!(sessions.of_length(long).await.unwrap(), 1);
         // An odd one cannot be joined, unless it is asked for later.
-        assert_eq!(sessions.of_length(Length { is_exact: true, ..long }).await.unwrap(), 1);
+        assert_eq!(
+            sessions
+                .of_length(Length {
+                    is_exact: true,
+                    ..long
+                })
+                .await
+                .unwrap(),
+            1
+        );
         assert_eq!(sessions.of_length(long).await.unwrap(), 2);
     }
 
@@ -197,7 +242,13 @@ mod tests {
         sessions.end_owned(claim);
         sessions.end_owned(claim);
         tokio::task::yield_now().await;
-        assert_eq!((sessions.owned_by(claim), sessions.system.closed.load(Ordering::Relaxed)), (None, 1));
+        assert_eq!(
+            (
+                sessions.owned_by(claim),
+                sessions.system.closed.load(Ordering::Relaxed)
+            ),
+            (None, 1)
+        );
     }
 
     #[tokio::test]
@@ -206,7 +257,10 @@ mod tests {
         assert_eq!(sessions.of_length(SHORT).await.unwrap(), 0);
         sessions.own(claim, &7);
         sessions.forget(|session| *session == 7);
-        assert_eq!((sessions.owned_by(claim), sessions.ready(SHORT)), (None, Some(0)));
+        assert_eq!(
+            (sessions.owned_by(claim), sessions.ready(SHORT)),
+            (None, Some(0))
+        );
         sessions.forget(|session| *session == 0);
         assert!(sessions.by_length.lock().unwrap().is_empty());
     }

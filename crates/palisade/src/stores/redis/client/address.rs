@@ -14,7 +14,10 @@ pub(crate) struct Address {
 
 impl Address {
     pub(crate) fn new(host: &str, port: u16) -> Address {
-        Address { host: host.into(), port }
+        Address {
+            host: host.into(),
+            port,
+        }
     }
 
     /// Of a host with a port.
@@ -28,7 +31,14 @@ impl Address {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        Some(if host.is_empty() { Address { host: Arc::clone(&asked.host), port } } else { Address::new(host, port) })
+        Some(if host.is_empty() {
+            Address {
+                host: Arc::clone(&asked.host),
+                port,
+            }
+        } else {
+            Address::new(host, port)
+        })
     }
 }
 

@@ -6,7 +6,8 @@ use redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
 use super::address::Address;
 use crate::error::{Error, ErrorKind};
 
-const OTHER_DATA: &str = "the key holds data of another kind; take another name or prefix, or delete that key";
+const OTHER_DATA: &str =
+    "the key holds data of another kind; take another name or prefix, or delete that key";
 
 /// What to do about an error.
 #[derive(Debug)]
@@ -32,27 +33,43 @@ pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
     match error.kind() {
         Kind::Server(ServerErrorKind::NoScript) => Remedy::SendWhole,
         Kind::Server(kind @ (ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
-            match error.redirect_node().and_then(|(node, slot)| Some((Address::parse(node, asked)?, slot))) {
-                Some((to, slot)) => Remedy::Redirect { to, slot: (kind == ServerErrorKind::Moved).then_some(slot) },
-                None => Remedy::Tell(Error::protocol(format!("{asked} redirects to a place that cannot be read"))),
+            match error
+                .redirect_node()
+                .and_then(|(node, slot)| Some((Address::parse(node, asked)?, slot)))
+            {
+                Some((to, slot)) => Remedy::Redirect {
+                    to,
+                    slot: (kind == ServerErrorKind::Moved).then_some(slot),
+                },
+                None => Remedy::Tell(Error::protocol(format!(
+                    "{asked} redirects to a place that cannot be read"
+                ))),
             }
         }
         Kind::Server(ServerErrorKind::TryAgain) => Remedy::AskAgain,
-        Kind::Server(ServerErrorKind::ReadOnly) => Remedy::Leave(unavailable("is a replica and takes no writes")),
-        Kind::Server(ServerErrorKind::ClusterDown) => Remedy::FindPrimary(unavailable("says that its cluster is down")),
-        Kind::Server(ServerErrorKind::MasterDown) => Remedy::Leave(unavailable("has lost its primary")),
-        Kind::Server(ServerErrorKind::BusyLoading) => Remedy::Tell(unavailable("is still loading its data")),
+        Kind::Server(ServerErrorKind::ReadOnly) => {
+            Remedy::Leave(unavailable("is a replica and takes no writes"))
+        }
+        Kind::Server(ServerErrorKind::ClusterDown) => {
+            Remedy::FindPrimary(unavailable("says that its cluster is down"))
+        }
+        Kind::Server(ServerErrorKind::MasterDown) => {
+            Remedy::Leave(unavailable("has lost its primary"))
+        }
+        Kind::Server(ServerErrorKind::BusyLoading) => {
+            Remedy::Tell(unavailable("is still loading its data"))
+        }
         Kind::Server(ServerErrorKind::NoPerm) => Remedy::Tell(denied(asked, error)),
-        Kind::Server(ServerErrorKind::CrossSlot) => {
-            Remedy::Tell(Error::config("the keys are in different slots of the cluster; take a name without braces"))
-        }
+        Kind::Server(ServerErrorKind::CrossSlot) => Remedy::Tell(Error::config(
+            "the keys are in different slots of the cluster; take a name without braces",
+        )),
         Kind::AuthenticationFailed => Remedy::Tell(denied(asked, error)),
-        Kind::RESP3NotSupported => {
-            Remedy::Tell(Error::unsupported(format!("{asked} is older than Redis 6.0, which this store needs; upgrade it")))
-        }
-        Kind::InvalidClientConfig => {
-            Remedy::Tell(Error::bad_url(format!("{asked}: {}", error.category())).with_source(error.clone()))
-        }
+        Kind::RESP3NotSupported => Remedy::Tell(Error::unsupported(format!(
+            "{asked} is older than Redis 6.0, which this store needs; upgrade it"
+        ))),
+        Kind::InvalidClientConfig => Remedy::Tell(
+            Error::bad_url(format!("{asked}: {}", error.category())).with_source(error.clone()),
+        ),
         Kind::Io => Remedy::Reconnect(unreached(error, asked)),
         _ => by_code(error, asked),
     }
@@ -61,7 +78,10 @@ pub(super) fn remedy(error: &RedisError, asked: &Address) -> Remedy {
 /// The error to report when nothing more can be done about it.
 pub(crate) fn final_error(error: &RedisError, asked: &Address) -> Error {
     match remedy(error, asked) {
-        Remedy::Reconnect(error) | Remedy::FindPrimary(error) | Remedy::Leave(error) | Remedy::Tell(error) => error,
+        Remedy::Reconnect(error)
+        | Remedy::FindPrimary(error)
+        | Remedy::Leave(error)
+        | Remedy::Tell(error) => error,
         Remedy::SendWhole | Remedy::AskAgain | Remedy::Redirect { .. } => {
             Error::unavailable(format!("{asked}: too many redirections"))
         }
@@ -73,16 +93,22 @@ fn by_code(error: &RedisError, asked: &Address) -> Remedy {
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => Remedy::Tell(denied(asked, error)),
         Some("NOREPLICAS") => Remedy::Tell(unavailable("has too few replicas to take writes")),
-        Some("BUSY") => Remedy::Tell(unavailable("is busy with an endless script; end it with SCRIPT KILL")),
+        Some("BUSY") => Remedy::Tell(unavailable(
+            "is busy with an endless script; end it with SCRIPT KILL",
+        )),
         Some("OOM") => Remedy::Tell(unavailable("is out of memory and takes no writes")),
-        Some("MISCONF") => Remedy::Tell(unavailable("cannot save its data and takes no writes; see its log")),
+        Some("MISCONF") => Remedy::Tell(unavailable(
+            "cannot save its data and takes no writes; see its log",
+        )),
         Some("UNBLOCKED") => Remedy::Leave(unavailable("has just become a replica")),
         Some("WRONGTYPE") => Remedy::Tell(Error::protocol(OTHER_DATA)),
         Some(code) => Remedy::Tell(refusal(code, error, asked)),
         None if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() => {
             Remedy::Reconnect(unreached(error, asked))
         }
-        None => Remedy::Tell(Error::protocol(format!("{asked}: {}", error.category())).with_source(error.clone())),
+        None => Remedy::Tell(
+            Error::protocol(format!("{asked}: {}", error.category())).with_source(error.clone()),
+        ),
     }
 }
 
@@ -94,17 +120,28 @@ fn unreached(error: &RedisError, asked: &Address) -> Error {
 /// An error that is none of the known refusals.
 fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
     // A server repeats an unknown command with its arguments, and a password may be among them.
-    let detail = error.detail().unwrap_or_default().split(", with args").next().unwrap_or_default();
+    let detail = error
+        .detail()
+        .unwrap_or_default()
+        .split(", with args")
+        .next()
+        .unwrap_or_default();
     // A limit of connections is told in words only.
     if detail.contains("max number of clients") {
-        return Error::unavailable(format!("{asked} has no connection left; raise its maxclients"));
+        return Error::unavailable(format!(
+            "{asked} has no connection left; raise its maxclients"
+        ));
     }
     // A script without a right that it needs: only later servers say which command it was.
-    if detail.contains("The user executing the script can't") || detail.contains("ACL failure in script") {
+    if detail.contains("The user executing the script can't")
+        || detail.contains("ACL failure in script")
+    {
         return denied_right(asked, detail.split(" script: ").next().unwrap_or_default());
     }
     if detail.contains("DB index is out of range") {
-        return Error::bad_url(format!("{asked} has no database of this number; see databases in its configuration"));
+        return Error::bad_url(format!(
+            "{asked} has no database of this number; see databases in its configuration"
+        ));
     }
     if detail.contains("WRONGTYPE") {
         return Error::protocol(OTHER_DATA);
@@ -114,15 +151,23 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
 
 fn denied(asked: &Address, error: &RedisError) -> Error {
     match error.code() {
-        Some("NOAUTH") => Error::new(ErrorKind::Denied, format!("{asked} wants a user or a password; write them into the URL")),
+        Some("NOAUTH") => Error::new(
+            ErrorKind::Denied,
+            format!("{asked} wants a user or a password; write them into the URL"),
+        ),
         Some("NOPERM") => denied_right(asked, error.detail().unwrap_or_default()),
-        _ => Error::new(ErrorKind::Denied, format!("{asked} refused the user or the password")),
+        _ => Error::new(
+            ErrorKind::Denied,
+            format!("{asked} refused the user or the password"),
+        ),
     }
 }
 
 fn denied_right(asked: &Address, what: &str) -> Error {
     let what = what.trim().trim_end_matches('.');
-    let message = format!("{asked} denies a right: {what}; see docs/stores/redis.md for the rights that are needed");
+    let message = format!(
+        "{asked} denies a right: {what}; see docs/stores/redis.md for the rights that are needed"
+    );
     Error::new(ErrorKind::Denied, message)
 }
 
@@ -132,7 +177,10 @@ mod tests {
 
     /// The message for an error as it comes over the wire.
     fn told(answer: &str) -> String {
-        let error = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap().extract_error().unwrap_err();
+        let error = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes())
+            .unwrap()
+            .extract_error()
+            .unwrap_err();
         match remedy(&error, &Address::new("h", 1)) {
             Remedy::Tell(error) => format!("{error} {error:?}"),
             _ => panic!("{answer}: nothing is told"),
@@ -146,7 +194,10 @@ mod tests {
             "ERR unknown subcommand or wrong number of arguments for 'X', with args beginning with: 'secret'",
         ] {
             let told = told(answer);
-            assert!(told.contains("ERR unknown") && !told.contains("secret"), "{told}");
+            assert!(
+                told.contains("ERR unknown") && !told.contains("secret"),
+                "{told}"
+            );
         }
     }
 }

@@ -30,7 +30,9 @@ use std::sync::atomic::AtomicBool;
 pub(super) use self::address::Address;
 pub(super) use self::failure::final_error;
 pub(super) use self::request::{Called, Failed};
-pub(super) use self::script::{Call, EncodeCall, Script, digits, push_count, push_number, push_text};
+pub(super) use self::script::{
+    Call, EncodeCall, Script, digits, push_count, push_number, push_text,
+};
 pub(super) use self::server::Server;
 pub(super) use self::servers::Purpose;
 use self::servers::Servers;
@@ -63,7 +65,11 @@ pub(super) struct Client {
 
 impl Client {
     /// A client of these servers, with an inbox of this name. Nothing is connected.
-    pub(super) fn new(settings: ClientSettings, inbox: String, handler: Arc<dyn PushHandler>) -> Arc<Client> {
+    pub(super) fn new(
+        settings: ClientSettings,
+        inbox: String,
+        handler: Arc<dyn PushHandler>,
+    ) -> Arc<Client> {
         Arc::new(Client {
             topology: Topology::new(&settings),
             settings,

@@ -36,7 +36,11 @@ impl Client {
         if server.is_closed() {
             return;
         }
-        self.servers.all_open().iter().filter(|open| open.address == server.address).for_each(|open| open.close());
+        self.servers
+            .all_open()
+            .iter()
+            .filter(|open| open.address == server.address)
+            .for_each(|open| open.close());
         self.give_up(server);
     }
 
@@ -80,7 +84,9 @@ impl Client {
 async fn reconnect(client: Weak<Client>) {
     let mut pause = PAUSE.0;
     loop {
-        let Some(strong) = client.upgrade() else { return };
+        let Some(strong) = client.upgrade() else {
+            return;
+        };
         let losses = strong.reconnect.losses.load(Ordering::Acquire);
         let Reached { some_anew, all } = reach(&strong).await;
         if some_anew || all {
@@ -126,14 +132,23 @@ async fn reach(client: &Arc<Client>) -> Reached {
     for address in &primaries {
         let (client, address) = (Arc::clone(client), address.clone());
         let was_open = client.servers.open(&address, Purpose::Renewals).is_some();
-        reaching.spawn(async move { (client.server(&address, Purpose::Renewals).await.is_ok(), was_open) });
+        reaching.spawn(async move {
+            (
+                client.server(&address, Purpose::Renewals).await.is_ok(),
+                was_open,
+            )
+        });
     }
     let (mut reached, mut some_anew) = (0, false);
     while let Some(Ok((is_there, was_open))) = reaching.join_next().await {
         reached += usize::from(is_there);
-        if is_there && !was_open && !std::mem::replace(&mut some_anew, true) && !reaching.is_empty() {
+        if is_there && !was_open && !std::mem::replace(&mut some_anew, true) && !reaching.is_empty()
+        {
             client.handler.contact_regained(client);
         }
     }
-    Reached { some_anew, all: reached == primaries.len() }
+    Reached {
+        some_anew,
+        all: reached == primaries.len(),
+    }
 }

@@ -35,11 +35,20 @@ impl ReplicaWait {
 
     /// How many replicas have everything that was written before this call. Never waits for more than `replicas`, nor for longer
     /// than `patience` and the `WAIT` in flight.
-    pub(super) async fn join(&self, server: &Arc<Server>, replicas: usize, patience: Duration) -> RedisResult<usize> {
+    pub(super) async fn join(
+        &self,
+        server: &Arc<Server>,
+        replicas: usize,
+        patience: Duration,
+    ) -> RedisResult<usize> {
         let (reply, answer) = oneshot::channel();
         let begin = {
             let mut state = self.lock();
-            state.next.push(Waiter { replicas, patience, reply });
+            state.next.push(Waiter {
+                replicas,
+                patience,
+                reply,
+            });
             !std::mem::replace(&mut state.running, true)
         };
         if begin {
@@ -61,12 +70,22 @@ async fn run(server: Arc<Server>) {
         if waiters.is_empty() {
             return;
         }
-        let replicas = waiters.iter().map(|waiter| waiter.replicas).max().unwrap_or(0);
-        let patience = waiters.iter().map(|waiter| waiter.patience).min().unwrap_or_default();
+        let replicas = waiters
+            .iter()
+            .map(|waiter| waiter.replicas)
+            .max()
+            .unwrap_or(0);
+        let patience = waiters
+            .iter()
+            .map(|waiter| waiter.patience)
+            .min()
+            .unwrap_or_default();
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(patience.as_millis().max(1) as u64);
         let count = match server.ask(wait).await {
-            Ok(Value::Int(count)) => usize::try_from(count).map_err(|_| strange("WAIT counts below zero")),
+            Ok(Value::Int(count)) => {
+                usize::try_from(count).map_err(|_| strange("WAIT counts below zero"))
+            }
             Ok(_) => Err(strange("WAIT does not answer a number")),
             Err(error) => Err(error),
         };

@@ -42,7 +42,13 @@ impl Client {
     pub(crate) async fn call(self: &Arc<Self>, call: &Call, needs_inbox: bool) -> Result<Called> {
         let failed = match self.ready(call.key(), needs_inbox) {
             Some(server) => match server.call(call).await {
-                Ok(value) => return Ok(Called { value, server, sent_again: false }),
+                Ok(value) => {
+                    return Ok(Called {
+                        value,
+                        server,
+                        sent_again: false,
+                    });
+                }
                 Err(error) => Some(Failed { server, error }),
             },
             None => None,
@@ -53,7 +59,9 @@ impl Client {
 
     /// The server of a key, if nothing has to be opened or found for it.
     pub(crate) fn ready(&self, key: &str, needs_inbox: bool) -> Option<Arc<Server>> {
-        let server = self.servers.open(&self.topology.known(key)?, Purpose::Requests)?;
+        let server = self
+            .servers
+            .open(&self.topology.known(key)?, Purpose::Requests)?;
         (!needs_inbox || self.is_subscribed()).then_some(server)
     }
 
@@ -83,15 +91,34 @@ impl Client {
                     let asking = attempts.redirect.is_some();
                     let server = match attempts.next_server(call, needs_inbox).await {
                         Ok(server) => server,
-                        Err(error) => return Err(if attempts.sent { error } else { error.with_nothing_sent() }),
+                        Err(error) => {
+                            return Err(if attempts.sent {
+                                error
+                            } else {
+                                error.with_nothing_sent()
+                            });
+                        }
                     };
                     if !attempts.sent && !is_wanted() {
-                        return Err(Error::unavailable("the caller has left before the request was sent").with_nothing_sent());
+                        return Err(Error::unavailable(
+                            "the caller has left before the request was sent",
+                        )
+                        .with_nothing_sent());
                     }
                     attempts.sent = true;
-                    let reply = if asking { server.call_asking(call).await } else { server.call(call).await };
+                    let reply = if asking {
+                        server.call_asking(call).await
+                    } else {
+                        server.call(call).await
+                    };
                     match reply {
-                        Ok(value) => return Ok(Called { value, server, sent_again: attempts.sent_again }),
+                        Ok(value) => {
+                            return Ok(Called {
+                                value,
+                                server,
+                                sent_again: attempts.sent_again,
+                            });
+                        }
                         Err(error) => Failed { server, error },
                     }
                 }
@@ -109,10 +136,17 @@ impl Client {
         purpose: Purpose,
         pushes: bool,
     ) -> Vec<Result<Value>> {
-        let unanswered = || Err(Error::protocol("the server answered fewer requests than it was sent"));
+        let unanswered = || {
+            Err(Error::protocol(
+                "the server answered fewer requests than it was sent",
+            ))
+        };
         let mut replies: Vec<Result<Value>> = calls.iter().map(|_| unanswered()).collect();
-        let mut to_send: Vec<Sent> =
-            calls.into_iter().enumerate().map(|(place, (call, limit))| Sent { place, call, limit }).collect();
+        let mut to_send: Vec<Sent> = calls
+            .into_iter()
+            .enumerate()
+            .map(|(place, (call, limit))| Sent { place, call, limit })
+            .collect();
         // A server that refused the calls because it is a replica was left: they are sent once more, perhaps to another one.
         for _ in 0..2 {
             let mut by_server: HashMap<Address, Vec<Sent>> = HashMap::new();
@@ -126,13 +160,22 @@ impl Client {
             for (address, calls) in by_server {
                 let client = Arc::clone(self);
                 pipelines.spawn(async move {
-                    let limit = calls.iter().map(|sent| sent.limit).min().unwrap_or_default();
+                    let limit = calls
+                        .iter()
+                        .map(|sent| sent.limit)
+                        .min()
+                        .unwrap_or_default();
                     let replies = client.pipeline(&address, &calls, limit, purpose, pushes);
                     let late = |_| {
                         let late = Error::unavailable(format!("{address} does not answer in time"));
-                        calls.iter().map(|_| Replied::Known(Err(late.clone()))).collect()
+                        calls
+                            .iter()
+                            .map(|_| Replied::Known(Err(late.clone())))
+                            .collect()
                     };
-                    let replies: Vec<Replied> = tokio::time::timeout(limit, replies).await.unwrap_or_else(late);
+                    let replies: Vec<Replied> = tokio::time::timeout(limit, replies)
+                        .await
+                        .unwrap_or_else(late);
                     (calls, replies)
                 });
             }
@@ -163,9 +206,17 @@ impl Client {
         purpose: Purpose,
         pushes: bool,
     ) -> Vec<Replied> {
-        let (server, values) = match self.try_pipeline(address, calls, limit, purpose, pushes).await {
+        let (server, values) = match self
+            .try_pipeline(address, calls, limit, purpose, pushes)
+            .await
+        {
             Ok(answered) => answered,
-            Err(error) => return calls.iter().map(|_| Replied::Known(Err(error.clone()))).collect(),
+            Err(error) => {
+                return calls
+                    .iter()
+                    .map(|_| Replied::Known(Err(error.clone())))
+                    .collect();
+            }
         };
         let mut replies = Vec::with_capacity(calls.len());
         for (Sent { call, .. }, value) in calls.iter().zip(values) {
@@ -198,7 +249,10 @@ impl Client {
         purpose: Purpose,
         pushes: bool,
     ) -> Result<(Arc<Server>, Vec<RedisResult<Value>>)> {
-        let server = self.server(address, purpose).await.inspect_err(|_| self.topology.forget())?;
+        let server = self
+            .server(address, purpose)
+            .await
+            .inspect_err(|_| self.topology.forget())?;
         if pushes {
             // Not waited for: the inbox may be on another server, which hangs. A push that is missed is found by the next renewal.
             self.ensure_inbox(&server);
@@ -206,29 +260,42 @@ impl Client {
         if purpose == Purpose::Renewals {
             self.expect_answer(&server, 2 * limit);
         }
-        let replies = server.call_all(calls.iter().map(|sent| &sent.call)).await.map_err(|error| {
-            self.give_up(&server);
-            final_error(&error, address)
-        })?;
+        let replies = server
+            .call_all(calls.iter().map(|sent| &sent.call))
+            .await
+            .map_err(|error| {
+                self.give_up(&server);
+                final_error(&error, address)
+            })?;
         Ok((server, replies))
     }
 
     /// How many replicas must have a write on this server.
     pub(crate) fn replicas_for(&self, server: &Server) -> usize {
-        self.settings.replicas.unwrap_or_else(|| server.replicas().min(1))
+        self.settings
+            .replicas
+            .unwrap_or_else(|| server.replicas().min(1))
     }
 
     /// Whether replicas must have a write before it counts, as far as is known.
     pub(crate) fn needs_replicas(&self) -> bool {
         match self.settings.replicas {
             Some(count) => count > 0,
-            None => self.servers.all_open().iter().any(|server| server.replicas() > 0),
+            None => self
+                .servers
+                .all_open()
+                .iter()
+                .any(|server| server.replicas() > 0),
         }
     }
 
     /// Whether enough replicas have everything that was written on this server's connection. Where the URL does not say how many,
     /// and the last replica is gone, none is needed any more.
-    pub(crate) async fn is_replicated(self: &Arc<Self>, server: &Arc<Server>, patience: Duration) -> Result<bool> {
+    pub(crate) async fn is_replicated(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        patience: Duration,
+    ) -> Result<bool> {
         let replicas = self.replicas_for(server);
         if replicas == 0 {
             return Ok(true);
@@ -293,7 +360,10 @@ impl Attempts<'_> {
             None => client.topology.find(client, call.key()).await?,
         };
         self.may_reconnect &= client.servers.open(&address, Purpose::Requests).is_some();
-        let server = client.server(&address, Purpose::Requests).await.inspect_err(|_| client.topology.forget())?;
+        let server = client
+            .server(&address, Purpose::Requests)
+            .await
+            .inspect_err(|_| client.topology.forget())?;
         if needs_inbox {
             client.subscribed(&server).await?;
         }
@@ -305,7 +375,9 @@ impl Attempts<'_> {
         let (client, address) = (self.client, &server.address);
         match failure::remedy(error, address) {
             Remedy::Redirect { .. } if matches!(client.settings.site, Site::Single(_)) => {
-                return Err(Error::bad_url(format!("{address} is part of a cluster; write redis+cluster://{address}")));
+                return Err(Error::bad_url(format!(
+                    "{address} is part of a cluster; write redis+cluster://{address}"
+                )));
             }
             Remedy::Redirect { to, slot } if self.redirects < REDIRECTS => {
                 self.redirects += 1;
@@ -339,7 +411,9 @@ impl Attempts<'_> {
             Remedy::Tell(error) => return Err(error),
             Remedy::Redirect { .. } | Remedy::AskAgain | Remedy::SendWhole => {
                 client.topology.forget();
-                return Err(Error::unavailable(format!("{address}: the key moves between servers; try again")));
+                return Err(Error::unavailable(format!(
+                    "{address}: the key moves between servers; try again"
+                )));
             }
         }
         Ok(())

@@ -24,7 +24,11 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Script {
     pub(crate) const fn new(text: &'static str) -> Script {
-        Script { text, encoded: OnceLock::new(), batched_as: None }
+        Script {
+            text,
+            encoded: OnceLock::new(),
+            batched_as: None,
+        }
     }
 
     /// Lets calls of it be parts of one call of another script, which knows this one by a letter.
@@ -42,8 +46,14 @@ impl Script {
         self.encoded.get_or_init(|| {
             let mut by_hash = Vec::new();
             push_text(&mut by_hash, b"EVALSHA");
-            push_text(&mut by_hash, redis::Script::new(self.text).get_hash().as_bytes());
-            Encoded { by_hash, bit: 1 << (COUNT.fetch_add(1, Ordering::Relaxed) % u64::BITS) }
+            push_text(
+                &mut by_hash,
+                redis::Script::new(self.text).get_hash().as_bytes(),
+            );
+            Encoded {
+                by_hash,
+                bit: 1 << (COUNT.fetch_add(1, Ordering::Relaxed) % u64::BITS),
+            }
         })
     }
 
@@ -113,12 +123,24 @@ impl Call {
         request.extend_from_slice(&script.encoded().by_hash);
         let tail = request.len();
         push_text(&mut request, b"0");
-        Call { script, request, keys: 0, arguments: 0, tail, key: 0..0, arguments_at: 0 }.key_word(key)
+        Call {
+            script,
+            request,
+            keys: 0,
+            arguments: 0,
+            tail,
+            key: 0..0,
+            arguments_at: 0,
+        }
+        .key_word(key)
     }
 
     /// The first key.
     pub(crate) fn key(&self) -> &str {
-        self.request.get(self.key.clone()).and_then(|key| str::from_utf8(key).ok()).unwrap_or_default()
+        self.request
+            .get(self.key.clone())
+            .and_then(|key| str::from_utf8(key).ok())
+            .unwrap_or_default()
     }
 
     /// Another key, in the same slot. Before all arguments.
@@ -130,12 +152,16 @@ impl Call {
 
     #[must_use]
     pub(crate) fn text(self, text: &str) -> Call {
-        self.written(text.len(), |request| request.extend_from_slice(text.as_bytes()))
+        self.written(text.len(), |request| {
+            request.extend_from_slice(text.as_bytes())
+        })
     }
 
     #[must_use]
     pub(crate) fn number(self, number: u64) -> Call {
-        with_digits(number, |digits| self.written(digits.len(), |request| request.extend_from_slice(digits)))
+        with_digits(number, |digits| {
+            self.written(digits.len(), |request| request.extend_from_slice(digits))
+        })
     }
 
     /// An argument of so many bytes, as `write` appends it.
@@ -148,7 +174,9 @@ impl Call {
 
     fn key_word(mut self, key: &str) -> Call {
         self.keys += 1;
-        let text = self.word(key.len(), |request| request.extend_from_slice(key.as_bytes()));
+        let text = self.word(key.len(), |request| {
+            request.extend_from_slice(key.as_bytes())
+        });
         if self.keys == 1 {
             self.key = text;
         }
@@ -163,7 +191,11 @@ impl Call {
         push_line(&mut self.request, b'$', length);
         let begin = self.request.len();
         write(&mut self.request);
-        debug_assert_eq!(self.request.len(), begin + length, "the length was announced");
+        debug_assert_eq!(
+            self.request.len(),
+            begin + length,
+            "the length was announced"
+        );
         self.request.extend_from_slice(b"\r\n");
         self.request[1] = b'0' + (VERB_PARTS + self.tail_parts()) as u8;
         begin..begin + length
@@ -194,7 +226,8 @@ impl EncodeCall for Call {
     }
 
     fn whole(&self) -> Vec<u8> {
-        self.script.call_whole(self.tail_parts(), &self.request[self.tail..])
+        self.script
+            .call_whole(self.tail_parts(), &self.request[self.tail..])
     }
 }
 
@@ -261,12 +294,26 @@ mod tests {
     #[test]
     fn a_call_is_its_keys_and_its_arguments_in_order() {
         static SCRIPT: Script = Script::new("return 1");
-        let call = Call::new(&SCRIPT, "{a}").beside("{a}:b").text("").number(7).written(2, |words| words.extend([0xff, 0]));
+        let call = Call::new(&SCRIPT, "{a}")
+            .beside("{a}:b")
+            .text("")
+            .number(7)
+            .written(2, |words| words.extend([0xff, 0]));
         assert_eq!(call.key(), "{a}");
         let hash = redis::Script::new("return 1").get_hash().to_owned();
-        for (verb, script, sent) in [("EVAL", "return 1", call.whole()), ("EVALSHA", &hash, call.by_hash().into_owned())] {
+        for (verb, script, sent) in [
+            ("EVAL", "return 1", call.whole()),
+            ("EVALSHA", &hash, call.by_hash().into_owned()),
+        ] {
             let mut wanted = redis::cmd(verb);
-            wanted.arg(script).arg(2).arg("{a}").arg("{a}:b").arg("").arg(7).arg(b"\xff\0");
+            wanted
+                .arg(script)
+                .arg(2)
+                .arg("{a}")
+                .arg("{a}:b")
+                .arg("")
+                .arg(7)
+                .arg(b"\xff\0");
             assert_eq!(sent, wanted.get_packed_command());
         }
     }

@@ -33,12 +33,19 @@ impl Servers {
     /// The server, if its connection is open.
     pub(super) fn open(&self, address: &Address, purpose: Purpose) -> Option<Arc<Server>> {
         let servers = self.lock();
-        servers.iter().filter(|(_, of, _)| *of == purpose).find(|(at, _, _)| at == address).and_then(|(_, _, state)| state.open())
+        servers
+            .iter()
+            .filter(|(_, of, _)| *of == purpose)
+            .find(|(at, _, _)| at == address)
+            .and_then(|(_, _, state)| state.open())
     }
 
     /// Every server with an open connection.
     pub(super) fn all_open(&self) -> Vec<Arc<Server>> {
-        self.lock().iter().filter_map(|(_, _, state)| state.open()).collect()
+        self.lock()
+            .iter()
+            .filter_map(|(_, _, state)| state.open())
+            .collect()
     }
 }
 
@@ -61,19 +68,28 @@ impl State {
 
 impl Client {
     /// A server; its connection is opened if there is none.
-    pub(crate) async fn server(self: &Arc<Self>, address: &Address, purpose: Purpose) -> Result<Arc<Server>> {
+    pub(crate) async fn server(
+        self: &Arc<Self>,
+        address: &Address,
+        purpose: Purpose,
+    ) -> Result<Arc<Server>> {
         let opening = {
             let mut servers = self.servers.lock();
-            let known = servers.iter().find(|(at, of, _)| at == address && *of == purpose).map(|(_, _, state)| state);
+            let known = servers
+                .iter()
+                .find(|(at, of, _)| at == address && *of == purpose)
+                .map(|(_, _, state)| state);
             if let Some(server) = known.and_then(State::open) {
                 return Ok(server);
             }
             match known.and_then(State::opening) {
                 Some(opening) => opening,
                 None => {
-                    let opening = SharedTask::spawn(Arc::clone(self).open(address.clone(), purpose));
+                    let opening =
+                        SharedTask::spawn(Arc::clone(self).open(address.clone(), purpose));
                     servers.retain(|(at, of, state)| {
-                        !(at == address && *of == purpose) && (state.open().is_some() || state.opening().is_some())
+                        !(at == address && *of == purpose)
+                            && (state.open().is_some() || state.opening().is_some())
                     });
                     servers.push((address.clone(), purpose, State::Opening(opening.clone())));
                     opening
@@ -85,7 +101,8 @@ impl Client {
 
     async fn open(self: Arc<Self>, address: Address, purpose: Purpose) -> Result<Arc<Server>> {
         let opening = async {
-            let server = Server::connect(&self.settings, address.clone(), Arc::clone(&self.handler)).await?;
+            let server =
+                Server::connect(&self.settings, address.clone(), Arc::clone(&self.handler)).await?;
             match server.check_role().await {
                 Ok(()) => Ok(server),
                 Err(Remedy::FindPrimary(error) | Remedy::Leave(error)) => {
@@ -93,11 +110,19 @@ impl Client {
                     Err(error)
                 }
                 Err(Remedy::Tell(error) | Remedy::Reconnect(error)) => Err(error),
-                Err(_) => Err(Error::protocol(format!("{address} does not say what it is"))),
+                Err(_) => Err(Error::protocol(format!(
+                    "{address} does not say what it is"
+                ))),
             }
         };
-        let late = |_| Err(Error::unavailable(format!("{address} does not answer within the connect_timeout")));
-        let server = tokio::time::timeout(self.settings.connect_timeout, opening).await.unwrap_or_else(late)?;
+        let late = |_| {
+            Err(Error::unavailable(format!(
+                "{address} does not answer within the connect_timeout"
+            )))
+        };
+        let server = tokio::time::timeout(self.settings.connect_timeout, opening)
+            .await
+            .unwrap_or_else(late)?;
         let mut servers = self.servers.lock();
         servers.retain(|(at, of, _)| !(*at == address && *of == purpose));
         servers.push((address, purpose, State::Open(Arc::clone(&server))));

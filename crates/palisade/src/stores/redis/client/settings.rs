@@ -15,7 +15,10 @@ pub(super) enum Site {
     /// One server.
     Single(Address),
     /// A primary with replicas, watched by sentinels.
-    Sentinel { sentinels: Vec<Address>, master: String },
+    Sentinel {
+        sentinels: Vec<Address>,
+        master: String,
+    },
     /// Many primaries, each with a part of the keys.
     Cluster(Vec<Address>),
 }
@@ -49,11 +52,18 @@ impl ClientSettings {
     /// Takes its words from the URL, and checks that there are no others.
     pub(crate) fn read(url: &mut StoreUrl) -> Result<ClientSettings> {
         let sentinel = url.scheme().ends_with("+sentinel");
-        let addresses: Vec<Address> = url.endpoints(if sentinel { 26379 } else { 6379 })?.iter().map(Address::of).collect();
+        let addresses: Vec<Address> = url
+            .endpoints(if sentinel { 26379 } else { 6379 })?
+            .iter()
+            .map(Address::of)
+            .collect();
         let replicas = url.take_parsed("replicas", "a number of replicas, from 0")?;
         let mut sentinel_login = Login::default();
         if sentinel {
-            sentinel_login.user = url.take("sentinel_user").map(Secret::new).filter(|user| !user.reveal().is_empty());
+            sentinel_login.user = url
+                .take("sentinel_user")
+                .map(Secret::new)
+                .filter(|user| !user.reveal().is_empty());
             sentinel_login.password = url.take("sentinel_password").map(Secret::new);
         }
         url.finish(&WORDS)?;
@@ -85,11 +95,13 @@ impl ClientSettings {
 
 fn site(url: &StoreUrl, addresses: Vec<Address>) -> Result<(Site, i64)> {
     let path = url.below_hosts();
-    let database = |text: &str| match text {
+    let database = |text: &str| {
+        match text {
         "" => Ok(0),
         number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
             Error::bad_url("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
         }),
+    }
     };
     if url.scheme().ends_with("+sentinel") {
         let (master, db) = path.split_once('/').unwrap_or((path, ""));
@@ -98,12 +110,20 @@ fn site(url: &StoreUrl, addresses: Vec<Address>) -> Result<(Site, i64)> {
                 "bad store URL: the sentinels' name of the primary is missing; write redis+sentinel://h1,h2,h3/master",
             ));
         }
-        return Ok((Site::Sentinel { sentinels: addresses, master: master.to_owned() }, database(db)?));
+        return Ok((
+            Site::Sentinel {
+                sentinels: addresses,
+                master: master.to_owned(),
+            },
+            database(db)?,
+        ));
     }
     if url.scheme().ends_with("+cluster") {
         return match database(path)? {
             0 => Ok((Site::Cluster(addresses), 0)),
-            _ => Err(Error::bad_url("bad store URL: a cluster has only the database 0")),
+            _ => Err(Error::bad_url(
+                "bad store URL: a cluster has only the database 0",
+            )),
         };
     }
     let db = database(path)?;
@@ -122,6 +142,8 @@ fn tls(url: &StoreUrl) -> Result<Option<TlsConnector>> {
     }
     match (&common.ca, &common.cert, &common.key) {
         (None, None, None) => Ok(None),
-        _ => Err(Error::bad_url("bad store URL: ca=, cert= and key= are for TLS; write rediss: instead of redis:")),
+        _ => Err(Error::bad_url(
+            "bad store URL: ca=, cert= and key= are for TLS; write rediss: instead of redis:",
+        )),
     }
 }

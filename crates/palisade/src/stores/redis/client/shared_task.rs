@@ -25,7 +25,11 @@ impl<T: Clone + Send + Sync + 'static> SharedTask<T> {
 
     pub(super) async fn result(&self) -> Result<T> {
         let mut told = self.0.clone();
-        let result = told.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
+        let result = told
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|result| result.clone());
         result.unwrap_or_else(|| Err(Error::unavailable("the client has ended")))
     }
 }

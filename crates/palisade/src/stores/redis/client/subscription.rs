@@ -23,7 +23,10 @@ enum State {
 
 impl Subscription {
     pub(super) fn new(channel: String) -> Subscription {
-        Subscription { channel: channel.into(), state: Mutex::default() }
+        Subscription {
+            channel: channel.into(),
+            state: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -70,13 +73,17 @@ impl Client {
         let mut state = self.subscription.lock();
         match &*state {
             State::On(server) if !server.is_closed() => return None,
-            State::Subscribing(task, server) if !task.is_done() && !server.is_closed() => return Some(task.clone()),
+            State::Subscribing(task, server) if !task.is_done() && !server.is_closed() => {
+                return Some(task.clone());
+            }
             _ => {}
         }
         let (client, on) = (Arc::clone(self), Arc::clone(server));
         let task = SharedTask::spawn(async move {
             let subscription = &client.subscription;
-            on.subscribe(&subscription.channel).await.map_err(|error| final_error(&error, &on.address))?;
+            on.subscribe(&subscription.channel)
+                .await
+                .map_err(|error| final_error(&error, &on.address))?;
             *subscription.lock() = State::On(on);
             Ok(())
         });

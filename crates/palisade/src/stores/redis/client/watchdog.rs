@@ -25,7 +25,8 @@ impl Client {
         if patience >= self.settings.request_timeout {
             return;
         }
-        let (client, server, (answered, _)) = (Arc::downgrade(self), Arc::clone(server), server.progress());
+        let (client, server, (answered, _)) =
+            (Arc::downgrade(self), Arc::clone(server), server.progress());
         tokio::spawn(async move {
             tokio::select! {
                 _ = server.ended() => return,
@@ -42,7 +43,12 @@ impl Client {
 
     /// One connection to this address has died without a word: the others may have died with it, and nothing may be in flight there.
     fn check_others(self: &Arc<Self>, address: &Address, patience: Duration) {
-        for server in self.servers.all_open().into_iter().filter(|server| server.address == *address) {
+        for server in self
+            .servers
+            .all_open()
+            .into_iter()
+            .filter(|server| server.address == *address)
+        {
             self.expect_answer(&server, patience);
             tokio::spawn(async move { server.ask(redis::cmd("PING")).await });
         }
@@ -56,7 +62,9 @@ impl Client {
     fn check_role_every(&self, server: &Server) -> Duration {
         match (&self.settings.replicas, &self.settings.site) {
             (Some(_), Site::Single(_) | Site::Sentinel { .. }) => Duration::MAX,
-            (None, Site::Sentinel { .. } | Site::Cluster(_)) if server.replicas() == 0 => CHECK_ROLE_SOON,
+            (None, Site::Sentinel { .. } | Site::Cluster(_)) if server.replicas() == 0 => {
+                CHECK_ROLE_SOON
+            }
             (_, _) => CHECK_ROLE,
         }
     }
@@ -67,7 +75,8 @@ impl Client {
             Err(Remedy::Leave(_)) => true,
             // A server that cannot be asked has not left.
             Ok(()) if self.settings.is_cluster() => {
-                self.topology.look(self).await.is_ok() && !self.topology.primaries().contains(&server.address)
+                self.topology.look(self).await.is_ok()
+                    && !self.topology.primaries().contains(&server.address)
             }
             _ => false,
         }
@@ -76,7 +85,12 @@ impl Client {
 
 /// Waits for no reply of any server itself: tasks of their own ask.
 async fn watch(client: Weak<Client>, server: Arc<Server>) {
-    let Some(timeout) = client.upgrade().map(|client| client.settings.request_timeout) else { return };
+    let Some(timeout) = client
+        .upgrade()
+        .map(|client| client.settings.request_timeout)
+    else {
+        return;
+    };
     let tick = SUSPECT.min(timeout / 4).max(Duration::from_millis(1));
     let (mut answered, mut silent_since, mut checked) = (0, None, Instant::now());
     loop {
@@ -89,7 +103,9 @@ async fn watch(client: Weak<Client>, server: Arc<Server>) {
             }
             () = tokio::time::sleep(tick) => {}
         }
-        let Some(client) = client.upgrade() else { return };
+        let Some(client) = client.upgrade() else {
+            return;
+        };
         let (now_answered, in_flight) = server.progress();
         if !in_flight || now_answered != answered {
             (answered, silent_since) = (now_answered, in_flight.then(Instant::now));
@@ -100,7 +116,10 @@ async fn watch(client: Weak<Client>, server: Arc<Server>) {
         if silent >= timeout {
             return client.give_up(&server);
         }
-        let (suspected, check_is_due) = (silent >= SUSPECT, checked.elapsed() >= client.check_role_every(&server));
+        let (suspected, check_is_due) = (
+            silent >= SUSPECT,
+            checked.elapsed() >= client.check_role_every(&server),
+        );
         if check_is_due {
             checked = Instant::now();
         }

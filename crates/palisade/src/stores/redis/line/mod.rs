@@ -67,7 +67,12 @@ macro_rules! release {
 }
 
 static CLAIM: Script = claim!(script!()).batched_as(b'c', &BATCH);
-static RENEW: Script = script!("claim, fence, inbox", "renew_fast.lua", "line.lua", "renew.lua");
+static RENEW: Script = script!(
+    "claim, fence, inbox",
+    "renew_fast.lua",
+    "line.lua",
+    "renew.lua"
+);
 static RELEASE: Script = release!(script!()).batched_as(b'r', &BATCH);
 static DOWNGRADE: Script = script!("claim, fence", "line.lua", "downgrade.lua");
 static PROCLAIM: Script = script!("claim, fence, owner", "line.lua", "proclaim.lua");
@@ -100,7 +105,8 @@ pub(super) fn claim(key: &str, claim: &Claim, inbox: &str) -> Call {
         write_meta(words, claim, inbox);
     });
     // No span asks for the same as a span of nothing.
-    let [min_hold, once_per] = [claim.min_hold, claim.once_per].map(|span| span.filter(|span| !span.is_zero()).map(micros));
+    let [min_hold, once_per] = [claim.min_hold, claim.once_per]
+        .map(|span| span.filter(|span| !span.is_zero()).map(micros));
     match (min_hold, once_per) {
         (None, None) => call,
         (Some(min_hold), None) => call.number(min_hold),
@@ -159,7 +165,10 @@ fn by(call: Call, claim: &ClaimRef) -> Call {
 /// A span as the scripts take it: never shorter than it is, and so short that no sum with a time loses digits.
 fn micros(span: Duration) -> u64 {
     const LONGEST: u64 = 10_u64.pow(15);
-    span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_nanos().div_ceil(1000).into()).min(LONGEST)
+    span.as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(span.subsec_nanos().div_ceil(1000).into())
+        .min(LONGEST)
 }
 
 /// Whether the claim may queue (`q`) or not (`n`), its kind and its mode. `!` for a mode that does not fit the kind.
@@ -176,7 +185,10 @@ impl How {
             (Kind::RwLock, Mode::Exclusive) => one_of("qrx", "nrx"),
             (Kind::RwLock, Mode::Shared) => one_of("qrs", "nrs"),
             (Kind::Semaphore { limit }, Mode::Permits(count)) if (1..=limit).contains(&count) => {
-                How::Permits(format!("{}s{limit} p{count}", if claim.queue { 'q' } else { 'n' }))
+                How::Permits(format!(
+                    "{}s{limit} p{count}",
+                    if claim.queue { 'q' } else { 'n' }
+                ))
             }
             _ => How::Plain("!"),
         }
@@ -205,7 +217,9 @@ fn write_meta(words: &mut Vec<u8>, claim: &Claim, inbox: &str) {
 }
 
 fn meta_length(claim: &Claim, inbox: &str) -> usize {
-    counted_length(inbox) + counted_length(&claim.owner) + claim.reason.as_ref().map_or(0, |reason| reason.len() + 1)
+    counted_length(inbox)
+        + counted_length(&claim.owner)
+        + claim.reason.as_ref().map_or(0, |reason| reason.len() + 1)
 }
 
 fn counted(call: Call, text: &str) -> Call {

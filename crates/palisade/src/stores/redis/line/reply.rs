@@ -10,7 +10,8 @@ use crate::fence::Fence;
 use crate::line::ClaimError;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Claim, ClaimId, Gone, Grant, Holder, Kind, Lease, LineView, Mode, Place, Released, Revoked, Standing, Waiter,
+    Answer, Busy, Claim, ClaimId, Gone, Grant, Holder, Kind, Lease, LineView, Mode, Place,
+    Released, Revoked, Standing, Waiter,
 };
 
 /// The highest fence that the scripts give.
@@ -42,9 +43,17 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
         Some(b"S") => Ok(Answer::Sealed),
         Some(b"K") => {
             let in_use = kind(text(parts, 1)?)?;
-            Err(ClaimError::KindConflict { in_use, asked: claim.kind }.into())
+            Err(ClaimError::KindConflict {
+                in_use,
+                asked: claim.kind,
+            }
+            .into())
         }
-        Some(b"M") => Err(ClaimError::ModeMisfit { kind: claim.kind, mode: claim.mode }.into()),
+        Some(b"M") => Err(ClaimError::ModeMisfit {
+            kind: claim.kind,
+            mode: claim.mode,
+        }
+        .into()),
         Some(b"F") => Err(ClaimError::FencesSpent.into()),
         _ => Err(strange()),
     }
@@ -75,7 +84,9 @@ pub(in crate::stores::redis) fn released(reply: &Value) -> Result<Released> {
 /// Reads the answer to a revocation.
 pub(in crate::stores::redis) fn revoked(reply: &Value) -> Result<Revoked> {
     match (number(reply), bytes(reply)) {
-        (Some(other), _) => Ok(Revoked::OtherHolder { fence: fence(other)? }),
+        (Some(other), _) => Ok(Revoked::OtherHolder {
+            fence: fence(other)?,
+        }),
         (None, Some(b"D")) => Ok(Revoked::Done),
         (None, Some(b"N")) => Ok(Revoked::NotHeld),
         _ => Err(no_answer(reply)),
@@ -84,12 +95,27 @@ pub(in crate::stores::redis) fn revoked(reply: &Value) -> Result<Revoked> {
 
 /// Reads the answer to a show; `None` for a line without holders and waiters.
 pub(in crate::stores::redis) fn view(reply: &Value, name: &Name) -> Result<Option<LineView>> {
-    let [in_use, holders, waiters] = parts(reply)? else { return Err(strange()) };
+    let [in_use, holders, waiters] = parts(reply)? else {
+        return Err(strange());
+    };
     let kind = kind(bytes(in_use).ok_or_else(strange)?)?;
-    let holders = parts(holders)?.iter().map(|shown| holder(parts(shown)?)).collect::<Result<Vec<_>>>()?;
-    let waiters = parts(waiters)?.iter().map(|shown| waiter(parts(shown)?)).collect::<Result<Vec<_>>>()?;
+    let holders = parts(holders)?
+        .iter()
+        .map(|shown| holder(parts(shown)?))
+        .collect::<Result<Vec<_>>>()?;
+    let waiters = parts(waiters)?
+        .iter()
+        .map(|shown| waiter(parts(shown)?))
+        .collect::<Result<Vec<_>>>()?;
     let is_empty = holders.is_empty() && waiters.is_empty();
-    Ok((!is_empty).then(|| LineView { name: name.as_str().to_owned(), kind, holders, waiters, waiters_known: true, error: None }))
+    Ok((!is_empty).then(|| LineView {
+        name: name.as_str().to_owned(),
+        kind,
+        holders,
+        waiters,
+        waiters_known: true,
+        error: None,
+    }))
 }
 
 /// Reads a push, and the claim that it is for; `None` when it is not ours.
@@ -114,29 +140,55 @@ fn fence_of(bytes: &[u8]) -> Option<Fence> {
 }
 
 fn grant(number: i64, claim: &Claim) -> Result<Grant> {
-    Ok(Grant { fence: fence(number)?, lease: Lease::of(claim.lease) })
+    Ok(Grant {
+        fence: fence(number)?,
+        lease: Lease::of(claim.lease),
+    })
 }
 
 /// The place of a waiter, behind the letter: how many are ahead, and in how long to ask.
 fn place(mut text: &[u8], claim: &Claim) -> Result<Place> {
     let (ahead, ask_in) = (next_number(&mut text)?, micros(next_number(&mut text)?));
-    Ok(Place { ahead: u32::try_from(ahead).ok(), ask_in, lease: Lease::of(claim.wait_lease()), holder: None })
+    Ok(Place {
+        ahead: u32::try_from(ahead).ok(),
+        ask_in,
+        lease: Lease::of(claim.wait_lease()),
+        holder: None,
+    })
 }
 
 /// Why a claim was turned away, behind the letter: whether it is too soon, in how long to ask, and the first holder, if there is one.
 fn busy(mut text: &[u8]) -> Result<Busy> {
-    let (too_soon, ask_in) = (next_number(&mut text)? == 1, micros(next_number(&mut text)?));
+    let (too_soon, ask_in) = (
+        next_number(&mut text)? == 1,
+        micros(next_number(&mut text)?),
+    );
     let holder = match text {
         [] => None,
         mut rest => {
             let [number, held, left] = [(); 3].map(|()| next_number(&mut rest));
-            let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(strange)?;
+            let space = rest
+                .iter()
+                .position(|byte| *byte == b' ')
+                .ok_or_else(strange)?;
             let (owner, reason) = meta(&rest[space + 1..]).ok_or_else(strange)?;
             let (held, lease_left) = (micros(held?), micros(left?));
-            Some(Holder { owner, reason, fence: fence(number?)?, mode: mode(&rest[..space])?, held, lease_left })
+            Some(Holder {
+                owner,
+                reason,
+                fence: fence(number?)?,
+                mode: mode(&rest[..space])?,
+                held,
+                lease_left,
+            })
         }
     };
-    Ok(Busy { holder, ask_in, too_soon, woken: false })
+    Ok(Busy {
+        holder,
+        ask_in,
+        too_soon,
+        woken: false,
+    })
 }
 
 /// A whole number as the scripts write them.
@@ -145,7 +197,11 @@ fn next_number(text: &mut &[u8]) -> Result<i64> {
     *text = rest;
     let number = f64::from_le_bytes(*number);
     let whole = number.fract() == 0.0 && number.abs() <= MAX_FENCE;
-    if whole { Ok(number as i64) } else { Err(strange()) }
+    if whole {
+        Ok(number as i64)
+    } else {
+        Err(strange())
+    }
 }
 
 fn holder(parts: &[Value]) -> Result<Holder> {
@@ -162,7 +218,12 @@ fn holder(parts: &[Value]) -> Result<Holder> {
 
 fn waiter(parts: &[Value]) -> Result<Waiter> {
     let (owner, reason) = meta(text(parts, 2)?).ok_or_else(strange)?;
-    Ok(Waiter { owner, reason, mode: mode(text(parts, 0)?)?, waited: span(parts, 1)? })
+    Ok(Waiter {
+        owner,
+        reason,
+        mode: mode(text(parts, 0)?)?,
+        waited: span(parts, 1)?,
+    })
 }
 
 /// The owner and the reason, behind the inbox.
@@ -187,7 +248,9 @@ fn kind(text: &[u8]) -> Result<Kind> {
     match text {
         b"m" => Ok(Kind::Mutex),
         b"r" => Ok(Kind::RwLock),
-        [b's', limit @ ..] => Ok(Kind::Semaphore { limit: small(limit)? }),
+        [b's', limit @ ..] => Ok(Kind::Semaphore {
+            limit: small(limit)?,
+        }),
         _ => Err(strange()),
     }
 }
@@ -202,7 +265,10 @@ fn mode(text: &[u8]) -> Result<Mode> {
 }
 
 fn small(digits: &[u8]) -> Result<u32> {
-    str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(strange)
+    str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .ok_or_else(strange)
 }
 
 fn gone(why: &[u8]) -> Option<Gone> {
@@ -217,7 +283,11 @@ fn gone(why: &[u8]) -> Option<Gone> {
 }
 
 fn fence(number: i64) -> Result<Fence> {
-    u64::try_from(number).ok().and_then(Fence::new).filter(|fence| !fence.is_none()).ok_or_else(strange)
+    u64::try_from(number)
+        .ok()
+        .and_then(Fence::new)
+        .filter(|fence| !fence.is_none())
+        .ok_or_else(strange)
 }
 
 fn span(parts: &[Value], at: usize) -> Result<Option<Duration>> {
@@ -238,7 +308,11 @@ fn text(parts: &[Value], at: usize) -> Result<&[u8]> {
 }
 
 fn number(value: &Value) -> Option<i64> {
-    if let Value::Int(number) = value { Some(*number) } else { None }
+    if let Value::Int(number) = value {
+        Some(*number)
+    } else {
+        None
+    }
 }
 
 fn bytes(value: &Value) -> Option<&[u8]> {

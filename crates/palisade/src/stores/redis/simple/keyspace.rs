@@ -38,7 +38,10 @@ impl Keyspace {
 
     /// How often the server told that the key is free, if it is watched: to be read before a claim is sent.
     pub(in crate::stores::redis) fn changes(&self, channel: &str) -> Option<u64> {
-        self.lock().get(channel).filter(|watched| !watched.server.is_closed()).map(|watched| watched.changes)
+        self.lock()
+            .get(channel)
+            .filter(|watched| !watched.server.is_closed())
+            .map(|watched| watched.changes)
     }
 
     /// A claim was sent when the count was this, and found the key taken: it is asked for again when the key is free.
@@ -63,17 +66,34 @@ impl Keyspace {
             }
             _ => {
                 let waiting = HashSet::from([claim]);
-                keys.insert(channel.to_owned(), Watched { server: Arc::clone(server), changes: 0, waiting, idle: false });
+                keys.insert(
+                    channel.to_owned(),
+                    Watched {
+                        server: Arc::clone(server),
+                        changes: 0,
+                        waiting,
+                        idle: false,
+                    },
+                );
                 drop(keys);
-                tokio::spawn(subscribe(channel.to_owned(), Arc::clone(server), Arc::clone(locks)));
+                tokio::spawn(subscribe(
+                    channel.to_owned(),
+                    Arc::clone(server),
+                    Arc::clone(locks),
+                ));
             }
         }
     }
 
     /// A message came: one that ends a lock wakes all claims that wait for it.
     pub(in crate::stores::redis) fn changed(&self, channel: &[u8], event: &[u8], locks: &Locks) {
-        let Ok(channel) = std::str::from_utf8(channel) else { return };
-        if matches!(event, b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from") {
+        let Ok(channel) = std::str::from_utf8(channel) else {
+            return;
+        };
+        if matches!(
+            event,
+            b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from"
+        ) {
             self.wake(channel, locks);
         }
     }
@@ -89,7 +109,9 @@ impl Keyspace {
     /// How many claims wait for a channel; `None` when it is not watched.
     #[cfg(test)]
     pub(in crate::stores::redis) fn waiting(&self, channel: &str) -> Option<usize> {
-        self.lock().get(channel).map(|watched| watched.waiting.len())
+        self.lock()
+            .get(channel)
+            .map(|watched| watched.waiting.len())
     }
 
     /// Ends the subscriptions that no claim has waited for since the last sweep.

@@ -24,12 +24,18 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Lease, Page, Query, Released, Revoked, Standing,
+    Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Lease, Page, Query, Released,
+    Revoked, Standing,
 };
 use crate::stores::kit::token::{Put, TokenBackend, page_of};
 
 /// What the format `simple` can do.
-pub const CAPABILITY: Capability = Capability { store: "redis", format: "simple", any_name: false, ..Capability::TOKEN };
+pub const CAPABILITY: Capability = Capability {
+    store: "redis",
+    format: "simple",
+    any_name: false,
+    ..Capability::TOKEN
+};
 
 static CLAIM: Script = Script::new(include_str!("claim.lua"));
 static RENEW: Script = Script::new(include_str!("renew.lua"));
@@ -47,16 +53,25 @@ pub(super) struct Simple {
 fn mark(key: &str) -> String {
     // The text in the first braces of a key, up to the first that closes, decides its slot. A name with a closing brace and without
     // such a text is refused by a cluster: no key beside it can hold it in braces.
-    if key.contains('}') { format!("palisade:1:fence:{key}") } else { format!("palisade:1:fence:{{{key}}}") }
+    if key.contains('}') {
+        format!("palisade:1:fence:{key}")
+    } else {
+        format!("palisade:1:fence:{{{key}}}")
+    }
 }
 
 fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+    u64::try_from(span.as_nanos().div_ceil(1_000_000))
+        .unwrap_or(u64::MAX)
+        .max(1)
 }
 
 impl Simple {
     pub(super) fn of(locks: Arc<Locks>) -> Simple {
-        Simple { batch: Batch::of(&locks), locks }
+        Simple {
+            batch: Batch::of(&locks),
+            locks,
+        }
     }
 
     fn call(&self, script: &'static Script, name: &Name) -> Call {
@@ -66,21 +81,31 @@ impl Simple {
     }
 
     fn release_call(&self, claim: &Claim, fence: Option<Fence>) -> Call {
-        self.call(&RELEASE, &claim.name).text(&claim.id.reveal()).text(&digits(fence))
+        self.call(&RELEASE, &claim.name)
+            .text(&claim.id.reveal())
+            .text(&digits(fence))
     }
 
     fn renew_call(&self, claim: &ClaimRef) -> Call {
         let ClaimRef { claim, fence } = claim;
-        self.call(&RENEW, &claim.name).text(&claim.id.reveal()).text(&digits(*fence)).number(millis(claim.lease))
+        self.call(&RENEW, &claim.name)
+            .text(&claim.id.reveal())
+            .text(&digits(*fence))
+            .number(millis(claim.lease))
     }
 }
 
 fn digits(fence: Option<Fence>) -> String {
-    fence.map(|fence| fence.get().to_string()).unwrap_or_default()
+    fence
+        .map(|fence| fence.get().to_string())
+        .unwrap_or_default()
 }
 
 fn held(fence: Fence, claim: &Claim) -> Grant {
-    Grant { fence, lease: Lease::of(claim.lease) }
+    Grant {
+        fence,
+        lease: Lease::of(claim.lease),
+    }
 }
 
 #[async_trait]
@@ -100,7 +125,11 @@ impl TokenBackend for Simple {
             owner.push('.');
             owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
         }
-        let call = self.call(&CLAIM, &claim.name).text(&claim.id.reveal()).number(millis(claim.lease)).text(&owner);
+        let call = self
+            .call(&CLAIM, &claim.name)
+            .text(&claim.id.reveal())
+            .number(millis(claim.lease))
+            .text(&owner);
         let channel = locks.settings.keyspace(call.key());
         let changes = keyspace.changes(&channel);
         let called = self.batch.claim(Arc::new(call), claim, false).await?;
@@ -108,7 +137,15 @@ impl TokenBackend for Simple {
             Value::BulkString(digits) => {
                 let fence = read_fence(digits).ok_or_else(unreadable)?;
                 let undo = |fence| self.release_call(claim, Some(fence));
-                return grant::accept_or_undo(locks, &called.server, claim, held(fence, claim), undo).await.map(Put::Done);
+                return grant::accept_or_undo(
+                    locks,
+                    &called.server,
+                    claim,
+                    held(fence, claim),
+                    undo,
+                )
+                .await
+                .map(Put::Done);
             }
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => (Token::read(token), *left),
@@ -121,12 +158,23 @@ impl TokenBackend for Simple {
             keyspace.busy(&channel, &called.server, claim.id, changes, locks);
         }
         let left = u64::try_from(left).ok().map(Duration::from_millis);
-        Ok(Put::Taken { holder: Some(token.holder(left)), left, woken })
+        Ok(Put::Taken {
+            holder: Some(token.holder(left)),
+            left,
+            woken,
+        })
     }
 
     async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        let calls = claims.iter().map(|claim| (self.renew_call(claim), renew::limit(claim))).collect();
-        let answers = self.locks.client.call_all(calls, Purpose::Renewals, false).await;
+        let calls = claims
+            .iter()
+            .map(|claim| (self.renew_call(claim), renew::limit(claim)))
+            .collect();
+        let answers = self
+            .locks
+            .client
+            .call_all(calls, Purpose::Renewals, false)
+            .await;
         let standing = |(claim, answer): (&ClaimRef, Result<Value>)| match answer? {
             Value::BulkString(token) => {
                 let fence = Token::read(&token).fence().ok_or_else(unreadable)?;
@@ -152,23 +200,31 @@ impl TokenBackend for Simple {
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        let call = self.call(&REVOKE, name).text(&if fence.is_none() { String::new() } else { fence.get().to_string() });
+        let call = self.call(&REVOKE, name).text(&if fence.is_none() {
+            String::new()
+        } else {
+            fence.get().to_string()
+        });
         match self.locks.call(&call).await?.value {
             Value::Int(1) => Ok(Revoked::Done),
             Value::Int(0) => Ok(Revoked::NotHeld),
-            Value::BulkString(token) => Ok(Revoked::OtherHolder { fence: Token::read(&token).fence().unwrap_or(Fence::NONE) }),
+            Value::BulkString(token) => Ok(Revoked::OtherHolder {
+                fence: Token::read(&token).fence().unwrap_or(Fence::NONE),
+            }),
             _ => Err(unreadable()),
         }
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let (Query::Show(name) | Query::Leader(name)) = query else { return Ok(Page::default()) };
+        let (Query::Show(name) | Query::Leader(name)) = query else {
+            return Ok(Page::default());
+        };
         let holder = match self.locks.call(&self.call(&SHOW, name)).await?.value {
             Value::Nil => None,
             Value::Array(parts) => match parts.as_slice() {
-                [Value::BulkString(token), Value::Int(left)] => {
-                    Some(Token::read(token).holder(u64::try_from(*left).ok().map(Duration::from_millis)))
-                }
+                [Value::BulkString(token), Value::Int(left)] => Some(
+                    Token::read(token).holder(u64::try_from(*left).ok().map(Duration::from_millis)),
+                ),
                 _ => return Err(unreadable()),
             },
             _ => return Err(unreadable()),

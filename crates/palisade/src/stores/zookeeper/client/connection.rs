@@ -106,7 +106,9 @@ pub(super) enum Timing {
 
 /// Called without the lock: it runs the caller's waker.
 fn tell_late(reply: oneshot::Sender<Answer>) {
-    drop(reply.send(Err(Failed::Unsure(Error::unavailable("ZooKeeper has not answered in time")))));
+    drop(reply.send(Err(Failed::Unsure(Error::unavailable(
+        "ZooKeeper has not answered in time",
+    )))));
 }
 
 impl Connection {
@@ -120,7 +122,11 @@ impl Connection {
         let (reply, answer) = oneshot::channel();
         let mut state = self.lock();
         if !matches!(state.link, Link::Closed) {
-            state.queue.push_back(Queued { frame, reply, until });
+            state.queue.push_back(Queued {
+                frame,
+                reply,
+                until,
+            });
         }
         answer
     }
@@ -185,7 +191,10 @@ impl Connection {
 
     /// The request that the server has answered; `None` when it was none of ours, or out of order.
     pub(super) fn answered(&self, xid: i32) -> Option<InFlight> {
-        self.lock().in_flight.pop_front().filter(|request| request.xid == xid)
+        self.lock()
+            .in_flight
+            .pop_front()
+            .filter(|request| request.xid == xid)
     }
 
     /// Looks for late answers, and says when to look next. `limit` is how long the server may take.
@@ -221,9 +230,16 @@ impl Connection {
             let now = BootClock.now();
             let (next, late) = {
                 let mut state = self.lock();
-                let count = state.queue.iter().take_while(|queued| queued.until <= now).count();
+                let count = state
+                    .queue
+                    .iter()
+                    .take_while(|queued| queued.until <= now)
+                    .count();
                 let late: Vec<Queued> = state.queue.drain(..count).collect();
-                (state.queue.front().map(|queued| queued.until.since(now)), late)
+                (
+                    state.queue.front().map(|queued| queued.until.since(now)),
+                    late,
+                )
             };
             late.into_iter().for_each(|late| tell_late(late.reply));
             match next {
@@ -254,7 +270,10 @@ impl Connection {
         let requests = {
             let mut state = self.lock();
             state.link = Link::Closed;
-            (std::mem::take(&mut state.in_flight), std::mem::take(&mut state.queue))
+            (
+                std::mem::take(&mut state.in_flight),
+                std::mem::take(&mut state.queue),
+            )
         };
         // Without the lock: the callers' wakers run, and may send again.
         drop(requests);
@@ -271,14 +290,26 @@ impl State {
     fn write_queue(&mut self) {
         // Dated before it is sent.
         let sent = BootClock.now();
-        while let Some(Queued { frame, reply, until }) = self.queue.pop_front() {
+        while let Some(Queued {
+            frame,
+            reply,
+            until,
+        }) = self.queue.pop_front()
+        {
             if reply.is_closed() {
                 continue;
             }
             let xid = self.next_xid();
             frame.write(xid, &mut self.unwritten);
             let Frame { op, by_leader, .. } = frame;
-            self.in_flight.push_back(InFlight { xid, sent, op, by_leader, until, reply: Some(reply) });
+            self.in_flight.push_back(InFlight {
+                xid,
+                sent,
+                op,
+                by_leader,
+                until,
+                reply: Some(reply),
+            });
             self.is_busy = true;
         }
     }
@@ -297,7 +328,9 @@ mod tests {
     /// A connection that callers write to, and its other end.
     async fn open() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         let (theirs, _) = listener.accept().await.unwrap();
         let connection = Connection::default();
         connection.opened(Some(Arc::new(ours.into_split().1)));
@@ -326,7 +359,10 @@ mod tests {
         let others = [send(&connection, "/"), send(&connection, "/")];
         let (out, end) = connection.take_output();
         assert_eq!((out.len(), end), (2 * 17, None), "both in one piece");
-        connection.answered(1).unwrap().answer(Ok(Reply { zxid: 7, body: Vec::new() }));
+        connection.answered(1).unwrap().answer(Ok(Reply {
+            zxid: 7,
+            body: Vec::new(),
+        }));
         assert_eq!(first.await.unwrap().ok().unwrap().zxid, 7);
         assert!(connection.answered(3).is_none(), "out of order");
         connection.closed();
@@ -350,10 +386,18 @@ mod tests {
         let long = "x".repeat(32 << 20);
         let _answer = send(&connection, &long);
         let (rest, _) = connection.take_output();
-        assert!(!rest.is_empty() && rest.len() < long.len(), "{} are left", rest.len());
+        assert!(
+            !rest.is_empty() && rest.len() < long.len(),
+            "{} are left",
+            rest.len()
+        );
         let mut taken = vec![0; 16 + long.len() - rest.len()];
         theirs.read_exact(&mut taken).await.unwrap();
-        assert_eq!(theirs.try_read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nothing is there twice");
+        assert_eq!(
+            theirs.try_read(&mut [0]).unwrap_err().kind(),
+            std::io::ErrorKind::WouldBlock,
+            "nothing is there twice"
+        );
     }
 
     #[tokio::test]
@@ -362,10 +406,18 @@ mod tests {
         let (now, limit) = (BootClock.now(), Duration::from_secs(30));
         let late = connection.queue(Request::sync("/").frame, now + Duration::from_secs(1));
         connection.flush();
-        let Timing::LookAt(Some(next)) = connection.check_time(now, limit) else { panic!("a request is in flight") };
+        let Timing::LookAt(Some(next)) = connection.check_time(now, limit) else {
+            panic!("a request is in flight")
+        };
         assert_eq!(next, now + Duration::from_secs(1));
-        assert!(matches!(connection.check_time(next, limit), Timing::LookAt(Some(_))), "its answer may still come");
+        assert!(
+            matches!(connection.check_time(next, limit), Timing::LookAt(Some(_))),
+            "its answer may still come"
+        );
         assert!(matches!(late.await.unwrap(), Err(Failed::Unsure(_))));
-        assert!(matches!(connection.check_time(now + LATER, limit), Timing::Overdue));
+        assert!(matches!(
+            connection.check_time(now + LATER, limit),
+            Timing::Overdue
+        ));
     }
 }

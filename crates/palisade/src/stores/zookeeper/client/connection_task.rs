@@ -70,7 +70,9 @@ impl ConnectionTask {
             };
             self.connection.lost(&error);
             tracing::debug!(%error, "the connection of a session is lost");
-            let Some(session) = self.session.upgrade() else { return };
+            let Some(session) = self.session.upgrade() else {
+                return;
+            };
             let Some(listener) = self.listener().filter(|_| session.is_kept_open()) else {
                 // Nothing hangs on it; the server ends it by itself.
                 return self.end();
@@ -87,14 +89,18 @@ impl ConnectionTask {
                 Some(wire) => wire,
                 None => return self.end(),
             };
-            let (Some(session), Some(listener)) = (self.session.upgrade(), self.listener()) else { return };
+            let (Some(session), Some(listener)) = (self.session.upgrade(), self.listener()) else {
+                return;
+            };
             listener.reconnected(&session);
         }
     }
 
     /// The session has ended. Waiting callers are told when this task is dropped.
     fn end(self) {
-        let Some(session) = self.session.upgrade() else { return };
+        let Some(session) = self.session.upgrade() else {
+            return;
+        };
         let is_news = !std::mem::replace(&mut session.state().gone, true);
         if let Some(listener) = self.listener().filter(|_| is_news) {
             listener.ended(&session);
@@ -109,7 +115,12 @@ impl ConnectionTask {
             let (seen, credentials, length, heard) = {
                 let session = self.session.upgrade()?;
                 let state = session.state();
-                (state.seen, state.credentials.clone(), state.deadline.length(), state.heard)
+                (
+                    state.seen,
+                    state.credentials.clone(),
+                    state.deadline.length(),
+                    state.heard,
+                )
             };
             // The server counts from later than we do, and in whole ticks; after a lost quorum it begins anew.
             if BootClock.now().since(heard) > length * 10 {
@@ -117,8 +128,19 @@ impl ConnectionTask {
             }
             let host = self.settings.hosts.get(self.next_host % hosts)?;
             self.next_host += 1;
-            let hello = Hello { seen, length, credentials: &credentials };
-            match Wire::open_within(self.limit().min(self.settings.connect_timeout), &self.settings, host, &hello).await {
+            let hello = Hello {
+                seen,
+                length,
+                credentials: &credentials,
+            };
+            match Wire::open_within(
+                self.limit().min(self.settings.connect_timeout),
+                &self.settings,
+                host,
+                &hello,
+            )
+            .await
+            {
                 // A server that hears us, and is not heard, counts the session from anew each time. Past its end that would keep
                 // names closed by nodes in which no client believes any more.
                 None if self.session.upgrade()?.is_over() => return None,
@@ -159,12 +181,18 @@ impl ConnectionTask {
 
     /// How long an answer may take before the connection is given up: there must be time left for another server.
     fn limit(&self) -> Duration {
-        let length = self.session.upgrade().map_or(Duration::ZERO, |session| session.length());
+        let length = self
+            .session
+            .upgrade()
+            .map_or(Duration::ZERO, |session| session.length());
         (length / 4).min(self.settings.request_timeout)
     }
 
     async fn serve(&mut self, wire: Wire) -> Over {
-        let Wire { mut read, mut write } = wire;
+        let Wire {
+            mut read,
+            mut write,
+        } = wire;
         let limit = self.limit();
         self.connection.opened(write.socket());
         let mut look_at = None;
@@ -178,7 +206,10 @@ impl ConnectionTask {
             };
             match wake {
                 Wake::Message(Err(cause)) => {
-                    return Over::Lost(Error::unavailable("the connection to ZooKeeper is lost").with_source(cause));
+                    return Over::Lost(
+                        Error::unavailable("the connection to ZooKeeper is lost")
+                            .with_source(cause),
+                    );
                 }
                 Wake::Message(Ok(message)) => {
                     let mut next = Some(message);
@@ -190,7 +221,10 @@ impl ConnectionTask {
                         next = match read.buffered() {
                             Ok(next) => next,
                             Err(cause) => {
-                                return Over::Lost(Error::protocol("ZooKeeper sent too much at once").with_source(cause));
+                                return Over::Lost(
+                                    Error::protocol("ZooKeeper sent too much at once")
+                                        .with_source(cause),
+                                );
                             }
                         };
                     }
@@ -201,7 +235,10 @@ impl ConnectionTask {
                     if end == Some(End::Leave) {
                         return Over::GivenUp;
                     }
-                    let is_written = matches!(tokio::time::timeout(limit, write.write(&out)).await, Ok(Ok(())));
+                    let is_written = matches!(
+                        tokio::time::timeout(limit, write.write(&out)).await,
+                        Ok(Ok(()))
+                    );
                     if end == Some(End::Close) {
                         // The server hears of the end before we hang up.
                         let _ = tokio::time::timeout(limit, read.message()).await;
@@ -216,19 +253,28 @@ impl ConnectionTask {
             let now = BootClock.now();
             look_at = match self.connection.check_time(now, limit) {
                 Timing::LookAt(next) => next,
-                Timing::Overdue => return Over::Lost(Error::unavailable("ZooKeeper has not answered in time")),
+                Timing::Overdue => {
+                    return Over::Lost(Error::unavailable("ZooKeeper has not answered in time"));
+                }
             };
             if let Some(at) = look_at {
-                time.as_mut().reset(tokio::time::Instant::now() + at.since(now));
+                time.as_mut()
+                    .reset(tokio::time::Instant::now() + at.since(now));
             }
         }
     }
 
     /// Takes up one message.
     fn receive(&self, message: &[u8]) -> Result<(), Over> {
-        let unreadable = |_| Over::Lost(Error::protocol("ZooKeeper answered what this version does not understand"));
+        let unreadable = |_| {
+            Over::Lost(Error::protocol(
+                "ZooKeeper answered what this version does not understand",
+            ))
+        };
         let (header, body) = proto::header(message).map_err(unreadable)?;
-        let Some(session) = self.session.upgrade() else { return Ok(()) };
+        let Some(session) = self.session.upgrade() else {
+            return Ok(());
+        };
         match header.xid {
             proto::XID_EVENT => {
                 let path = proto::event_path(body).map_err(unreadable)?;
@@ -241,26 +287,35 @@ impl ConnectionTask {
             proto::XID_AUTH => Err(Over::Lost(Failed::Refused(Code::AuthFailed).into())),
             xid => {
                 let request = self.connection.answered(xid);
-                let request = request.ok_or_else(|| Over::Lost(Error::protocol("ZooKeeper answered out of order")))?;
+                let request = request.ok_or_else(|| {
+                    Over::Lost(Error::protocol("ZooKeeper answered out of order"))
+                })?;
                 let code = Code::of(header.error);
                 if proto::is_of_ended_session(request.op, &header, body) {
                     return Err(Over::Ended);
                 }
                 if code == Code::SessionMoved {
-                    return Err(Over::Lost(Error::unavailable("another connection has taken the session")));
+                    return Err(Over::Lost(Error::unavailable(
+                        "another connection has taken the session",
+                    )));
                 }
                 {
                     let mut state = session.state();
                     state.seen = state.seen.max(header.zxid);
                     let now = BootClock.now();
                     state.heard = now;
-                    state.deadline.answered(request.sent, now, request.by_leader);
+                    state
+                        .deadline
+                        .answered(request.sent, now, request.by_leader);
                     if request.by_leader {
                         state.proven = state.proven.max(Some(request.sent));
                     }
                 }
                 request.answer(match header.error {
-                    0 => Ok(Reply { zxid: header.zxid, body: body.to_vec() }),
+                    0 => Ok(Reply {
+                        zxid: header.zxid,
+                        body: body.to_vec(),
+                    }),
                     _ => Err(Failed::Refused(code)),
                 });
                 Ok(())

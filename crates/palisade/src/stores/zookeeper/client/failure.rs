@@ -46,13 +46,19 @@ impl<T> OrMissing<T> for Result<T, Failed> {
 
 impl From<Broken> for Failed {
     fn from(_: Broken) -> Failed {
-        Failed::Never(Error::protocol("the server answered what this version does not understand"))
+        Failed::Never(Error::protocol(
+            "the server answered what this version does not understand",
+        ))
     }
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
-        if error.kind() == ErrorKind::Unavailable { Failed::Unsure(error) } else { Failed::Never(error) }
+        if error.kind() == ErrorKind::Unavailable {
+            Failed::Unsure(error)
+        } else {
+            Failed::Never(error)
+        }
     }
 }
 
@@ -61,7 +67,8 @@ impl From<Failed> for Error {
         match failed {
             Failed::Unsure(error) | Failed::Never(error) => error,
             Failed::Ended => Error::unavailable("the session with ZooKeeper has ended"),
-            Failed::NotSent => Error::unavailable("the request was given up before it was sent").with_nothing_sent(),
+            Failed::NotSent => Error::unavailable("the request was given up before it was sent")
+                .with_nothing_sent(),
             Failed::Refused(code) => refusal(code),
         }
     }
@@ -73,22 +80,34 @@ fn refusal(code: Code) -> Error {
             ErrorKind::Denied,
             "ZooKeeper denies a right on a node; see docs/stores/zookeeper.md for the rights that are needed",
         ),
-        Code::AuthFailed => Error::new(ErrorKind::Denied, "ZooKeeper refused the user or the password"),
-        Code::InvalidAcl => {
-            Error::new(ErrorKind::Denied, "ZooKeeper does not take the login for an ACL; is its scheme switched off?")
-        }
+        Code::AuthFailed => Error::new(
+            ErrorKind::Denied,
+            "ZooKeeper refused the user or the password",
+        ),
+        Code::InvalidAcl => Error::new(
+            ErrorKind::Denied,
+            "ZooKeeper does not take the login for an ACL; is its scheme switched off?",
+        ),
         Code::LoginRequired => Error::new(
             ErrorKind::Denied,
             "ZooKeeper wants a login that this client has not made; see auth= in docs/stores/zookeeper.md",
         ),
-        Code::NoChildrenForEphemerals => Error::config("a node of ZooKeeper's that ends with its session cannot have children"),
-        Code::Unimplemented => Error::unsupported("the server is older than ZooKeeper 3.5, which this store needs"),
+        Code::NoChildrenForEphemerals => {
+            Error::config("a node of ZooKeeper's that ends with its session cannot have children")
+        }
+        Code::Unimplemented => {
+            Error::unsupported("the server is older than ZooKeeper 3.5, which this store needs")
+        }
         Code::NotReadOnly => Error::unavailable("the server has no quorum and takes no writes"),
         Code::NoNode | Code::NodeExists | Code::NotEmpty | Code::BadVersion | Code::RolledBack => {
             Error::unavailable("the nodes have changed under the request")
         }
-        Code::SessionExpired | Code::SessionMoved => Error::unavailable("the session is not with this server any more"),
-        Code::Other(number) => Error::protocol(format!("ZooKeeper refused a request with the error {number}")),
+        Code::SessionExpired | Code::SessionMoved => {
+            Error::unavailable("the session is not with this server any more")
+        }
+        Code::Other(number) => Error::protocol(format!(
+            "ZooKeeper refused a request with the error {number}"
+        )),
     }
 }
 

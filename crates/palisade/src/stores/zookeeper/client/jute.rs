@@ -74,11 +74,17 @@ impl<'a> In<'a> {
     }
 
     pub(super) fn i32(&mut self) -> Result<i32, Broken> {
-        self.take(4)?.try_into().map(i32::from_be_bytes).map_err(|_| Broken)
+        self.take(4)?
+            .try_into()
+            .map(i32::from_be_bytes)
+            .map_err(|_| Broken)
     }
 
     pub(super) fn i64(&mut self) -> Result<i64, Broken> {
-        self.take(8)?.try_into().map(i64::from_be_bytes).map_err(|_| Broken)
+        self.take(8)?
+            .try_into()
+            .map(i64::from_be_bytes)
+            .map_err(|_| Broken)
     }
 
     pub(super) fn bool(&mut self) -> Result<bool, Broken> {
@@ -109,12 +115,24 @@ mod tests {
 
     #[test]
     fn a_message_reads_back_as_it_was_written() {
-        let sent = Out::bare().i32(-7).i64(1 << 40).bool(true).bytes(b"ab").text("cd").framed();
+        let sent = Out::bare()
+            .i32(-7)
+            .i64(1 << 40)
+            .bool(true)
+            .bytes(b"ab")
+            .text("cd")
+            .framed();
         assert_eq!(sent.len(), 4 + 4 + 8 + 1 + 6 + 6);
         let mut read = In(&sent);
         assert_eq!(read.i32(), Ok(25), "its length");
-        assert_eq!((read.i32(), read.i64(), read.bool()), (Ok(-7), Ok(1 << 40), Ok(true)));
-        assert_eq!((read.bytes(), read.text()), (Ok(&b"ab"[..]), Ok("cd".to_owned())));
+        assert_eq!(
+            (read.i32(), read.i64(), read.bool()),
+            (Ok(-7), Ok(1 << 40), Ok(true))
+        );
+        assert_eq!(
+            (read.bytes(), read.text()),
+            (Ok(&b"ab"[..]), Ok("cd".to_owned()))
+        );
         assert_eq!(read.i32(), Err(Broken), "there is no more");
     }
 
@@ -123,6 +141,9 @@ mod tests {
         assert_eq!(In(&[0, 0, 0, 9, 1]).bytes(), Err(Broken));
         assert_eq!(In(&[0xff; 4]).bytes(), Ok(&[][..]));
         assert_eq!(In(&[0xff, 0xff, 0xff, 0xf0]).bytes(), Err(Broken));
-        assert_eq!(In(&[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]).texts(), Err(Broken));
+        assert_eq!(
+            In(&[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]).texts(),
+            Err(Broken)
+        );
     }
 }

@@ -21,9 +21,19 @@ pub struct Nodes {
 /// One change of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change<'a> {
-    Create { path: &'a str, data: &'a [u8] },
-    Set { path: &'a str, data: &'a [u8], version: Option<i32> },
-    Delete { path: &'a str, version: Option<i32> },
+    Create {
+        path: &'a str,
+        data: &'a [u8],
+    },
+    Set {
+        path: &'a str,
+        data: &'a [u8],
+        version: Option<i32>,
+    },
+    Delete {
+        path: &'a str,
+        version: Option<i32>,
+    },
 }
 
 /// What became of a write.
@@ -61,9 +71,14 @@ impl Nodes {
     pub fn at(url: &str) -> Result<Nodes> {
         let mut url: crate::url::StoreUrl = url.parse()?;
         if !matches!(url.scheme(), "zk" | "zks") {
-            return Err(Error::bad_url("nodes are in ZooKeeper; write zk://host or zks://host"));
+            return Err(Error::bad_url(
+                "nodes are in ZooKeeper; write zk://host or zks://host",
+            ));
         }
-        Ok(Nodes { settings: Arc::new(Settings::read(&mut url)?), session: Arc::default() })
+        Ok(Nodes {
+            settings: Arc::new(Settings::read(&mut url)?),
+            session: Arc::default(),
+        })
     }
 
     async fn session(&self) -> Result<Arc<Session>, Failed> {
@@ -75,7 +90,9 @@ impl Nodes {
                 return Ok(Arc::clone(session));
             }
             // Nothing hangs on it: its length does not matter.
-            let session = Session::open(&settings, Duration::from_secs(10), None).await.map_err(Failed::Never)?;
+            let session = Session::open(&settings, Duration::from_secs(10), None)
+                .await
+                .map_err(Failed::Never)?;
             *kept = Some(Arc::clone(&session));
             Ok(session)
         });
@@ -99,21 +116,45 @@ impl Nodes {
     }
 
     /// Makes these changes, all or none, if the node `there` is there.
-    pub(crate) async fn write(&self, there: Option<&str>, changes: &[Change<'_>]) -> Result<Wrote, NodeError> {
+    pub(crate) async fn write(
+        &self,
+        there: Option<&str>,
+        changes: &[Change<'_>],
+    ) -> Result<Wrote, NodeError> {
         let mut steps: Vec<Step<'_>> = Vec::new();
         steps.extend(there.map(|path| Step::Check { path, version: ANY }));
         let first = steps.len();
         let acl = self.settings.acl();
         steps.extend(changes.iter().map(|change| match *change {
-            Change::Create { path, data } => Step::Create { path, data, acl, make: Make::Persistent },
-            Change::Set { path, data, version } => Step::SetData { path, data, version: version.unwrap_or(ANY) },
-            Change::Delete { path, version } => Step::Delete { path, version: version.unwrap_or(ANY) },
+            Change::Create { path, data } => Step::Create {
+                path,
+                data,
+                acl,
+                make: Make::Persistent,
+            },
+            Change::Set {
+                path,
+                data,
+                version,
+            } => Step::SetData {
+                path,
+                data,
+                version: version.unwrap_or(ANY),
+            },
+            Change::Delete { path, version } => Step::Delete {
+                path,
+                version: version.unwrap_or(ANY),
+            },
         }));
         let session = self.session().await?;
-        let Err(Undone { code, step }) = session.ask(Request::multi(&steps)).await? else { return Ok(Wrote::Done) };
+        let Err(Undone { code, step }) = session.ask(Request::multi(&steps)).await? else {
+            return Ok(Wrote::Done);
+        };
         match (code, step.unwrap_or(0).checked_sub(first)) {
             (Code::NoNode, None) => Ok(Wrote::NotThere),
-            (Code::NoNode | Code::NodeExists | Code::BadVersion | Code::NotEmpty, Some(at)) => Ok(Wrote::Refused(at)),
+            (Code::NoNode | Code::NodeExists | Code::BadVersion | Code::NotEmpty, Some(at)) => {
+                Ok(Wrote::Refused(at))
+            }
             (other, _) => Err(Failed::Refused(other).into()),
         }
     }
@@ -122,6 +163,8 @@ impl Nodes {
 /// Without the login.
 impl std::fmt::Debug for Nodes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nodes").field("hosts", &self.settings.hosts).finish_non_exhaustive()
+        f.debug_struct("Nodes")
+            .field("hosts", &self.settings.hosts)
+            .finish_non_exhaustive()
     }
 }

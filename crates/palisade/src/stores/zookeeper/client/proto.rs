@@ -115,11 +115,25 @@ pub(super) struct Reply {
 
 impl<T> Request<T> {
     fn new(op: i32, body: Out, read: fn(&[u8]) -> Result<T, Broken>) -> Request<T> {
-        Request { frame: Frame { op, body: body.written(), by_leader: false }, read }
+        Request {
+            frame: Frame {
+                op,
+                body: body.written(),
+                by_leader: false,
+            },
+            read,
+        }
     }
 
     fn transaction(op: i32, body: Out, read: fn(&[u8]) -> Result<T, Broken>) -> Request<T> {
-        Request { frame: Frame { op, body: body.written(), by_leader: true }, read }
+        Request {
+            frame: Frame {
+                op,
+                body: body.written(),
+                by_leader: true,
+            },
+            read,
+        }
     }
 
     /// Sets a watch as well, of a read that can: whether it does is the last byte of these.
@@ -138,7 +152,13 @@ impl<T> Request<T> {
 
 impl Request<Created> {
     pub(crate) fn create(path: &str, data: &[u8], acl: Acl, make: Make) -> Request<Created> {
-        let body = creating(Out::part_of(path.len() + data.len() + 64), path, data, acl, make);
+        let body = creating(
+            Out::part_of(path.len() + data.len() + 64),
+            path,
+            data,
+            acl,
+            make,
+        );
         Request::transaction(op::CREATE2, body, Created::read)
     }
 }
@@ -146,11 +166,19 @@ impl Request<Created> {
 impl Request<()> {
     /// Makes a container: a persistent node that the servers delete some time after its last child.
     pub(crate) fn container(path: &str, acl: Acl) -> Request<()> {
-        Request::transaction(op::CREATE_CONTAINER, creating(Out::part(), path, b"", acl, Make::Container), nothing)
+        Request::transaction(
+            op::CREATE_CONTAINER,
+            creating(Out::part(), path, b"", acl, Make::Container),
+            nothing,
+        )
     }
 
     pub(crate) fn delete(path: &str) -> Request<()> {
-        Request::transaction(op::DELETE, Out::part_of(path.len() + 8).text(path).i32(ANY), nothing)
+        Request::transaction(
+            op::DELETE,
+            Out::part_of(path.len() + 8).text(path).i32(ANY),
+            nothing,
+        )
     }
 
     /// Comes back from the leader, behind everything that it has committed until then. It proves nothing about our session: the
@@ -160,7 +188,10 @@ impl Request<()> {
     }
 
     pub(crate) fn close() -> Request<()> {
-        Request { frame: Frame::close(), read: nothing }
+        Request {
+            frame: Frame::close(),
+            read: nothing,
+        }
     }
 }
 
@@ -178,32 +209,49 @@ impl Request<(Vec<u8>, Stat)> {
 
 impl Request<Vec<String>> {
     pub(crate) fn children(path: &str) -> Request<Vec<String>> {
-        Request::new(op::GET_CHILDREN, Out::part().text(path).bool(false), children)
+        Request::new(
+            op::GET_CHILDREN,
+            Out::part().text(path).bool(false),
+            children,
+        )
     }
 }
 
 impl Request<(Vec<String>, Stat)> {
     /// The children of a node, and what is known of the node itself.
     pub(crate) fn children_and_stat(path: &str) -> Request<(Vec<String>, Stat)> {
-        Request::new(op::GET_CHILDREN2, Out::part().text(path).bool(false), children_and_stat)
+        Request::new(
+            op::GET_CHILDREN2,
+            Out::part().text(path).bool(false),
+            children_and_stat,
+        )
     }
 }
 
 impl Request<Multi> {
     pub(crate) fn multi(steps: &[Step<'_>]) -> Request<Multi> {
-        let body = steps.iter().fold(Out::part(), |body, step| step.written(body));
+        let body = steps
+            .iter()
+            .fold(Out::part(), |body, step| step.written(body));
         Request::transaction(op::MULTI, body.i32(-1).bool(true).i32(-1), multi)
     }
 
     /// A transaction that changes nothing. Whether the node is there does not matter.
     pub(crate) fn heartbeat(node: &str) -> Request<Multi> {
-        Request::multi(&[Step::Check { path: node, version: ANY }])
+        Request::multi(&[Step::Check {
+            path: node,
+            version: ANY,
+        }])
     }
 }
 
 impl Frame {
     pub(super) fn close() -> Frame {
-        Frame { op: op::CLOSE, body: Vec::new(), by_leader: true }
+        Frame {
+            op: op::CLOSE,
+            body: Vec::new(),
+            by_leader: true,
+        }
     }
 
     /// Writes it as it goes out.
@@ -223,12 +271,24 @@ fn creating(out: Out, path: &str, data: &[u8], acl: Acl, make: Make) -> Out {
         Acl::Creator => ("auth", ""),
     };
     // One entry: all rights.
-    out.text(path).bytes(data).i32(1).i32(31).text(scheme).text(id).i32(make as i32)
+    out.text(path)
+        .bytes(data)
+        .i32(1)
+        .i32(31)
+        .text(scheme)
+        .text(id)
+        .i32(make as i32)
 }
 
 /// The login of a connection. It is sent before anything else is asked.
 pub(super) fn login(user: &str, password: &str) -> Vec<u8> {
-    Out::bare().i32(XID_AUTH).i32(op::AUTH).i32(0).text("digest").text(&format!("{user}:{password}")).framed()
+    Out::bare()
+        .i32(XID_AUTH)
+        .i32(op::AUTH)
+        .i32(0)
+        .text("digest")
+        .text(&format!("{user}:{password}"))
+        .framed()
 }
 
 /// One message of a SASL login. It has a number, though nothing else is asked meanwhile.
@@ -273,9 +333,18 @@ impl Step<'_> {
         let head = |op: i32| out.i32(op).bool(false).i32(-1);
         match *self {
             // Not CREATE2: within a multi the answer has only the path in any case.
-            Step::Create { path, data, acl, make } => creating(head(op::CREATE), path, data, acl, make),
+            Step::Create {
+                path,
+                data,
+                acl,
+                make,
+            } => creating(head(op::CREATE), path, data, acl, make),
             Step::Delete { path, version } => head(op::DELETE).text(path).i32(version),
-            Step::SetData { path, data, version } => head(op::SET_DATA).text(path).bytes(data).i32(version),
+            Step::SetData {
+                path,
+                data,
+                version,
+            } => head(op::SET_DATA).text(path).bytes(data).i32(version),
             Step::Check { path, version } => head(op::CHECK).text(path).i32(version),
         }
     }
@@ -321,8 +390,13 @@ fn multi(body: &[u8]) -> Result<Multi, Broken> {
         return Ok(Ok(done));
     }
     // The steps before the one that failed have the error 0, and those behind it are rolled back.
-    let step = failed.iter().position(|code| !matches!(code, Code::Other(0) | Code::RolledBack));
-    let code = step.and_then(|step| failed.get(step)).copied().unwrap_or(Code::RolledBack);
+    let step = failed
+        .iter()
+        .position(|code| !matches!(code, Code::Other(0) | Code::RolledBack));
+    let code = step
+        .and_then(|step| failed.get(step))
+        .copied()
+        .unwrap_or(Code::RolledBack);
     Ok(Err(Undone { code, step }))
 }
 
@@ -330,8 +404,18 @@ fn multi(body: &[u8]) -> Result<Multi, Broken> {
 pub(super) fn is_of_ended_session(op: i32, header: &Header, body: &[u8]) -> bool {
     // If one step has failed, the first says so, too.
     let has_failed = body.starts_with(&(-1_i32).to_be_bytes());
-    let in_a_step = || has_failed && matches!(multi(body), Ok(Err(Undone { code: Code::SessionExpired, .. })));
-    Code::of(header.error) == Code::SessionExpired || op == op::MULTI && header.error == 0 && in_a_step()
+    let in_a_step = || {
+        has_failed
+            && matches!(
+                multi(body),
+                Ok(Err(Undone {
+                    code: Code::SessionExpired,
+                    ..
+                }))
+            )
+    };
+    Code::of(header.error) == Code::SessionExpired
+        || op == op::MULTI && header.error == 0 && in_a_step()
 }
 
 /// The metadata of a node.
@@ -359,7 +443,13 @@ impl Stat {
         let _length = read.i32()?;
         let _children = read.i32()?;
         let pzxid = read.i64()?;
-        Ok(Stat { czxid, mzxid, version, owner, pzxid })
+        Ok(Stat {
+            czxid,
+            mzxid,
+            version,
+            owner,
+            pzxid,
+        })
     }
 }
 
@@ -373,7 +463,10 @@ pub(crate) struct Created {
 impl Created {
     fn read(body: &[u8]) -> Result<Created, Broken> {
         let mut read = In(body);
-        Ok(Created { path: read.text()?, czxid: Stat::read(&mut read)?.czxid })
+        Ok(Created {
+            path: read.text()?,
+            czxid: Stat::read(&mut read)?.czxid,
+        })
     }
 }
 
@@ -400,8 +493,19 @@ fn children_and_stat(body: &[u8]) -> Result<(Vec<String>, Stat), Broken> {
 }
 
 /// The first message of a connection: for a new session with the number 0, for an old one with its number and password.
-pub(super) fn connect(seen: i64, timeout_ms: i32, Credentials { id, password }: &Credentials) -> Vec<u8> {
-    Out::bare().i32(0).i64(seen).i32(timeout_ms).i64(*id).bytes(password).bool(false).framed()
+pub(super) fn connect(
+    seen: i64,
+    timeout_ms: i32,
+    Credentials { id, password }: &Credentials,
+) -> Vec<u8> {
+    Out::bare()
+        .i32(0)
+        .i64(seen)
+        .i32(timeout_ms)
+        .i64(*id)
+        .bytes(password)
+        .bool(false)
+        .framed()
 }
 
 /// The server's first answer. A session of the number 0 has ended.
@@ -414,7 +518,13 @@ pub(super) fn connected(body: &[u8]) -> Result<Connected, Broken> {
     let mut read = In(body);
     let _version = read.i32()?;
     let (timeout_ms, id) = (read.i32()?, read.i64()?);
-    Ok(Connected { timeout_ms, credentials: Credentials { id, password: read.bytes()?.to_vec() } })
+    Ok(Connected {
+        timeout_ms,
+        credentials: Credentials {
+            id,
+            password: read.bytes()?.to_vec(),
+        },
+    })
 }
 
 /// What stands before every other answer.
@@ -426,7 +536,14 @@ pub(super) struct Header {
 
 pub(super) fn header(body: &[u8]) -> Result<(Header, &[u8]), Broken> {
     let mut read = In(body);
-    Ok((Header { xid: read.i32()?, zxid: read.i64()?, error: read.i32()? }, read.0))
+    Ok((
+        Header {
+            xid: read.i32()?,
+            zxid: read.i64()?,
+            error: read.i32()?,
+        },
+        read.0,
+    ))
 }
 
 /// The path of a watch that has fired.

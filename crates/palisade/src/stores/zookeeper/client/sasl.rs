@@ -31,7 +31,9 @@ mod on {
     pub(in super::super) async fn log_in(wire: &mut Wire, login: &Login) -> std::io::Result<()> {
         let challenge = ask(wire, 1, b"").await?;
         if challenge.is_empty() {
-            return Err(refused("ZooKeeper has no SASL login: it needs a section Server in its JAAS file"));
+            return Err(refused(
+                "ZooKeeper has no SASL login: it needs a section Server in its JAAS file",
+            ));
         }
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(std::io::Error::other)?;
@@ -40,7 +42,9 @@ mod on {
         // With `allowSaslFailedClients` a server goes on with an unknown client, and only says nothing here.
         match Words::of(&answer).and_then(|words| words.first("rspauth")) {
             Some(said) if said == proof.expected => Ok(()),
-            _ => Err(std::io::Error::other(Error::from(Failed::Refused(Code::AuthFailed)))),
+            _ => Err(std::io::Error::other(Error::from(Failed::Refused(
+                Code::AuthFailed,
+            )))),
         }
     }
 
@@ -53,7 +57,9 @@ mod on {
             _ if header.error == 0 && header.xid == xid => proto::sasl_token(body).map_err(broken),
             _ if header.error == 0 => Err(std::io::ErrorKind::InvalidData.into()),
             // Servers that insist on a login answer a failed one with this.
-            Code::LoginRequired => Err(std::io::Error::other(Error::from(Failed::Refused(Code::AuthFailed)))),
+            Code::LoginRequired => Err(std::io::Error::other(Error::from(Failed::Refused(
+                Code::AuthFailed,
+            )))),
             code => Err(std::io::Error::other(Error::from(Failed::Refused(code)))),
         }
     }
@@ -74,12 +80,23 @@ mod on {
             Self::for_service(SERVICE, challenge, login, own_nonce)
         }
 
-        fn for_service(service: &str, challenge: &[u8], login: &Login, own_nonce: &str) -> Result<Proof> {
-            let unknown = || Error::protocol("ZooKeeper wants a SASL login that this version does not know; it knows DIGEST-MD5");
+        fn for_service(
+            service: &str,
+            challenge: &[u8],
+            login: &Login,
+            own_nonce: &str,
+        ) -> Result<Proof> {
+            let unknown = || {
+                Error::protocol(
+                    "ZooKeeper wants a SASL login that this version does not know; it knows DIGEST-MD5",
+                )
+            };
             let words = Words::of(challenge).ok_or_else(unknown)?;
             let nonce = words.first("nonce").ok_or_else(unknown)?;
             let is_ours = words.first("algorithm").as_deref() == Some("md5-sess");
-            let proves_only = words.first("qop").is_none_or(|offered| offered.split(',').any(|one| one.trim() == "auth"));
+            let proves_only = words
+                .first("qop")
+                .is_none_or(|offered| offered.split(',').any(|one| one.trim() == "auth"));
             if !is_ours || !proves_only {
                 return Err(unknown());
             }
@@ -87,8 +104,18 @@ mod on {
             let in_unicode = words.first("charset").is_some();
             let (user, password) = (login.user.reveal(), login.password.reveal());
 
-            let secret = Md5::digest([&encoded(user)[..], b":", realm.as_bytes(), b":", &encoded(password)].concat());
-            let session = hashed(&[&secret[..], format!(":{nonce}:{own_nonce}").as_bytes()].concat());
+            let secret = Md5::digest(
+                [
+                    &encoded(user)[..],
+                    b":",
+                    realm.as_bytes(),
+                    b":",
+                    &encoded(password),
+                ]
+                .concat(),
+            );
+            let session =
+                hashed(&[&secret[..], format!(":{nonce}:{own_nonce}").as_bytes()].concat());
             let proof = |verb: &str| {
                 let what = hashed(format!("{verb}:{service}").as_bytes());
                 hashed(format!("{session}:{nonce}:00000001:{own_nonce}:auth:{what}").as_bytes())
@@ -103,13 +130,19 @@ mod on {
                 quoted(service),
                 proof("AUTHENTICATE")
             );
-            Ok(Proof { response, expected: proof("") })
+            Ok(Proof {
+                response,
+                expected: proof(""),
+            })
         }
     }
 
     /// As it is hashed: in Latin-1 if possible, which is how the mechanism began.
     fn encoded(text: &str) -> Vec<u8> {
-        let latin: std::result::Result<Vec<u8>, _> = text.chars().map(|letter| u8::try_from(u32::from(letter))).collect();
+        let latin: std::result::Result<Vec<u8>, _> = text
+            .chars()
+            .map(|letter| u8::try_from(u32::from(letter)))
+            .collect();
         latin.unwrap_or_else(|_| text.as_bytes().to_vec())
     }
 
@@ -144,7 +177,10 @@ mod on {
 
         /// Of several realms the first: a server of ZooKeeper's has one.
         fn first(&self, word: &str) -> Option<String> {
-            self.0.iter().find(|(found, _)| found == word).map(|(_, value)| value.clone())
+            self.0
+                .iter()
+                .find(|(found, _)| found == word)
+                .map(|(_, value)| value.clone())
         }
     }
 
@@ -152,7 +188,9 @@ mod on {
     fn value(text: &str) -> Option<(String, &str)> {
         let Some(quoted) = text.strip_prefix('"') else {
             let end = text.find(',').unwrap_or(text.len());
-            return text.split_at_checked(end).map(|(value, rest)| (value.trim().to_owned(), rest));
+            return text
+                .split_at_checked(end)
+                .map(|(value, rest)| (value.trim().to_owned(), rest));
         };
         let (mut value, mut letters) = (String::new(), quoted.char_indices());
         while let Some((at, letter)) = letters.next() {
@@ -172,7 +210,10 @@ mod on {
 
         fn login(user_and_password: &str) -> Login {
             let url = format!("zk://{user_and_password}@h?auth=sasl");
-            Settings::read(&mut url.parse().expect("a URL")).ok().and_then(|settings| settings.login).expect("a login")
+            Settings::read(&mut url.parse().expect("a URL"))
+                .ok()
+                .and_then(|settings| settings.login)
+                .expect("a login")
         }
 
         /// The example of RFC 2831, section 4.
@@ -180,8 +221,16 @@ mod on {
         fn the_proof_is_that_of_the_standard() {
             let challenge = br#"realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8"#;
             let service = "imap/elwood.innosoft.com";
-            let proof = Proof::for_service(service, challenge, &login("chris:secret"), "OA6MHXh6VqTrRk").expect("a proof");
-            assert!(proof.response.contains("response=d388dad90d4bbd760a152321f2143af7"), "{}", proof.response);
+            let proof =
+                Proof::for_service(service, challenge, &login("chris:secret"), "OA6MHXh6VqTrRk")
+                    .expect("a proof");
+            assert!(
+                proof
+                    .response
+                    .contains("response=d388dad90d4bbd760a152321f2143af7"),
+                "{}",
+                proof.response
+            );
             assert_eq!(proof.expected, "ea40f60335c427b5527b84dbabcdfffd");
         }
 
@@ -197,16 +246,27 @@ mod on {
                 b"nonsense",
             ] {
                 let answered = Proof::of(challenge, &login("me:pw"), "x");
-                assert!(answered.is_err(), "{}: {answered:?}", challenge.escape_ascii());
+                assert!(
+                    answered.is_err(),
+                    "{}: {answered:?}",
+                    challenge.escape_ascii()
+                );
             }
         }
 
         #[test]
         fn words_are_read_as_they_are_written() {
             let odd = "a \"b\" \\c, d=e";
-            let words = Words::of(format!("one={},two=2 ,, THREE=\"\"", quoted(odd)).as_bytes()).expect("words");
-            assert_eq!((words.first("one").as_deref(), words.first("two").as_deref()), (Some(odd), Some("2")));
-            assert_eq!((words.first("three").as_deref(), words.first("four")), (Some(""), None));
+            let words = Words::of(format!("one={},two=2 ,, THREE=\"\"", quoted(odd)).as_bytes())
+                .expect("words");
+            assert_eq!(
+                (words.first("one").as_deref(), words.first("two").as_deref()),
+                (Some(odd), Some("2"))
+            );
+            assert_eq!(
+                (words.first("three").as_deref(), words.first("four")),
+                (Some(""), None)
+            );
         }
     }
 }

@@ -95,7 +95,9 @@ impl<T> Sent<T> {
         match self.answer.await {
             Ok(answer) => answer.and_then(|reply| Ok(((self.read)(&reply.body)?, reply.zxid))),
             Err(_) if self.session.is_gone() => Err(Failed::Ended),
-            Err(_) => Err(Failed::Unsure(Error::unavailable("the connection to ZooKeeper is lost"))),
+            Err(_) => Err(Failed::Unsure(Error::unavailable(
+                "the connection to ZooKeeper is lost",
+            ))),
         }
     }
 }
@@ -107,7 +109,10 @@ impl Session {
         length: Duration,
         listener: Option<Weak<dyn SessionListener>>,
     ) -> Result<Arc<Session>> {
-        let new = Credentials { id: 0, password: vec![0; 16] };
+        let new = Credentials {
+            id: 0,
+            password: vec![0; 16],
+        };
         let session = Self::connect(settings, length, new, listener).await?;
         session.ok_or_else(|| Error::unavailable("no session was granted"))
     }
@@ -119,7 +124,9 @@ impl Session {
         credentials: Credentials,
         listener: Option<Weak<dyn SessionListener>>,
     ) -> Result<Option<Arc<Session>>> {
-        let Some(session) = Self::connect(settings, length, credentials, listener).await? else { return Ok(None) };
+        let Some(session) = Self::connect(settings, length, credentials, listener).await? else {
+            return Ok(None);
+        };
         // One server takes it up alone. A transaction proves that a majority has it.
         match session.ask(Request::heartbeat("/")).await {
             Ok(_) => Ok(Some(session)),
@@ -147,10 +154,24 @@ impl Session {
             if place > first && BootClock.now().since(begun) >= settings.request_timeout {
                 break;
             }
-            let Some(host) = settings.hosts.get(place % count) else { break };
-            let hello = Hello { seen: 0, length, credentials: &credentials };
+            let Some(host) = settings.hosts.get(place % count) else {
+                break;
+            };
+            let hello = Hello {
+                seen: 0,
+                length,
+                credentials: &credentials,
+            };
             match Wire::open(settings, host, &hello).await {
-                Ok(opened) => return Ok(Self::begin(settings, opened, credentials.id == 0, listener, place + 1)),
+                Ok(opened) => {
+                    return Ok(Self::begin(
+                        settings,
+                        opened,
+                        credentials.id == 0,
+                        listener,
+                        place + 1,
+                    ));
+                }
                 Err(error) => failure = Some(error),
             }
         }
@@ -160,7 +181,12 @@ impl Session {
     /// Begins to serve a session; `None` when the server has not granted it.
     fn begin(
         settings: &Arc<Settings>,
-        Opened { wire, credentials, length, sent }: Opened,
+        Opened {
+            wire,
+            credentials,
+            length,
+            sent,
+        }: Opened,
         is_new: bool,
         listener: Option<Weak<dyn SessionListener>>,
         next_host: usize,
@@ -172,7 +198,11 @@ impl Session {
         let state = State {
             credentials,
             seen: 0,
-            deadline: if is_new { SessionDeadline::new(sent, length) } else { SessionDeadline::of_other(sent, length) },
+            deadline: if is_new {
+                SessionDeadline::new(sent, length)
+            } else {
+                SessionDeadline::of_other(sent, length)
+            },
             heard: sent,
             proven: is_new.then_some(sent),
             gone: false,
@@ -185,7 +215,17 @@ impl Session {
             kept_open: KeepOpen::default(),
         });
         let (settings, of) = (Arc::clone(settings), Arc::downgrade(&session));
-        tokio::spawn(ConnectionTask { id, session: of, settings, listener, connection, next_host }.run(wire));
+        tokio::spawn(
+            ConnectionTask {
+                id,
+                session: of,
+                settings,
+                listener,
+                connection,
+                next_host,
+            }
+            .run(wire),
+        );
         Some(session)
     }
 
@@ -216,7 +256,11 @@ impl Session {
         let state = self.state();
         let deadline = &state.deadline;
         let length = longest.min(deadline.proven_length());
-        (length, deadline.counted_from() + (deadline.length() - length).mul_f64(1.0 - self.settings.drift))
+        (
+            length,
+            deadline.counted_from()
+                + (deadline.length() - length).mul_f64(1.0 - self.settings.drift),
+        )
     }
 
     /// To be taken before a node is made or deleted on it, and kept until the outcome is known.
@@ -248,20 +292,30 @@ impl Session {
         let state = self.state();
         let length = state.deadline.length();
         let left = (state.deadline.counted_from() + length).since(now);
-        if state.gone { 0.0 } else { left.div_duration_f64(length) }
+        if state.gone {
+            0.0
+        } else {
+            left.div_duration_f64(length)
+        }
     }
 
     /// Whether the leader has answered so recently that asking again would bring nothing.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         let state = self.state();
-        state.proven.is_some_and(|proven| now.since(proven) < state.deadline.length() / 20)
+        state
+            .proven
+            .is_some_and(|proven| now.since(proven) < state.deadline.length() / 20)
     }
 
     /// Queues a request. All that is queued before the first is awaited goes out in one piece, and is answered in order.
     pub(crate) fn send<T>(self: &Arc<Self>, request: Request<T>) -> Sent<T> {
         // From now on, so that the limits of many run at the same time.
         let until = BootClock.now() + self.settings.request_timeout;
-        Sent { answer: self.connection.queue(request.frame, until), read: request.read, session: Arc::clone(self) }
+        Sent {
+            answer: self.connection.queue(request.frame, until),
+            read: request.read,
+            session: Arc::clone(self),
+        }
     }
 
     /// Sends a request and awaits its answer.

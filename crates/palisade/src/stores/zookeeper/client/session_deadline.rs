@@ -41,12 +41,22 @@ struct Touch {
 impl SessionDeadline {
     /// The deadline of a new session.
     pub(super) fn new(sent: Moment, length: Duration) -> SessionDeadline {
-        SessionDeadline { length, counted_from: sent, taken_up: None, touches: VecDeque::new() }
+        SessionDeadline {
+            length,
+            counted_from: sent,
+            taken_up: None,
+            touches: VecDeque::new(),
+        }
     }
 
     /// The deadline of a session that another client had: nothing is proven yet.
     pub(super) fn of_other(sent: Moment, length: Duration) -> SessionDeadline {
-        SessionDeadline { length, counted_from: Moment::default(), taken_up: Some(sent), touches: VecDeque::new() }
+        SessionDeadline {
+            length,
+            counted_from: Moment::default(),
+            taken_up: Some(sent),
+            touches: VecDeque::new(),
+        }
     }
 
     /// The session was taken up by another connection.
@@ -64,13 +74,25 @@ impl SessionDeadline {
                 self.counted_from = self.counted_from.max(taken_up);
             }
             let known = sent.before(self.length / PASSED_ON + self.length / DELAYED);
-            while let Some(touch) = self.touches.front().copied().filter(|touch| touch.answered <= known) {
+            while let Some(touch) = self
+                .touches
+                .front()
+                .copied()
+                .filter(|touch| touch.answered <= known)
+            {
                 self.counted_from = self.counted_from.max(touch.sent);
                 self.touches.pop_front();
             }
         }
-        if self.touches.back().is_none_or(|last| last.sent + self.length / APART <= sent) {
-            self.touches.push_back(Touch { sent, answered: now });
+        if self
+            .touches
+            .back()
+            .is_none_or(|last| last.sent + self.length / APART <= sent)
+        {
+            self.touches.push_back(Touch {
+                sent,
+                answered: now,
+            });
         }
     }
 
@@ -116,7 +138,11 @@ mod tests {
         let mut deadline = deadline();
         deadline.answered(at(5_000), at(6_000), true);
         deadline.answered(at(9_000), at(9_001), true);
-        assert_eq!(deadline.counted_from(), at(1_000), "answered too late for this one");
+        assert_eq!(
+            deadline.counted_from(),
+            at(1_000),
+            "answered too late for this one"
+        );
         deadline.answered(at(9_800), at(9_801), true);
         assert_eq!(deadline.counted_from(), at(5_000));
     }
@@ -125,14 +151,26 @@ mod tests {
     fn a_heartbeat_counts_from_the_one_before() {
         let mut deadline = deadline();
         deadline.answered(at(5_000), at(5_001), true);
-        assert_eq!(deadline.counted_from(), at(1_000), "the leader may not have heard of this one");
+        assert_eq!(
+            deadline.counted_from(),
+            at(1_000),
+            "the leader may not have heard of this one"
+        );
         deadline.answered(at(9_000), at(9_001), true);
         assert_eq!(deadline.counted_from(), at(5_000));
         deadline.answered(at(9_500), at(9_501), true);
-        assert_eq!(deadline.counted_from(), at(5_000), "too close to the one before");
+        assert_eq!(
+            deadline.counted_from(),
+            at(5_000),
+            "too close to the one before"
+        );
         deadline.answered(at(13_000), at(13_001), false);
         deadline.answered(at(17_000), at(17_001), true);
-        assert_eq!(deadline.counted_from(), at(13_000), "the leader has heard of every request");
+        assert_eq!(
+            deadline.counted_from(),
+            at(13_000),
+            "the leader has heard of every request"
+        );
     }
 
     #[test]
@@ -143,7 +181,11 @@ mod tests {
         deadline.answered(at(6_500), at(6_501), true);
         assert_eq!(deadline.counted_from(), at(6_000));
         deadline.answered(at(9_000), at(9_001), true);
-        assert_eq!(deadline.counted_from(), at(6_000), "the server before may not have passed on what it heard");
+        assert_eq!(
+            deadline.counted_from(),
+            at(6_000),
+            "the server before may not have passed on what it heard"
+        );
     }
 
     #[test]
@@ -151,7 +193,11 @@ mod tests {
         let mut deadline = deadline();
         deadline.connected(at(6_000), Duration::from_secs(12));
         deadline.answered(at(7_000), at(7_001), false);
-        assert_eq!(deadline.counted_from(), at(1_000), "a deposed leader takes a session up alone");
+        assert_eq!(
+            deadline.counted_from(),
+            at(1_000),
+            "a deposed leader takes a session up alone"
+        );
         deadline.answered(at(8_000), at(8_001), true);
         assert_eq!(deadline.counted_from(), at(6_000));
         // The proof is of this connection only.
@@ -171,7 +217,8 @@ mod tests {
     #[test]
     fn a_busy_session_keeps_few_dates() {
         let mut deadline = deadline();
-        (0..100_000).for_each(|millis| deadline.answered(at(1_000 + millis), at(1_001 + millis), true));
+        (0..100_000)
+            .for_each(|millis| deadline.answered(at(1_000 + millis), at(1_001 + millis), true));
         assert!(deadline.touches.len() <= 64, "{}", deadline.touches.len());
         assert!(deadline.counted_from() >= at(96_500));
     }

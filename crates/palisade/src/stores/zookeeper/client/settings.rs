@@ -41,12 +41,16 @@ impl Settings {
         url.finish(&["auth"])?;
         let common = url.common();
         if common.prefix.is_some() {
-            return Err(Error::bad_url("bad store URL: on ZooKeeper the prefix is the path; write zk://host/prefix"));
+            return Err(Error::bad_url(
+                "bad store URL: on ZooKeeper the prefix is the path; write zk://host/prefix",
+            ));
         }
         let login = match (url.user(), url.password()) {
-            (Some(user), Some(password)) if !user.reveal().is_empty() => {
-                Some(Login { scheme: scheme.unwrap_or(Scheme::Digest), user: user.clone(), password: password.clone() })
-            }
+            (Some(user), Some(password)) if !user.reveal().is_empty() => Some(Login {
+                scheme: scheme.unwrap_or(Scheme::Digest),
+                user: user.clone(),
+                password: password.clone(),
+            }),
             (None, None) if scheme.is_none() => None,
             _ => {
                 return Err(Error::bad_url(
@@ -54,13 +58,25 @@ impl Settings {
                 ));
             }
         };
-        let (drift, connect_timeout, request_timeout) = (common.drift, common.connect_timeout, common.request_timeout);
-        Ok(Settings { hosts, login, tls, drift, connect_timeout, request_timeout })
+        let (drift, connect_timeout, request_timeout) =
+            (common.drift, common.connect_timeout, common.request_timeout);
+        Ok(Settings {
+            hosts,
+            login,
+            tls,
+            drift,
+            connect_timeout,
+            request_timeout,
+        })
     }
 
     /// The rights on nodes that we make: with a login, all rights for that login only.
     pub(crate) fn acl(&self) -> Acl {
-        if self.login.is_some() { Acl::Creator } else { Acl::Open }
+        if self.login.is_some() {
+            Acl::Creator
+        } else {
+            Acl::Open
+        }
     }
 }
 
@@ -69,8 +85,12 @@ fn scheme(word: Option<&str>) -> Result<Option<Scheme>> {
         None => Ok(None),
         Some("digest") => Ok(Some(Scheme::Digest)),
         Some("sasl") if cfg!(feature = "zookeeper-sasl") => Ok(Some(Scheme::Sasl)),
-        Some("sasl") => Err(Error::bad_url("auth=sasl is not compiled in; build with the feature zookeeper-sasl")),
-        Some(_) => Err(Error::bad_url("bad store URL: auth= of zk: is digest or sasl")),
+        Some("sasl") => Err(Error::bad_url(
+            "auth=sasl is not compiled in; build with the feature zookeeper-sasl",
+        )),
+        Some(_) => Err(Error::bad_url(
+            "bad store URL: auth= of zk: is digest or sasl",
+        )),
     }
 }
 
@@ -84,20 +104,41 @@ mod tests {
 
     #[test]
     fn a_url_that_cannot_work_is_refused() {
-        for url in ["zk://h?prefix=a", "zk://user@h", "zk://h?ca=/x", "zk:", "zk://h?tick=1"] {
+        for url in [
+            "zk://h?prefix=a",
+            "zk://user@h",
+            "zk://h?ca=/x",
+            "zk:",
+            "zk://h?tick=1",
+        ] {
             assert!(read(url).is_err(), "{url}");
         }
-        for url in ["zk://h?auth=digest", "zk://me:pw@h?auth=x509", "zk://me@h?auth=digest"] {
+        for url in [
+            "zk://h?auth=digest",
+            "zk://me:pw@h?auth=x509",
+            "zk://me@h?auth=digest",
+        ] {
             assert!(read(url).is_err(), "{url}");
         }
     }
 
     #[test]
     fn a_login_has_a_scheme() {
-        assert_eq!(read("zk://me:pw@h").map(|settings| settings.acl()).ok(), Some(Acl::Creator));
-        let scheme = |url| read(url).ok().and_then(|settings| settings.login).map(|login| login.scheme);
+        assert_eq!(
+            read("zk://me:pw@h").map(|settings| settings.acl()).ok(),
+            Some(Acl::Creator)
+        );
+        let scheme = |url| {
+            read(url)
+                .ok()
+                .and_then(|settings| settings.login)
+                .map(|login| login.scheme)
+        };
         assert_eq!(scheme("zk://me:pw@h"), Some(Scheme::Digest));
         assert_eq!(scheme("zk://me:pw@h?auth=digest"), Some(Scheme::Digest));
-        assert_eq!(scheme("zk://me:pw@h?auth=sasl"), cfg!(feature = "zookeeper-sasl").then_some(Scheme::Sasl));
+        assert_eq!(
+            scheme("zk://me:pw@h?auth=sasl"),
+            cfg!(feature = "zookeeper-sasl").then_some(Scheme::Sasl)
+        );
     }
 }

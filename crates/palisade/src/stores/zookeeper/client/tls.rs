@@ -17,7 +17,9 @@ pub(super) enum Tls {}
 impl Tls {
     pub(super) fn of(url: &StoreUrl) -> Result<Option<Tls>> {
         if url.scheme() == "zks" {
-            return Err(Error::bad_url("zks: is not compiled in; build with the feature zookeeper-tls"));
+            return Err(Error::bad_url(
+                "zks: is not compiled in; build with the feature zookeeper-tls",
+            ));
         }
         refuse_words(url).map(|()| None)
     }
@@ -31,7 +33,9 @@ fn refuse_words(url: &StoreUrl) -> Result<()> {
     let common = url.common();
     match (&common.ca, &common.cert, &common.key) {
         (None, None, None) => Ok(()),
-        _ => Err(Error::bad_url("bad store URL: ca=, cert= and key= are for TLS; write zks: instead of zk:")),
+        _ => Err(Error::bad_url(
+            "bad store URL: ca=, cert= and key= are for TLS; write zks: instead of zk:",
+        )),
     }
 }
 
@@ -53,7 +57,11 @@ mod on {
             Ok(Some(Tls(Pems::read(url.common())?.connector()?)))
         }
 
-        pub(in super::super) async fn wrap(&self, stream: TcpStream, host: &Host) -> std::io::Result<Box<dyn Stream>> {
+        pub(in super::super) async fn wrap(
+            &self,
+            stream: TcpStream,
+            host: &Host,
+        ) -> std::io::Result<Box<dyn Stream>> {
             let name = ServerName::try_from(host.name.clone()).map_err(std::io::Error::other)?;
             Ok(Box::new(self.0.connect(name, stream).await?))
         }

@@ -139,9 +139,17 @@ impl Incoming {
 
 impl Wire {
     /// Connects to a server and introduces the session.
-    pub(super) async fn open(settings: &Settings, host: &Host, hello: &Hello<'_>) -> Result<Opened> {
+    pub(super) async fn open(
+        settings: &Settings,
+        host: &Host,
+        hello: &Hello<'_>,
+    ) -> Result<Opened> {
         let opened = Self::open_within(settings.connect_timeout, settings, host, hello).await;
-        opened.unwrap_or_else(|| Err(Error::unavailable(format!("{host} has not answered in time"))))
+        opened.unwrap_or_else(|| {
+            Err(Error::unavailable(format!(
+                "{host} has not answered in time"
+            )))
+        })
     }
 
     /// The same, in so much time; `None` when it is over. The server may have heard us then.
@@ -153,15 +161,25 @@ impl Wire {
     ) -> Option<Result<Opened>> {
         let opening = Self::open_unlimited(settings, host, hello);
         let opened = tokio::time::timeout(limit, opening).await.ok()?;
-        Some(opened.map_err(|cause| match cause.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
-            // Our own error, with its own sentence.
-            Some(error) => error.clone(),
-            None => unreached(host, &cause).with_source(cause),
+        Some(opened.map_err(|cause| {
+            match cause
+                .get_ref()
+                .and_then(|inner| inner.downcast_ref::<Error>())
+            {
+                // Our own error, with its own sentence.
+                Some(error) => error.clone(),
+                None => unreached(host, &cause).with_source(cause),
+            }
         }))
     }
 
-    async fn open_unlimited(settings: &Settings, host: &Host, hello: &Hello<'_>) -> std::io::Result<Opened> {
-        let stream = TcpStream::connect((host.name.as_str(), host.port.unwrap_or_default())).await?;
+    async fn open_unlimited(
+        settings: &Settings,
+        host: &Host,
+        hello: &Hello<'_>,
+    ) -> std::io::Result<Opened> {
+        let stream =
+            TcpStream::connect((host.name.as_str(), host.port.unwrap_or_default())).await?;
         // Without this the second of two requests would wait for the answer to the first.
         stream.set_nodelay(true)?;
         let (read, mut write): (Box<dyn AsyncRead + Send + Unpin>, _) = match &settings.tls {
@@ -174,26 +192,44 @@ impl Wire {
                 (Box::new(read), Outgoing::Bare(Arc::new(write)))
             }
         };
-        let mut read = Incoming { stream: read, buffer: Vec::new(), taken: 0 };
+        let mut read = Incoming {
+            stream: read,
+            buffer: Vec::new(),
+            taken: 0,
+        };
         let sent = BootClock.now();
         let millis = i32::try_from(hello.length.as_millis()).unwrap_or(i32::MAX);
-        write.write(&proto::connect(hello.seen, millis, hello.credentials)).await?;
+        write
+            .write(&proto::connect(hello.seen, millis, hello.credentials))
+            .await?;
         let answer = read.message().await?;
-        let Connected { timeout_ms, credentials } =
-            proto::connected(answer).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+        let Connected {
+            timeout_ms,
+            credentials,
+        } = proto::connected(answer)
+            .map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
         let mut wire = Wire { read, write };
         // On a session that has ended nothing more is sent.
         if let Some(login) = settings.login.as_ref().filter(|_| credentials.id != 0) {
             wire.log_in(login).await?;
         }
         let length = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
-        Ok(Opened { wire, credentials, length, sent })
+        Ok(Opened {
+            wire,
+            credentials,
+            length,
+            sent,
+        })
     }
 
     async fn log_in(&mut self, login: &Login) -> std::io::Result<()> {
         match login.scheme {
             // Its answer comes with the others, and is never a refusal of the password.
-            Scheme::Digest => self.write.write(&proto::login(login.user.reveal(), login.password.reveal())).await,
+            Scheme::Digest => {
+                self.write
+                    .write(&proto::login(login.user.reveal(), login.password.reveal()))
+                    .await
+            }
             Scheme::Sasl => super::sasl::log_in(self, login).await,
         }
     }
@@ -202,13 +238,17 @@ impl Wire {
 fn unreached(host: &Host, cause: &std::io::Error) -> Error {
     match cause.kind() {
         // To retry does not help against a certificate that is refused.
-        std::io::ErrorKind::InvalidData if cause.get_ref().is_some() => {
-            Error::new(ErrorKind::Denied, format!("{host} and this client do not agree on TLS: {cause}"))
+        std::io::ErrorKind::InvalidData if cause.get_ref().is_some() => Error::new(
+            ErrorKind::Denied,
+            format!("{host} and this client do not agree on TLS: {cause}"),
+        ),
+        std::io::ErrorKind::InvalidData => Error::new(
+            ErrorKind::Protocol,
+            format!("{host} does not speak as ZooKeeper does; is it the port for clients?"),
+        ),
+        std::io::ErrorKind::UnexpectedEof => {
+            Error::unavailable(format!("{host} closes the connection; has it a quorum?"))
         }
-        std::io::ErrorKind::InvalidData => {
-            Error::new(ErrorKind::Protocol, format!("{host} does not speak as ZooKeeper does; is it the port for clients?"))
-        }
-        std::io::ErrorKind::UnexpectedEof => Error::unavailable(format!("{host} closes the connection; has it a quorum?")),
         _ => Error::unavailable(format!("{host} cannot be reached: {cause}")),
     }
 }

@@ -64,13 +64,25 @@ struct Outgoing {
 /// A request, or several, in flight.
 enum Pending {
     One(oneshot::Sender<Value>),
-    Many { left: usize, values: Vec<Value>, reply: oneshot::Sender<Vec<Value>> },
+    Many {
+        left: usize,
+        values: Vec<Value>,
+        reply: oneshot::Sender<Vec<Value>>,
+    },
 }
 
 impl Connection {
     /// Starts the task of a connection, in the runtime that this runs in.
-    fn start(reader: ReadHalf, writer: WriteHalf, handler: Option<Arc<dyn PushHandler>>) -> Connection {
-        let outgoing = Outgoing { socket: Some(writer), unwritten: Vec::new(), in_flight: VecDeque::new() };
+    fn start(
+        reader: ReadHalf,
+        writer: WriteHalf,
+        handler: Option<Arc<dyn PushHandler>>,
+    ) -> Connection {
+        let outgoing = Outgoing {
+            socket: Some(writer),
+            unwritten: Vec::new(),
+            in_flight: VecDeque::new(),
+        };
         let shared = Arc::new(Shared {
             outgoing: Mutex::new(outgoing),
             unwritten: Notify::new(),
@@ -104,15 +116,28 @@ impl Connection {
     /// The same for several requests, as one text.
     pub(super) async fn requests(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         let (reply, answers) = oneshot::channel();
-        self.send(requests, Pending::Many { left: count, values: Vec::with_capacity(count), reply })?;
+        self.send(
+            requests,
+            Pending::Many {
+                left: count,
+                values: Vec::with_capacity(count),
+                reply,
+            },
+        )?;
         answers.await.map_err(|_| unanswered())
     }
 
     fn send(&self, request: &[u8], pending: Pending) -> RedisResult<()> {
         let mut outgoing = self.0.lock();
         let at_once = outgoing.unwritten.is_empty() && outgoing.in_flight.len() < WRITE_TOGETHER;
-        let Some(socket) = &mut outgoing.socket else { return Err(unanswered()) };
-        let written = if at_once { write_now(socket, request) } else { Written::Part(0) };
+        let Some(socket) = &mut outgoing.socket else {
+            return Err(unanswered());
+        };
+        let written = if at_once {
+            write_now(socket, request)
+        } else {
+            Written::Part(0)
+        };
         outgoing.in_flight.push_back(pending);
         match written {
             Written::All => return Ok(()),
@@ -190,7 +215,9 @@ async fn write_rest(shared: &Shared) -> io::Error {
 
 impl Outgoing {
     fn poll_write_rest(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(())) };
+        let Some(socket) = &mut self.socket else {
+            return Poll::Ready(Ok(()));
+        };
         let mut written = 0;
         let ended = loop {
             if written == self.unwritten.len() {

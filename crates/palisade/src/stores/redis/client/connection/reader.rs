@@ -17,7 +17,11 @@ const BUFFER: usize = 4 << 10;
 const LARGE_BUFFER: usize = 256 << 10;
 
 /// Reads until the connection fails.
-pub(super) async fn read(mut socket: ReadHalf, shared: &Shared, handler: Option<&dyn PushHandler>) -> RedisError {
+pub(super) async fn read(
+    mut socket: ReadHalf,
+    shared: &Shared,
+    handler: Option<&dyn PushHandler>,
+) -> RedisError {
     let mut buffer = vec![0; BUFFER];
     let mut filled = 0;
     let (mut parser, mut complete) = (Parser::default(), Vec::new());
@@ -30,13 +34,20 @@ pub(super) async fn read(mut socket: ReadHalf, shared: &Shared, handler: Option<
             Ok(more) => filled += more,
             Err(error) => return error.into(),
         }
-        let parsed = match parse(&mut parser, &buffer[..filled], &mut shared.lock(), &mut complete) {
+        let parsed = match parse(
+            &mut parser,
+            &buffer[..filled],
+            &mut shared.lock(),
+            &mut complete,
+        ) {
             Ok(parsed) => parsed,
             Err(error) => return error,
         };
         // Outside of the lock: this wakes callers, and calls the handler.
         for complete in complete.drain(..) {
-            shared.answered.fetch_add(complete.requests(), Ordering::Release);
+            shared
+                .answered
+                .fetch_add(complete.requests(), Ordering::Release);
             complete.deliver(handler);
         }
         buffer.copy_within(parsed..filled, 0);
@@ -83,7 +94,12 @@ impl Complete {
 }
 
 /// Parses all whole messages, and says how many bytes they take.
-fn parse(parser: &mut Parser, bytes: &[u8], outgoing: &mut Outgoing, complete: &mut Vec<Complete>) -> RedisResult<usize> {
+fn parse(
+    parser: &mut Parser,
+    bytes: &[u8],
+    outgoing: &mut Outgoing,
+    complete: &mut Vec<Complete>,
+) -> RedisResult<usize> {
     let mut at = 0;
     while let Some((message, length)) = parser.read(&bytes[at..])? {
         at += length;
@@ -101,10 +117,18 @@ impl Outgoing {
     fn complete(&mut self, value: Value) -> Option<Complete> {
         match self.in_flight.pop_front()? {
             Pending::One(reply) => Some(Complete::One(reply, value)),
-            Pending::Many { left, mut values, reply } => {
+            Pending::Many {
+                left,
+                mut values,
+                reply,
+            } => {
                 values.push(value);
                 if left > 1 {
-                    self.in_flight.push_front(Pending::Many { left: left - 1, values, reply });
+                    self.in_flight.push_front(Pending::Many {
+                        left: left - 1,
+                        values,
+                        reply,
+                    });
                     return Some(Complete::Part);
                 }
                 Some(Complete::Many(reply, values))
@@ -117,10 +141,13 @@ impl Outgoing {
 fn pushed(parts: Vec<Value>, outgoing: &mut Outgoing) -> Option<Complete> {
     let mut parts = parts.into_iter();
     match parts.next() {
-        Some(Value::BulkString(kind)) if kind == b"message" => {
-            Some(Complete::Push(parts.next().unwrap_or_default(), parts.next().unwrap_or_default()))
+        Some(Value::BulkString(kind)) if kind == b"message" => Some(Complete::Push(
+            parts.next().unwrap_or_default(),
+            parts.next().unwrap_or_default(),
+        )),
+        Some(Value::BulkString(kind)) if kind == b"subscribe" || kind == b"unsubscribe" => {
+            outgoing.complete(Value::Okay)
         }
-        Some(Value::BulkString(kind)) if kind == b"subscribe" || kind == b"unsubscribe" => outgoing.complete(Value::Okay),
         _ => Some(Complete::Ignored),
     }
 }

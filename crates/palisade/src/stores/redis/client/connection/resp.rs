@@ -62,7 +62,12 @@ struct Search {
 
 impl Default for Search {
     fn default() -> Search {
-        Search { at: 0, searched: 0, left: 1, values: 1 }
+        Search {
+            at: 0,
+            searched: 0,
+            left: 1,
+            values: 1,
+        }
     }
 }
 
@@ -115,7 +120,10 @@ fn read(bytes: &[u8]) -> RedisResult<Option<(Message, usize)>> {
     let mut reader = Reader { bytes, at: 0 };
     let message = match bytes.first() {
         None => return Ok(None),
-        Some(b'>') => reader.line().and_then(|line| reader.list(&line[1..], DEEPEST)).map(Message::Push),
+        Some(b'>') => reader
+            .line()
+            .and_then(|line| reader.list(&line[1..], DEEPEST))
+            .map(Message::Push),
         Some(_) => reader.value(DEEPEST).map(Message::Reply),
     };
     match message {
@@ -137,8 +145,14 @@ enum Stop {
 impl Stop {
     fn into_error(self) -> RedisError {
         match self {
-            Stop::More | Stop::Garbled => (ErrorKind::Parse, "the server's reply cannot be read").into(),
-            Stop::TooLong => (ErrorKind::Parse, "the server's reply is longer than any to a request of ours").into(),
+            Stop::More | Stop::Garbled => {
+                (ErrorKind::Parse, "the server's reply cannot be read").into()
+            }
+            Stop::TooLong => (
+                ErrorKind::Parse,
+                "the server's reply is longer than any to a request of ours",
+            )
+                .into(),
             Stop::Unread(error) => error,
         }
     }
@@ -181,7 +195,10 @@ impl<'a> Reader<'a> {
     /// The same where the bytes before `searched` are not its end.
     fn line_from(&mut self, searched: usize) -> Result<&'a [u8], Stop> {
         let (begin, to_search) = (self.at, &self.bytes[searched..]);
-        let found = to_search.iter().position(|byte| *byte == b'\r').map(|at| searched + at);
+        let found = to_search
+            .iter()
+            .position(|byte| *byte == b'\r')
+            .map(|at| searched + at);
         if found.unwrap_or(self.bytes.len()) - begin > LONGEST_LINE {
             return Err(Stop::TooLong);
         }
@@ -196,7 +213,10 @@ impl<'a> Reader<'a> {
     }
 
     fn bulk(&mut self, length: usize) -> Result<&'a [u8], Stop> {
-        let bytes = self.bytes.get(self.at..self.at + length + 2).ok_or(Stop::More)?;
+        let bytes = self
+            .bytes
+            .get(self.at..self.at + length + 2)
+            .ok_or(Stop::More)?;
         let text = bytes.strip_suffix(b"\r\n").ok_or(Stop::Garbled)?;
         self.at += length + 2;
         Ok(text)
@@ -214,7 +234,9 @@ impl<'a> Reader<'a> {
 
     fn map(&mut self, count: &[u8], depth: usize) -> Result<Vec<(Value, Value)>, Stop> {
         let (count, depth) = (size(count)?, depth.checked_sub(1).ok_or(Stop::Garbled)?);
-        (0..count).map(|_| Ok((self.value(depth)?, self.value(depth)?))).collect()
+        (0..count)
+            .map(|_| Ok((self.value(depth)?, self.value(depth)?)))
+            .collect()
     }
 }
 
@@ -228,7 +250,11 @@ fn number(digits: &[u8]) -> Result<i64, Stop> {
 
 fn size(digits: &[u8]) -> Result<usize, Stop> {
     let size = usize::try_from(number(digits)?).map_err(|_| Stop::Garbled)?;
-    if size <= LONGEST { Ok(size) } else { Err(Stop::TooLong) }
+    if size <= LONGEST {
+        Ok(size)
+    } else {
+        Err(Stop::TooLong)
+    }
 }
 
 #[cfg(test)]
@@ -259,7 +285,10 @@ mod tests {
             let read = read(sample.as_bytes()).unwrap();
             assert_eq!(
                 read,
-                Some((Message::Reply(redis::parse_redis_value(sample.as_bytes()).unwrap()), sample.len())),
+                Some((
+                    Message::Reply(redis::parse_redis_value(sample.as_bytes()).unwrap()),
+                    sample.len()
+                )),
                 "{sample:?}"
             );
         }
@@ -267,14 +296,32 @@ mod tests {
 
     #[test]
     fn a_part_is_no_message_yet_and_what_follows_is_not_touched() {
-        for sample in SAMPLES.into_iter().chain([">3\r\n+message\r\n$1\r\nc\r\n$2\r\nhi\r\n"]) {
+        for sample in SAMPLES
+            .into_iter()
+            .chain([">3\r\n+message\r\n$1\r\nc\r\n$2\r\nhi\r\n"])
+        {
             let mut parser = Parser::default();
             for cut in 0..sample.len() {
-                assert_eq!(read(&sample.as_bytes()[..cut]).unwrap(), None, "{:?}", &sample[..cut]);
-                assert_eq!(parser.read(&sample.as_bytes()[..cut]).unwrap(), None, "{:?}", &sample[..cut]);
+                assert_eq!(
+                    read(&sample.as_bytes()[..cut]).unwrap(),
+                    None,
+                    "{:?}",
+                    &sample[..cut]
+                );
+                assert_eq!(
+                    parser.read(&sample.as_bytes()[..cut]).unwrap(),
+                    None,
+                    "{:?}",
+                    &sample[..cut]
+                );
             }
-            assert_eq!(parser.read(sample.as_bytes()).unwrap(), read(sample.as_bytes()).unwrap());
-            let (_, length) = read([sample, ":1\r\n"].concat().as_bytes()).unwrap().unwrap();
+            assert_eq!(
+                parser.read(sample.as_bytes()).unwrap(),
+                read(sample.as_bytes()).unwrap()
+            );
+            let (_, length) = read([sample, ":1\r\n"].concat().as_bytes())
+                .unwrap()
+                .unwrap();
             assert_eq!(length, sample.len());
         }
     }
@@ -287,24 +334,48 @@ mod tests {
         for length in 1..long.len() {
             assert_eq!(parser.read(&long.as_bytes()[..length]).unwrap(), None);
         }
-        let (message, length) = parser.read(long.as_bytes()).unwrap().expect("all of it has come");
+        let (message, length) = parser
+            .read(long.as_bytes())
+            .unwrap()
+            .expect("all of it has come");
         let hi = Value::BulkString(b"hi".into());
-        assert_eq!((message, length), (Message::Reply(Value::Array(vec![hi; 40_000])), long.len()));
-        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(
+            (message, length),
+            (Message::Reply(Value::Array(vec![hi; 40_000])), long.len())
+        );
+        assert!(
+            begun.elapsed() < std::time::Duration::from_secs(10),
+            "{:?}",
+            begun.elapsed()
+        );
     }
 
     #[test]
     fn a_push_is_told_from_a_reply() {
         let (said, _) = read(b">2\r\n+message\r\n$2\r\nhi\r\n").unwrap().unwrap();
-        assert_eq!(said, Message::Push(vec![Value::SimpleString("message".into()), Value::BulkString(b"hi".into())]));
+        assert_eq!(
+            said,
+            Message::Push(vec![
+                Value::SimpleString("message".into()),
+                Value::BulkString(b"hi".into())
+            ])
+        );
     }
 
     #[test]
     fn garbled_replies_are_errors() {
         let deep = "*1\r\n".repeat(100);
-        for garbled in
-            ["\r\n", "?\r\n", ":x\r\n", "$-2\r\n", "$3\r\nabcd\r\n", "*x\r\n", "$99999999999999999999\r\n", "a\rb", &deep]
-        {
+        for garbled in [
+            "\r\n",
+            "?\r\n",
+            ":x\r\n",
+            "$-2\r\n",
+            "$3\r\nabcd\r\n",
+            "*x\r\n",
+            "$99999999999999999999\r\n",
+            "a\rb",
+            &deep,
+        ] {
             assert!(read(garbled.as_bytes()).is_err(), "{garbled:?}");
         }
         // A length alone takes no memory.
@@ -325,7 +396,9 @@ mod tests {
             }
             assert!(all_at_once.is_err(), "{:?}", &long[..long.len().min(20)]);
             let mut parser = Parser::default();
-            assert!((1..=long.len()).any(|length| parser.read(&long.as_bytes()[..length]).is_err()));
+            assert!(
+                (1..=long.len()).any(|length| parser.read(&long.as_bytes()[..length]).is_err())
+            );
         }
     }
 }

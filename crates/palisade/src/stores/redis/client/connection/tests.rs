@@ -25,7 +25,17 @@ impl PushHandler for Pushes {
 async fn connection_to(server: &Redis) -> (Connection, mpsc::UnboundedReceiver<Vec<u8>>) {
     let (pushes, pushed) = mpsc::unbounded_channel();
     let address = Address::new("127.0.0.1", server.address().port());
-    (connect(&address, None, &Login::default(), Some(Arc::new(Pushes(pushes)))).await.unwrap(), pushed)
+    (
+        connect(
+            &address,
+            None,
+            &Login::default(),
+            Some(Arc::new(Pushes(pushes))),
+        )
+        .await
+        .unwrap(),
+        pushed,
+    )
 }
 
 fn echo(text: &[u8]) -> Vec<u8> {
@@ -33,7 +43,9 @@ fn echo(text: &[u8]) -> Vec<u8> {
 }
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG, future).await.expect("it takes too long")
+    tokio::time::timeout(LONG, future)
+        .await
+        .expect("it takes too long")
 }
 
 /// More than fits into the socket, so the connection task writes the rest; and a reply that comes in many parts.
@@ -41,10 +53,17 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 async fn a_request_that_does_not_fit_at_once_arrives_whole_and_in_turn() {
     let server = Redis::start();
     let (connection, _pushed) = connection_to(&server).await;
-    let long: Vec<u8> = (0..16_000_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+    let long: Vec<u8> = (0..16_000_000_u32)
+        .map(|number| number.to_le_bytes()[0])
+        .collect();
     let (request, behind) = (echo(&long), echo(b"behind it"));
-    let (first, second) = in_time(async { tokio::join!(connection.request(&request), connection.request(&behind)) }).await;
-    assert!(first.unwrap() == Value::BulkString(long), "not what was sent");
+    let (first, second) =
+        in_time(async { tokio::join!(connection.request(&request), connection.request(&behind)) })
+            .await;
+    assert!(
+        first.unwrap() == Value::BulkString(long),
+        "not what was sent"
+    );
     assert_eq!(second.unwrap(), Value::BulkString(b"behind it".into()));
 }
 
@@ -53,9 +72,16 @@ async fn a_request_that_does_not_fit_at_once_arrives_whole_and_in_turn() {
 async fn a_reply_that_is_too_long_ends_the_connection() {
     let server = Redis::start();
     let list = "local list = {} for place = 1, 2000000 do list[place] = 1 end return list";
-    for script in ["return { ok = string.rep('x', 1000000) }", "return string.rep('x', 80000000)", list] {
+    for script in [
+        "return { ok = string.rep('x', 1000000) }",
+        "return string.rep('x', 80000000)",
+        list,
+    ] {
         let (connection, _pushed) = connection_to(&server).await;
-        let answer = in_time(connection.request(&redis::cmd("EVAL").arg(script).arg(0).get_packed_command())).await;
+        let answer = in_time(
+            connection.request(&redis::cmd("EVAL").arg(script).arg(0).get_packed_command()),
+        )
+        .await;
         assert!(answer.is_err() && connection.is_closed(), "{script}");
     }
 }
@@ -70,10 +96,19 @@ async fn many_at_once_have_each_its_own_reply() {
         tokio::spawn(async move {
             let text = number.to_string().into_bytes();
             if number.is_multiple_of(3) {
-                let answers = connection.requests(&[echo(&text), echo(b"and")].concat(), 2).await.unwrap();
-                assert_eq!(answers, [Value::BulkString(text), Value::BulkString(b"and".into())]);
+                let answers = connection
+                    .requests(&[echo(&text), echo(b"and")].concat(), 2)
+                    .await
+                    .unwrap();
+                assert_eq!(
+                    answers,
+                    [Value::BulkString(text), Value::BulkString(b"and".into())]
+                );
             } else {
-                assert_eq!(connection.request(&echo(&text)).await.unwrap(), Value::BulkString(text));
+                assert_eq!(
+                    connection.request(&echo(&text)).await.unwrap(),
+                    Value::BulkString(text)
+                );
             }
         })
     };
@@ -90,9 +125,17 @@ async fn the_reply_to_a_caller_that_left_is_dropped() {
     let (connection, _pushed) = connection_to(&server).await;
     server.pause();
     let left = echo(b"of a caller that left");
-    assert!(tokio::time::timeout(Duration::from_millis(20), connection.request(&left)).await.is_err(), "the server stands still");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(20), connection.request(&left))
+            .await
+            .is_err(),
+        "the server stands still"
+    );
     server.resume();
-    assert_eq!(in_time(connection.request(&echo(b"mine"))).await.unwrap(), Value::BulkString(b"mine".into()));
+    assert_eq!(
+        in_time(connection.request(&echo(b"mine"))).await.unwrap(),
+        Value::BulkString(b"mine".into())
+    );
 }
 
 #[tokio::test]
@@ -100,11 +143,24 @@ async fn a_push_is_no_reply_and_a_subscription_has_one() {
     let server = Redis::start();
     let (connection, mut pushed) = connection_to(&server).await;
     let channel = |verb: &str| redis::cmd(verb).arg("c").get_packed_command();
-    assert_eq!(in_time(connection.request(&channel("SUBSCRIBE"))).await.unwrap(), Value::Okay);
+    assert_eq!(
+        in_time(connection.request(&channel("SUBSCRIBE")))
+            .await
+            .unwrap(),
+        Value::Okay
+    );
     server.call(&["PUBLISH", "c", "hello"]);
     assert_eq!(in_time(pushed.recv()).await.unwrap(), b"hello");
-    assert_eq!(in_time(connection.request(&channel("UNSUBSCRIBE"))).await.unwrap(), Value::Okay);
-    assert_eq!(in_time(connection.request(&echo(b"after"))).await.unwrap(), Value::BulkString(b"after".into()));
+    assert_eq!(
+        in_time(connection.request(&channel("UNSUBSCRIBE")))
+            .await
+            .unwrap(),
+        Value::Okay
+    );
+    assert_eq!(
+        in_time(connection.request(&echo(b"after"))).await.unwrap(),
+        Value::BulkString(b"after".into())
+    );
 }
 
 #[tokio::test]
@@ -114,11 +170,17 @@ async fn a_request_in_flight_fails_when_the_connection_ends() {
     let (other, _pushed) = connection_to(&server).await;
     server.pause();
     let request = echo(b"never answered");
-    let (answer, ()) = in_time(async { tokio::join!(connection.request(&request), async { connection.close() }) }).await;
+    let (answer, ()) =
+        in_time(async { tokio::join!(connection.request(&request), async { connection.close() }) })
+            .await;
     assert!(answer.is_err() && connection.is_closed(), "closed here");
-    assert!(connection.request(&request).await.is_err(), "nothing is sent any more");
+    assert!(
+        connection.request(&request).await.is_err(),
+        "nothing is sent any more"
+    );
     assert!(!in_time(connection.ended()).await, "not by the server");
-    let (answer, ()) = in_time(async { tokio::join!(other.request(&request), async { server.kill() }) }).await;
+    let (answer, ()) =
+        in_time(async { tokio::join!(other.request(&request), async { server.kill() }) }).await;
     assert!(answer.is_err() && other.is_closed());
     assert!(in_time(other.ended()).await, "by the server");
 }
@@ -127,13 +189,24 @@ async fn a_request_in_flight_fails_when_the_connection_ends() {
 #[test]
 fn a_request_is_sent_while_the_connection_task_stands_still() {
     let server = Redis::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let (connection, _pushed) = runtime.block_on(connection_to(&server));
     // That runtime is not driven now.
     let waker = Waker::noop();
-    let set = redis::cmd("SET").arg("sent").arg("yes").get_packed_command();
+    let set = redis::cmd("SET")
+        .arg("sent")
+        .arg("yes")
+        .get_packed_command();
     let mut answer = std::pin::pin!(connection.request(&set));
-    assert!(answer.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    assert!(
+        answer
+            .as_mut()
+            .poll(&mut Context::from_waker(waker))
+            .is_pending()
+    );
     let begun = std::time::Instant::now();
     while server.call(&["GET", "sent"]).text().trim() != "yes" {
         assert!(begun.elapsed() < LONG, "it was not sent");
@@ -147,17 +220,30 @@ async fn no_request_depends_on_another_caller_being_polled() {
     let server = Redis::start();
     let (connection, mut pushed) = connection_to(&server).await;
     let subscribe = redis::cmd("SUBSCRIBE").arg("c").get_packed_command();
-    assert_eq!(in_time(connection.request(&subscribe)).await.unwrap(), Value::Okay);
+    assert_eq!(
+        in_time(connection.request(&subscribe)).await.unwrap(),
+        Value::Okay
+    );
     let (woken, wakes) = std::sync::mpsc::channel();
     let waker = Waker::from(Arc::new(Tells(woken)));
     let first = echo(b"first");
     let mut idle = std::pin::pin!(connection.request(&first));
-    assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(
+        idle.as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
     eventually("the caller is woken", async || wakes.try_recv().is_ok()).await;
     server.call(&["PUBLISH", "c", "hello"]);
     assert_eq!(in_time(pushed.recv()).await.unwrap(), b"hello");
-    assert_eq!(in_time(connection.request(&echo(b"second"))).await.unwrap(), Value::BulkString(b"second".into()));
-    assert_eq!(in_time(idle).await.unwrap(), Value::BulkString(b"first".into()));
+    assert_eq!(
+        in_time(connection.request(&echo(b"second"))).await.unwrap(),
+        Value::BulkString(b"second".into())
+    );
+    assert_eq!(
+        in_time(idle).await.unwrap(),
+        Value::BulkString(b"first".into())
+    );
 }
 
 #[tokio::test]
@@ -170,8 +256,16 @@ async fn the_watchdog_sees_progress() {
     assert_eq!(connection.progress(), (before + 1, false));
     server.pause();
     let request = echo(b"y");
-    assert!(tokio::time::timeout(Duration::from_millis(20), connection.request(&request)).await.is_err());
-    assert_eq!(connection.progress(), (before + 1, true), "also of a request whose caller has left");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(20), connection.request(&request))
+            .await
+            .is_err()
+    );
+    assert_eq!(
+        connection.progress(),
+        (before + 1, true),
+        "also of a request whose caller has left"
+    );
     server.resume();
 }
 
@@ -186,7 +280,10 @@ async fn every_request_of_several_tasks_is_answered() {
         tokio::spawn(async move {
             for number in 0..5000 {
                 let text = format!("{task} {number}").into_bytes();
-                assert_eq!(in_time(connection.request(&echo(&text))).await.unwrap(), Value::BulkString(text));
+                assert_eq!(
+                    in_time(connection.request(&echo(&text))).await.unwrap(),
+                    Value::BulkString(text)
+                );
             }
         })
     };
@@ -200,11 +297,20 @@ async fn every_request_of_several_tasks_is_answered() {
 #[test]
 fn every_request_from_another_thread_is_answered() {
     let server = Redis::start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let (connection, _pushed) = runtime.block_on(connection_to(&server));
     for number in 0..20_000 {
         let text = number.to_string().into_bytes();
-        assert_eq!(runtime.block_on(in_time(connection.request(&echo(&text)))).unwrap(), Value::BulkString(text));
+        assert_eq!(
+            runtime
+                .block_on(in_time(connection.request(&echo(&text))))
+                .unwrap(),
+            Value::BulkString(text)
+        );
     }
 }
 

@@ -15,42 +15,76 @@ pub(super) const SLOTS: usize = 16384;
 
 /// The slot of a key: of the text in its first braces, if there is any.
 pub(super) fn slot(key: &str) -> usize {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
-    usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key).as_bytes())) % SLOTS
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'))
+        .map(|(tag, _)| tag)
+        .filter(|tag| !tag.is_empty());
+    usize::from(crc16::State::<crc16::XMODEM>::calculate(
+        tag.unwrap_or(key).as_bytes(),
+    )) % SLOTS
 }
 
 /// The slots of each primary, as one server knows them.
-pub(super) async fn slots(settings: &ClientSettings, server: &Address) -> Result<Vec<(Range<usize>, Address)>> {
+pub(super) async fn slots(
+    settings: &ClientSettings,
+    server: &Address,
+) -> Result<Vec<(Range<usize>, Address)>> {
     let failed = |error: RedisError| match final_error(&error, server) {
-        told if error.detail().is_some_and(|detail| detail.contains("cluster support disabled")) => {
-            Error::bad_url(format!("{server} is not part of a cluster; write redis://{server}")).with_source(told)
+        told if error
+            .detail()
+            .is_some_and(|detail| detail.contains("cluster support disabled")) =>
+        {
+            Error::bad_url(format!(
+                "{server} is not part of a cluster; write redis://{server}"
+            ))
+            .with_source(told)
         }
         told => told,
     };
-    let connection = connect(server, settings.tls.as_ref(), &settings.login, None).await.map_err(failed)?;
-    let answer = connection.request(&redis::cmd("CLUSTER").arg("SLOTS").get_packed_command()).await;
+    let connection = connect(server, settings.tls.as_ref(), &settings.login, None)
+        .await
+        .map_err(failed)?;
+    let answer = connection
+        .request(&redis::cmd("CLUSTER").arg("SLOTS").get_packed_command())
+        .await;
     let slots = answer.and_then(Value::extract_error).map_err(failed)?;
-    let ranges = read(&slots, server).ok_or_else(|| Error::protocol(format!("{server} answers slots that cannot be read")))?;
+    let ranges = read(&slots, server)
+        .ok_or_else(|| Error::protocol(format!("{server} answers slots that cannot be read")))?;
     match ranges.is_empty() {
-        true => Err(Error::unavailable(format!("{server} knows no slots; its cluster is not ready"))),
+        true => Err(Error::unavailable(format!(
+            "{server} knows no slots; its cluster is not ready"
+        ))),
         false => Ok(ranges),
     }
 }
 
 fn read(value: &Value, asked: &Address) -> Option<Vec<(Range<usize>, Address)>> {
-    let Value::Array(ranges) = value else { return None };
+    let Value::Array(ranges) = value else {
+        return None;
+    };
     let mut read = Vec::with_capacity(ranges.len());
     for range in ranges {
-        let Value::Array(parts) = range else { return None };
-        let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] = parts.as_slice() else { return None };
+        let Value::Array(parts) = range else {
+            return None;
+        };
+        let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] = parts.as_slice() else {
+            return None;
+        };
         let (from, to) = (usize::try_from(*from).ok()?, usize::try_from(*to).ok()?);
-        let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
+        let [host, Value::Int(port), ..] = primary.as_slice() else {
+            return None;
+        };
         let host = match host {
             Value::BulkString(host) => std::str::from_utf8(host).ok()?,
             _ => "",
         };
         // A server without a name of its own is the one that was asked.
-        let host = if host.is_empty() || host == "?" { &asked.host } else { host };
+        let host = if host.is_empty() || host == "?" {
+            &asked.host
+        } else {
+            host
+        };
         if from > to || to >= SLOTS {
             return None;
         }
@@ -69,7 +103,10 @@ mod tests {
         assert_eq!(slot("123456789"), 0x31C3);
         assert_eq!(slot("foo"), 12182);
         assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
-        assert_eq!(slot("foo{}{bar}"), usize::from(crc16::State::<crc16::XMODEM>::calculate(b"foo{}{bar}")) % SLOTS);
+        assert_eq!(
+            slot("foo{}{bar}"),
+            usize::from(crc16::State::<crc16::XMODEM>::calculate(b"foo{}{bar}")) % SLOTS
+        );
         assert_eq!(slot("foo{{bar}}zap"), slot("{bar"));
         assert_eq!(slot("palisade:1:{orders}"), slot("orders"));
     }

@@ -42,7 +42,10 @@ impl Topology {
             Site::Single(address) => Some(address.clone()),
             Site::Sentinel { .. } | Site::Cluster(_) => None,
         };
-        Topology(Mutex::new(Map { one, ..Map::default() }))
+        Topology(Mutex::new(Map {
+            one,
+            ..Map::default()
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Map> {
@@ -60,7 +63,12 @@ impl Topology {
         let map = self.lock();
         let mut primaries: Vec<Address> = match &map.one {
             Some(one) => vec![one.clone()],
-            None => map.slots.iter().flatten().filter_map(|place| map.servers.get(usize::from(*place)).cloned()).collect(),
+            None => map
+                .slots
+                .iter()
+                .flatten()
+                .filter_map(|place| map.servers.get(usize::from(*place)).cloned())
+                .collect(),
         };
         primaries.sort();
         primaries.dedup();
@@ -92,7 +100,9 @@ impl Topology {
             }
             self.look(client).await?;
         }
-        self.known(key).ok_or_else(|| Error::unavailable("no server of the cluster has the slot of this name now"))
+        self.known(key).ok_or_else(|| {
+            Error::unavailable("no server of the cluster has the slot of this name now")
+        })
     }
 
     /// Looks unless the servers are known.
@@ -101,7 +111,11 @@ impl Topology {
             let map = self.lock();
             !map.stale && (map.one.is_some() || !map.slots.is_empty())
         };
-        if is_known { Ok(()) } else { self.look(client).await }
+        if is_known {
+            Ok(())
+        } else {
+            self.look(client).await
+        }
     }
 
     /// Looks anew, once for all callers at the same time.
@@ -129,7 +143,12 @@ impl Topology {
         let map = self.lock();
         let mut all: Vec<Address> = first.to_vec();
         if map.one.is_none() {
-            all.extend(map.servers.iter().filter(|server| !first.contains(server)).cloned());
+            all.extend(
+                map.servers
+                    .iter()
+                    .filter(|server| !first.contains(server))
+                    .cloned(),
+            );
         }
         let turn = map.turn % all.len().max(1);
         all.rotate_left(turn);
@@ -140,7 +159,10 @@ impl Topology {
     fn named(&self, address: Address) {
         let mut map = self.lock();
         map.stale = false;
-        let outdated = map.replaced.as_ref().is_some_and(|(old, at)| *old == address && at.elapsed() < OUTDATED);
+        let outdated = map
+            .replaced
+            .as_ref()
+            .is_some_and(|(old, at)| *old == address && at.elapsed() < OUTDATED);
         if !outdated || map.one.is_none() {
             map.one = Some(address);
         }
@@ -151,7 +173,9 @@ impl Topology {
         let mut map = self.lock();
         map.stale = false;
         map.replaced = Some((from, Instant::now()));
-        map.one.replace(to.clone()).is_none_or(|before| before != *to)
+        map.one
+            .replace(to.clone())
+            .is_none_or(|before| before != *to)
     }
 }
 
@@ -165,10 +189,14 @@ impl Map {
     }
 
     fn place_of(&mut self, address: Address) -> u16 {
-        let at = self.servers.iter().position(|server| *server == address).unwrap_or_else(|| {
-            self.servers.push(address);
-            self.servers.len() - 1
-        });
+        let at = self
+            .servers
+            .iter()
+            .position(|server| *server == address)
+            .unwrap_or_else(|| {
+                self.servers.push(address);
+                self.servers.len() - 1
+            });
         u16::try_from(at).unwrap_or(u16::MAX)
     }
 }
@@ -187,7 +215,9 @@ async fn look(client: Arc<Client>) -> Result<()> {
             Ok(())
         }
         Site::Cluster(seeds) => {
-            let ask = |client: Arc<Client>, server| async move { cluster::slots(&client.settings, &server).await };
+            let ask = |client: Arc<Client>, server| async move {
+                cluster::slots(&client.settings, &server).await
+            };
             let ranges = ask_in_turn(&client, seeds, ask).await?;
             let mut map = client.topology.lock();
             map.servers.clear();
@@ -204,7 +234,11 @@ async fn look(client: Arc<Client>) -> Result<()> {
 
 /// Asks one after the other until one answers, and the next one already when one takes its time: it may hang. Of several failures
 /// the one is reported that a user can do something about.
-async fn ask_in_turn<T, F>(client: &Arc<Client>, servers: &[Address], ask: impl Fn(Arc<Client>, Address) -> F) -> Result<T>
+async fn ask_in_turn<T, F>(
+    client: &Arc<Client>,
+    servers: &[Address],
+    ask: impl Fn(Arc<Client>, Address) -> F,
+) -> Result<T>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
@@ -217,8 +251,14 @@ where
             let limit = client.settings.connect_timeout;
             let answer = ask(Arc::clone(client), server.clone());
             asked.spawn(async move {
-                let late = |_| Err(Error::unavailable(format!("{server} does not answer within the connect_timeout")));
-                tokio::time::timeout(limit, answer).await.unwrap_or_else(late)
+                let late = |_| {
+                    Err(Error::unavailable(format!(
+                        "{server} does not answer within the connect_timeout"
+                    )))
+                };
+                tokio::time::timeout(limit, answer)
+                    .await
+                    .unwrap_or_else(late)
             });
         }
         let answer = tokio::select! {
@@ -232,7 +272,10 @@ where
             Some(Ok(Ok(answer))) => return Ok(answer),
             Some(Ok(Err(error))) => {
                 client.topology.lock().turn += 1;
-                if failure.as_ref().is_none_or(|known: &Error| known.retry_may_help()) {
+                if failure
+                    .as_ref()
+                    .is_none_or(|known: &Error| known.retry_may_help())
+                {
                     failure = Some(error);
                 }
             }

@@ -21,12 +21,18 @@ const CHANNEL: &str = "+switch-master";
 
 /// Subscribes to every sentinel, unless that was done before.
 pub(super) fn listen(client: &Arc<Client>) {
-    let Site::Sentinel { sentinels, master } = &client.settings.site else { return };
+    let Site::Sentinel { sentinels, master } = &client.settings.site else {
+        return;
+    };
     if client.hears_sentinels.swap(true, Ordering::AcqRel) {
         return;
     }
     for sentinel in sentinels {
-        tokio::spawn(listen_to(Arc::downgrade(client), sentinel.clone(), master.clone()));
+        tokio::spawn(listen_to(
+            Arc::downgrade(client),
+            sentinel.clone(),
+            master.clone(),
+        ));
     }
 }
 
@@ -42,17 +48,37 @@ async fn listen_to(client: Weak<Client>, sentinel: Address, master: String) {
 
 /// Listens until the connection ends.
 async fn subscribe(client: &Weak<Client>, sentinel: &Address, master: &str) -> Result<()> {
-    let Some(strong) = client.upgrade() else { return Ok(()) };
+    let Some(strong) = client.upgrade() else {
+        return Ok(());
+    };
     let limit = strong.settings.connect_timeout;
-    let late = |_| Error::unavailable(format!("{sentinel} does not answer within the connect_timeout"));
+    let late = |_| {
+        Error::unavailable(format!(
+            "{sentinel} does not answer within the connect_timeout"
+        ))
+    };
     let subscribing = async {
         let settings = &strong.settings;
-        let events: Arc<dyn PushHandler> = Arc::new(SentinelEvents { client: Weak::clone(client), master: master.to_owned() });
-        let connection = connect(sentinel, settings.tls.as_ref(), &settings.sentinel_login, Some(events)).await?;
-        connection.request(&redis::cmd("SUBSCRIBE").arg(CHANNEL).get_packed_command()).await?.extract_error()?;
+        let events: Arc<dyn PushHandler> = Arc::new(SentinelEvents {
+            client: Weak::clone(client),
+            master: master.to_owned(),
+        });
+        let connection = connect(
+            sentinel,
+            settings.tls.as_ref(),
+            &settings.sentinel_login,
+            Some(events),
+        )
+        .await?;
+        connection
+            .request(&redis::cmd("SUBSCRIBE").arg(CHANNEL).get_packed_command())
+            .await?
+            .extract_error()?;
         Ok(connection)
     };
-    let subscribed = tokio::time::timeout(limit, subscribing).await.map_err(late)?;
+    let subscribed = tokio::time::timeout(limit, subscribing)
+        .await
+        .map_err(late)?;
     let connection = subscribed.map_err(|error| final_error(&error, sentinel))?;
     // A switch may have been before the subscription.
     strong.check_primary().await?;
@@ -69,7 +95,9 @@ struct SentinelEvents {
 
 impl PushHandler for SentinelEvents {
     fn message(&self, _channel: &[u8], payload: &[u8]) {
-        let switch = std::str::from_utf8(payload).ok().and_then(|text| read(text, &self.master));
+        let switch = std::str::from_utf8(payload)
+            .ok()
+            .and_then(|text| read(text, &self.master));
         if let (Some(client), Some((from, to))) = (self.client.upgrade(), switch) {
             client.switched(from, &to);
         }
@@ -90,8 +118,17 @@ mod tests {
     #[test]
     fn a_switch_of_this_primary_is_read() {
         let to = |text| read(text, "m1").map(|(_, to)| to);
-        assert_eq!(to("m1 10.0.0.1 6379 ::1 6380"), Some(Address::new("::1", 6380)));
-        for other in ["m10 10.0.0.1 6379 10.0.0.2 6380", "m1", "m1 a b c d", "m1 10.0.0.1 6379 10.0.0.2", ""] {
+        assert_eq!(
+            to("m1 10.0.0.1 6379 ::1 6380"),
+            Some(Address::new("::1", 6380))
+        );
+        for other in [
+            "m10 10.0.0.1 6379 10.0.0.2 6380",
+            "m1",
+            "m1 a b c d",
+            "m1 10.0.0.1 6379 10.0.0.2",
+            "",
+        ] {
             assert_eq!(to(other), None, "{other}");
         }
     }

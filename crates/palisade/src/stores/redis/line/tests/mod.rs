@@ -32,15 +32,26 @@ fn id(number: u128) -> ClaimId {
 
 /// A claim for a mutex with a lease of half a minute.
 fn mutex(number: u128) -> Claim {
-    Claim { owner: Arc::from(format!("owner {number}")), ..Claim::of_mutex(id(number), "orders", secs(30)) }
+    Claim {
+        owner: Arc::from(format!("owner {number}")),
+        ..Claim::of_mutex(id(number), "orders", secs(30))
+    }
 }
 
 fn reader(number: u128) -> Claim {
-    Claim { kind: Kind::RwLock, mode: Mode::Shared, ..mutex(number) }
+    Claim {
+        kind: Kind::RwLock,
+        mode: Mode::Shared,
+        ..mutex(number)
+    }
 }
 
 fn permits(number: u128, count: u32, limit: u32) -> Claim {
-    Claim { kind: Kind::Semaphore { limit }, mode: Mode::Permits(count), ..mutex(number) }
+    Claim {
+        kind: Kind::Semaphore { limit },
+        mode: Mode::Permits(count),
+        ..mutex(number)
+    }
 }
 
 /// One connection, with the verbs.
@@ -48,13 +59,20 @@ struct Client(Connection);
 
 impl Client {
     fn of(server: &Redis) -> Client {
-        Client(redis::Client::open(server.url()).unwrap().get_connection().unwrap())
+        Client(
+            redis::Client::open(server.url())
+                .unwrap()
+                .get_connection()
+                .unwrap(),
+        )
     }
 
     /// The answer as it came: it may be an error, or have errors in it.
     fn send(&mut self, calls: &impl EncodeCall) -> Value {
         match self.0.req_packed_command(&calls.by_hash()).unwrap() {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" => self.0.req_packed_command(&calls.whole()).unwrap(),
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
+                self.0.req_packed_command(&calls.whole()).unwrap()
+            }
             answer => answer,
         }
     }
@@ -70,14 +88,18 @@ impl Client {
     /// In as few scripts as may be; in their order.
     fn run_batched(&mut self, calls: &[&Call]) -> Vec<Value> {
         let mut replies = Vec::new();
-        for group in calls.chunk_by(|call, next| call.batched_as().is_some() && next.batched_as().is_some()) {
+        for group in
+            calls.chunk_by(|call, next| call.batched_as().is_some() && next.batched_as().is_some())
+        {
             let Some(calls) = CallBatch::of(group.iter().copied()) else {
                 replies.extend(self.run_each(group));
                 continue;
             };
             // One error among the answers is not all of them.
             let answers = self.send(&calls);
-            let Value::Array(answers) = answers else { panic!("{answers:?}") };
+            let Value::Array(answers) = answers else {
+                panic!("{answers:?}")
+            };
             assert_eq!(answers.len(), group.len());
             replies.extend(answers);
         }
@@ -132,5 +154,8 @@ impl Client {
 }
 
 fn known(claim: &Claim, fence: Option<Fence>) -> ClaimRef {
-    ClaimRef { claim: Arc::new(claim.clone()), fence }
+    ClaimRef {
+        claim: Arc::new(claim.clone()),
+        fence,
+    }
 }

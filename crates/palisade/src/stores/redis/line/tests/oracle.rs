@@ -31,16 +31,25 @@ fn random_histories_go_as_specified_in_batches() {
 /// Plays so many at the same time.
 fn histories(at_once: u64) {
     let server = Redis::with().clock().start();
-    let seed = std::env::var("PALISADE_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed = std::env::var("PALISADE_SEED")
+        .ok()
+        .map(|seed| seed.parse().unwrap());
     let first = seed.unwrap_or_else(|| fastrand::u64(..1 << 40));
-    let count = if seed.is_some() { 1 } else { std::env::var("PALISADE_HISTORIES").map_or(120, |count| count.parse().unwrap()) };
+    let count = if seed.is_some() {
+        1
+    } else {
+        std::env::var("PALISADE_HISTORIES").map_or(120, |count| count.parse().unwrap())
+    };
     let mut world = World::new(&server);
     let mut played = 0;
     for seed in first..first + count {
         println!("PALISADE_SEED={seed}");
         played += world.play(seed, at_once);
     }
-    assert!(played as u64 > count * STEPS as u64 / 2, "only {played} steps were played: the machine is too slow for this test");
+    assert!(
+        played as u64 > count * STEPS as u64 / 2,
+        "only {played} steps were played: the machine is too slow for this test"
+    );
 }
 
 #[derive(Debug)]
@@ -101,11 +110,21 @@ enum Expected {
 
 impl World<'_> {
     fn new(server: &Redis) -> World<'_> {
-        let mut ears = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        let mut ears = redis::Client::open(server.url())
+            .unwrap()
+            .get_connection()
+            .unwrap();
         ears.set_read_timeout(Some(secs(10))).unwrap();
-        ears.send_packed_command(&redis::cmd("PSUBSCRIBE").arg("in:*").get_packed_command()).unwrap();
+        ears.send_packed_command(&redis::cmd("PSUBSCRIBE").arg("in:*").get_packed_command())
+            .unwrap();
         ears.recv_response().unwrap();
-        World { server, client: Client::of(server), ears, ahead: 0, made: 0 }
+        World {
+            server,
+            client: Client::of(server),
+            ears,
+            ahead: 0,
+            made: 0,
+        }
     }
 
     fn now(&mut self) -> StoreTime {
@@ -115,8 +134,9 @@ impl World<'_> {
 
     fn play(&mut self, seed: u64, at_once: u64) -> usize {
         let mut rng = Rng::with_seed(seed);
-        let mut histories: Vec<History> =
-            (0..at_once).map(|number| History::new(format!("palisade:1:{{{seed}-{number}}}"), rng.usize(..4))).collect();
+        let mut histories: Vec<History> = (0..at_once)
+            .map(|number| History::new(format!("palisade:1:{{{seed}-{number}}}"), rng.usize(..4)))
+            .collect();
         let begun = Instant::now();
         for step in 0..STEPS {
             let pause = match rng.u8(..20) {
@@ -134,13 +154,23 @@ impl World<'_> {
             for (number, history) in histories.iter_mut().enumerate() {
                 // Two on one key, one behind the other, where they go together.
                 for _ in 0..if at_once > 1 { rng.usize(..3) } else { 1 } {
-                    let Some(op) = self.op(&mut rng, history) else { continue };
+                    let Some(op) = self.op(&mut rng, history) else {
+                        continue;
+                    };
                     let context = format!("seed {seed}, step {step}, history {number}, {op:?}");
-                    asked.extend(history.ask(op, now, &mut rng).map(|ask| (number, ask, context)));
+                    asked.extend(
+                        history
+                            .ask(op, now, &mut rng)
+                            .map(|ask| (number, ask, context)),
+                    );
                 }
             }
             let calls: Vec<&Call> = asked.iter().map(|(_, ask, _)| &ask.call).collect();
-            let replies = if at_once > 1 { self.client.run_batched(&calls) } else { self.client.run_each(&calls) };
+            let replies = if at_once > 1 {
+                self.client.run_batched(&calls)
+            } else {
+                self.client.run_each(&calls)
+            };
             let mut heard = self.heard().into_iter();
             // The machine had other things to do: nobody knows any more what came first.
             if begun.elapsed() > SLACK {
@@ -150,9 +180,17 @@ impl World<'_> {
                 let news: Vec<_> = heard.by_ref().take(ask.told.len()).collect();
                 histories[number].same(ask, &reply, &news, &context);
             }
-            assert_eq!(heard.collect::<Vec<_>>(), [], "seed {seed}, step {step}: nobody was to hear this");
+            assert_eq!(
+                heard.collect::<Vec<_>>(),
+                [],
+                "seed {seed}, step {step}: nobody was to hear this"
+            );
             for history in &mut histories {
-                self.same_view(history, begun, &format!("seed {seed}, step {step}, {}", history.key));
+                self.same_view(
+                    history,
+                    begun,
+                    &format!("seed {seed}, step {step}, {}", history.key),
+                );
             }
             if begun.elapsed() > SLACK / 2 {
                 return step + 1;
@@ -164,7 +202,18 @@ impl World<'_> {
     fn op(&mut self, rng: &mut Rng, history: &mut History) -> Option<Op> {
         let flavour = history.flavour;
         let slot = rng.usize(..SLOTS);
-        let by = *rng.choice(&[By::Nothing, By::Nothing, By::Nothing, By::Its, By::Its, By::Its, By::Its, By::Wrong]).unwrap();
+        let by = *rng
+            .choice(&[
+                By::Nothing,
+                By::Nothing,
+                By::Nothing,
+                By::Its,
+                By::Its,
+                By::Its,
+                By::Its,
+                By::Wrong,
+            ])
+            .unwrap();
         Some(match rng.u8(..21) {
             0..=8 => {
                 let alive = |claim: &Claim| history.line.knows(claim.id);
@@ -214,17 +263,31 @@ impl World<'_> {
             return;
         }
         let Some(found) = found else {
-            assert!(expected.holders.is_empty() && expected.waiters.is_empty(), "{context}: nothing is shown of {expected:?}");
+            assert!(
+                expected.holders.is_empty() && expected.waiters.is_empty(),
+                "{context}: nothing is shown of {expected:?}"
+            );
             return;
         };
         assert_eq!(expected.kind, found.kind, "{context}");
-        assert_eq!(expected.holders.len(), found.holders.len(), "{context}: {expected:?} {found:?}");
+        assert_eq!(
+            expected.holders.len(),
+            found.holders.len(),
+            "{context}: {expected:?} {found:?}"
+        );
         for (expected, found) in expected.holders.into_iter().zip(found.holders) {
             history.same_holder(Some(expected), Some(found), context);
         }
-        let waiters = |view: &LineView| view.waiters.iter().map(|waiter| (waiter.owner.clone(), waiter.mode)).collect::<Vec<_>>();
+        let waiters = |view: &LineView| {
+            view.waiters
+                .iter()
+                .map(|waiter| (waiter.owner.clone(), waiter.mode))
+                .collect::<Vec<_>>()
+        };
         let expected = history.line.view(now, &name);
-        let found = view(&self.client.run(&show(&history.key)), &name).unwrap().unwrap();
+        let found = view(&self.client.run(&show(&history.key)), &name)
+            .unwrap()
+            .unwrap();
         if begun.elapsed() > SLACK {
             return;
         }
@@ -236,7 +299,9 @@ impl World<'_> {
 }
 
 fn some_claim(rng: &mut Rng, number: u128, flavour: usize) -> Claim {
-    let rarely = |rng: &mut Rng, from: u64| (flavour != 0 && rng.u8(..5) == 0).then(|| secs(rng.u64(from..8)));
+    let rarely = |rng: &mut Rng, from: u64| {
+        (flavour != 0 && rng.u8(..5) == 0).then(|| secs(rng.u64(from..8)))
+    };
     let (kind, mode) = match (flavour, rng.u8(..12)) {
         (0, _) => (Kind::Mutex, Mode::Exclusive),
         (1 | 2, 0..=4) => (Kind::RwLock, Mode::Shared),
@@ -247,7 +312,11 @@ fn some_claim(rng: &mut Rng, number: u128, flavour: usize) -> Claim {
         (_, 1) => (Kind::Semaphore { limit: 4 }, Mode::Permits(1)),
         _ => (Kind::Semaphore { limit: 3 }, Mode::Permits(rng.u32(..5))),
     };
-    let lease = if rng.u8(..8) == 0 { 2000 } else { rng.u64(1..9) };
+    let lease = if rng.u8(..8) == 0 {
+        2000
+    } else {
+        rng.u64(1..9)
+    };
     Claim {
         kind,
         mode,
@@ -289,12 +358,19 @@ impl History {
                 let expected = self.line.claim(now, &wanted, &mut told);
                 let call = claim(&self.key, &wanted, &inbox);
                 self.inboxes.insert(wanted.id, inbox);
-                (call, Expected::Answer(wanted, expected, self.line.waiters.is_empty()))
+                (
+                    call,
+                    Expected::Answer(wanted, expected, self.line.waiters.is_empty()),
+                )
             }
             Op::Renew(slot, by) => {
                 let claim = self.slots[slot].clone()?;
                 let (fence, its) = self.fence(claim.id, by);
-                let inbox = if rng.u8(..3) == 0 { format!("in:{}", rng.u8(..)) } else { self.inboxes[&claim.id].clone() };
+                let inbox = if rng.u8(..3) == 0 {
+                    format!("in:{}", rng.u8(..))
+                } else {
+                    self.inboxes[&claim.id].clone()
+                };
                 let expected = self.line.renew(now, claim.id, fence, &mut told);
                 let call = renew(&self.key, &known(&claim, its), &inbox);
                 if !matches!(expected, Standing::Gone(_)) {
@@ -306,43 +382,78 @@ impl History {
                 let claim = self.slots[slot].clone()?;
                 let (fence, its) = self.fence(claim.id, by);
                 let expected = self.line.release(now, claim.id, fence, ending, &mut told);
-                (release(&self.key, &known(&claim, its), ending), Expected::Released(expected))
+                (
+                    release(&self.key, &known(&claim, its), ending),
+                    Expected::Released(expected),
+                )
             }
             Op::Downgrade(slot, by) => {
                 let claim = self.slots[slot].clone()?;
-                let (Some(fence), its) = self.fence(claim.id, by) else { return None };
+                let (Some(fence), its) = self.fence(claim.id, by) else {
+                    return None;
+                };
                 let expected = self.line.downgrade(now, claim.id, fence, &mut told);
-                (downgrade(&self.key, &known(&claim, its)), Expected::Standing(claim, expected))
+                (
+                    downgrade(&self.key, &known(&claim, its)),
+                    Expected::Standing(claim, expected),
+                )
             }
             Op::Proclaim(slot, by) => {
                 let claim = self.slots[slot].clone()?;
-                let (Some(fence), its) = self.fence(claim.id, by) else { return None };
+                let (Some(fence), its) = self.fence(claim.id, by) else {
+                    return None;
+                };
                 let value = "x".repeat(rng.usize(..12));
                 let expected = self.line.proclaim(now, claim.id, fence, &value, &mut told);
-                (proclaim(&self.key, &known(&claim, its), &value), Expected::Standing(claim, expected))
+                (
+                    proclaim(&self.key, &known(&claim, its), &value),
+                    Expected::Standing(claim, expected),
+                )
             }
             Op::Revoke(slot, by) => {
                 let claim = self.slots[slot].clone()?;
-                let (Some(fence), Some(its)) = self.fence(claim.id, by) else { return None };
-                (revoke(&self.key, its), Expected::Revoked(self.line.revoke(now, fence, &mut told)))
+                let (Some(fence), Some(its)) = self.fence(claim.id, by) else {
+                    return None;
+                };
+                (
+                    revoke(&self.key, its),
+                    Expected::Revoked(self.line.revoke(now, fence, &mut told)),
+                )
             }
         };
         // As it is now: what comes behind may change it.
-        let told = told.into_iter().map(|told| (told, self.inboxes[&told.claim()].clone())).collect();
-        Some(Ask { call, expected, told })
+        let told = told
+            .into_iter()
+            .map(|told| (told, self.inboxes[&told.claim()].clone()))
+            .collect();
+        Some(Ask {
+            call,
+            expected,
+            told,
+        })
     }
 
     fn same(&mut self, ask: Ask, reply: &Value, news: &[(String, Vec<u8>)], context: &str) {
         match ask.expected {
             Expected::Answer(wanted, expected, no_line) => {
-                self.same_answer(&wanted, expected, claim_answer(reply, &wanted), no_line, context);
+                self.same_answer(
+                    &wanted,
+                    expected,
+                    claim_answer(reply, &wanted),
+                    no_line,
+                    context,
+                );
             }
             Expected::Standing(claim, expected) => {
                 self.same_standing(&claim, expected, standing(reply, &claim).unwrap(), context);
             }
-            Expected::Released(expected) => assert_eq!(expected, released(reply).unwrap(), "{context}"),
+            Expected::Released(expected) => {
+                assert_eq!(expected, released(reply).unwrap(), "{context}")
+            }
             Expected::Revoked(expected) => match (expected, revoked(reply).unwrap()) {
-                (Revoked::OtherHolder { fence }, Revoked::OtherHolder { fence: found }) => self.same_fence(fence, found, context),
+                (Revoked::OtherHolder { fence }, Revoked::OtherHolder { fence: found }) => {
+                    self.same_fence(fence, found, context)
+                }
                 (expected, found) => assert_eq!(expected, found, "{context}"),
             },
         }
@@ -365,8 +476,21 @@ impl History {
     fn same_fence(&mut self, expected: Fence, found: Fence, context: &str) {
         let known = *self.fences.entry(expected).or_insert(found);
         assert_eq!(known, found, "{context}");
-        assert!(self.fences.range(..expected).all(|(_, lower)| *lower < found), "{context}: {:?}", self.fences);
-        assert!(self.fences.range(expected..).skip(1).all(|(_, higher)| *higher > found), "{context}: {:?}", self.fences);
+        assert!(
+            self.fences
+                .range(..expected)
+                .all(|(_, lower)| *lower < found),
+            "{context}: {:?}",
+            self.fences
+        );
+        assert!(
+            self.fences
+                .range(expected..)
+                .skip(1)
+                .all(|(_, higher)| *higher > found),
+            "{context}: {:?}",
+            self.fences
+        );
     }
 
     fn granted(&mut self, claim: ClaimId, expected: Fence, found: Fence, context: &str) {
@@ -391,9 +515,13 @@ impl History {
                 let is_first = expected.ahead == Some(0);
                 self.same_place(expected, found, is_first, context);
             }
-            (Ok(Answer::Busy(expected)), Ok(Answer::Busy(found))) => self.same_busy(expected, found, no_line, context),
+            (Ok(Answer::Busy(expected)), Ok(Answer::Busy(found))) => {
+                self.same_busy(expected, found, no_line, context)
+            }
             (Ok(Answer::Sealed), Ok(Answer::Sealed)) => {}
-            (Err(expected), Err(found)) => assert_eq!(expected.to_string(), found.to_string(), "{context}"),
+            (Err(expected), Err(found)) => {
+                assert_eq!(expected.to_string(), found.to_string(), "{context}")
+            }
             (expected, found) => panic!("{context}: {expected:?} was expected, found is {found:?}"),
         }
     }
@@ -404,7 +532,9 @@ impl History {
                 assert_eq!(expected.lease, found.lease, "{context}");
                 self.granted(claim.id, expected.fence, found.fence, context);
             }
-            (Standing::Waiting(expected), Standing::Waiting(found)) => self.same_place(expected, found, true, context),
+            (Standing::Waiting(expected), Standing::Waiting(found)) => {
+                self.same_place(expected, found, true, context)
+            }
             (expected, found) => assert_eq!(expected, found, "{context}"),
         }
     }
@@ -417,7 +547,10 @@ impl History {
             near(expected.ask_in, found.ask_in, context);
         }
         assert_eq!(expected.lease, found.lease, "{context}");
-        assert_eq!(found.holder, None, "{context}: who waits asks for that at the end of its wait");
+        assert_eq!(
+            found.holder, None,
+            "{context}: who waits asks for that at the end of its wait"
+        );
     }
 
     fn same_busy(&mut self, expected: Busy, found: Busy, no_line: bool, context: &str) {
@@ -434,20 +567,37 @@ impl History {
             return;
         };
         self.same_fence(expected.fence, found.fence, context);
-        assert_eq!((&expected.owner, &expected.reason, expected.mode), (&found.owner, &found.reason, found.mode), "{context}");
+        assert_eq!(
+            (&expected.owner, &expected.reason, expected.mode),
+            (&found.owner, &found.reason, found.mode),
+            "{context}"
+        );
         near(expected.held, found.held, context);
         near(expected.lease_left, found.lease_left, context);
     }
 
-    fn same_news(&mut self, expected: &[(Told, String)], found: &[(String, Vec<u8>)], context: &str) {
-        assert_eq!(expected.len(), found.len(), "{context}: {expected:?} {found:?}");
+    fn same_news(
+        &mut self,
+        expected: &[(Told, String)],
+        found: &[(String, Vec<u8>)],
+        context: &str,
+    ) {
+        assert_eq!(
+            expected.len(),
+            found.len(),
+            "{context}: {expected:?} {found:?}"
+        );
         for ((expected, told_in), (inbox, payload)) in expected.iter().zip(found) {
             let (claim, news) = push(payload).unwrap();
             assert_eq!((expected.claim(), told_in), (claim, inbox), "{context}");
             match (expected, news) {
-                (Told::Granted { fence, .. }, Push::Granted(found)) => self.granted(claim, *fence, found, context),
+                (Told::Granted { fence, .. }, Push::Granted(found)) => {
+                    self.granted(claim, *fence, found, context)
+                }
                 (Told::Gone { why, .. }, Push::Gone(found)) => assert_eq!(*why, found, "{context}"),
-                (expected, found) => panic!("{context}: {expected:?} was expected, heard was {found:?}"),
+                (expected, found) => {
+                    panic!("{context}: {expected:?} was expected, heard was {found:?}")
+                }
             }
         }
     }
@@ -457,5 +607,8 @@ impl History {
 #[test]
 fn no_script_says_that_a_session_ended() {
     assert_eq!(push(format!("x{}", id(1).reveal()).as_bytes()), None);
-    assert!(!matches!(standing(&Value::BulkString(b"x".to_vec()), &mutex(1)), Ok(Standing::Gone(Gone::SessionEnded))));
+    assert!(!matches!(
+        standing(&Value::BulkString(b"x".to_vec()), &mutex(1)),
+        Ok(Standing::Gone(Gone::SessionEnded))
+    ));
 }
