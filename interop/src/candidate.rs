@@ -30,7 +30,7 @@ impl Candidate {
         })
     }
 
-    /// A thread asks for the next leader again and again: the blocking API waits without a limit.
+    /// A thread reads the next leader in a loop, because the blocking API waits without a limit.
     fn begin_observing(&self, name: &str) -> Result<Receiver<Result<String, Fault>>, Fault> {
         let mut observer = self
             .locks
@@ -111,7 +111,7 @@ impl Participant for Candidate {
             .leader()
             .wait()
             .map_err(Fault::of)?;
-        Ok(leader.map_or(Led::Nobody, |leader| Led::By(leader.value)))
+        Ok(leader.map_or(Led::NoLeader, |leader| Led::By(leader.value)))
     }
 
     fn observe(&mut self, name: &str, wait: Duration) -> Result<Led, Fault> {
@@ -127,7 +127,7 @@ impl Participant for Candidate {
         };
         match told.recv_timeout(wait) {
             Ok(next) => next.map(Led::By),
-            Err(RecvTimeoutError::Timeout) => Ok(Led::Nobody),
+            Err(RecvTimeoutError::Timeout) => Ok(Led::NoLeader),
             Err(RecvTimeoutError::Disconnected) => Err(Fault::new("the observation has ended")),
         }
     }

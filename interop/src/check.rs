@@ -12,13 +12,13 @@ pub enum Mark {
     Leave(String),
 }
 
-/// Who may be inside together.
+/// The participants that may be inside together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// Nobody with anybody.
+    /// One at a time.
     #[default]
     One,
-    /// So many, whoever they are.
+    /// At most so many, of any kind.
     Few(usize),
     /// These participants with each other, and all others alone.
     Readers(BTreeSet<String>),
@@ -40,7 +40,7 @@ impl Rule {
         }
     }
 
-    /// Whether this visit adds to the counter: it is protected only from those who are alone.
+    /// Whether this visit adds to the counter: only exclusive visits protect it.
     #[must_use]
     pub fn adds(&self, visit: &str) -> bool {
         match self {
@@ -54,22 +54,22 @@ impl Rule {
 /// Something that must not happen under a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// Somebody came who should have waited for those inside.
+    /// A participant entered that should have waited for those inside.
     Together {
-        /// Who came.
+        /// The visit that began.
         entered: String,
-        /// Who was there.
+        /// The visits that had not ended.
         inside: Vec<String>,
     },
     /// The marks make no sense: a visit without a beginning, or with two.
     Broken(String),
     /// A visit that did not end.
     NeverLeft(String),
-    /// Somebody overwrote what another had added.
+    /// An update of the counter was overwritten.
     Lost {
         /// How many added one.
         added: u64,
-        /// What came of it.
+        /// The final count.
         counted: u64,
     },
     /// A participant found out that it did not hold the lock any more.
@@ -92,7 +92,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Judges a list of marks, and the counter to which every visit of one who is alone added one without an atomic operation.
+/// Judges a list of marks, and the counter that every exclusive visit incremented without an atomic
+/// operation.
 #[must_use]
 pub fn judge(rule: &Rule, marks: &[Mark], counted: u64) -> Vec<Violation> {
     let mut violations = Vec::new();

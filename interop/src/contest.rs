@@ -9,7 +9,7 @@ use crate::witness::{Visitor, Witness};
 /// Every so many visits the lease is extended too.
 const EXTEND_EVERY: u64 = 8;
 
-/// A participant and its name in a contest, which nobody else has there.
+/// A participant and its name, which is unique in the contest.
 pub type Contestant = (String, Box<dyn Participant>);
 
 /// Participants that enter and leave, as often as the lock lets them.
@@ -23,11 +23,12 @@ pub struct Contest {
     pub wait: Duration,
     /// How long a visit takes beside its own work.
     pub stay: Duration,
-    /// The most that a participant stays away after a visit: without it whoever has just left would be back before all others.
+    /// The longest pause of a participant after a visit. Without it the last visitor would always
+    /// be the first to return.
     pub away: Duration,
-    /// When nobody enters any more.
+    /// The contest ends after this.
     pub length: Duration,
-    /// Who may be inside together.
+    /// The participants that may be inside together.
     pub rule: Rule,
 }
 
@@ -90,7 +91,7 @@ impl Contest {
         })
     }
 
-    /// One participant's part. Gives the visits in which it learnt that it had lost the lock.
+    /// Runs one participant. Gives the visits in which it learnt that it had lost the lock.
     fn play(
         &self,
         name: &str,
@@ -128,10 +129,10 @@ impl Contest {
     }
 }
 
-/// What came of a contest.
+/// The result of a contest.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How often who entered, in the order of the participants.
+    /// The number of visits of each participant.
     pub entries: Vec<(u64, String)>,
     /// How many were inside at once, at the most.
     pub most: usize,
@@ -140,7 +141,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Panics if the lock did not exclude, or if somebody entered less than `least` times.
+    /// Panics if the lock did not exclude, or if a participant entered less than `least` times.
     #[track_caller]
     pub fn assert_fair(&self, least: u64) {
         assert!(self.violations.is_empty(), "{self}");

@@ -1,14 +1,16 @@
 //! The peers' own libraries and ours, at one lock.
 //!
-//! Every [`Participant`] is a process of its own that can be killed: a [`Peer`] drives it over stdin and stdout, in the words of
-//! [`protocol`], whatever language it is written in. Ours is one of them, and reaches Palisade through its public API only.
+//! Every [`Participant`] is a process of its own that can be killed: a [`Peer`] drives it over
+//! stdin and stdout, in the words of [`protocol`], whatever language it is written in. Ours is one
+//! of them, and reaches Palisade through its public API only.
 //!
 //! - [`Contest`]: participants enter and leave, and a [`Witness`] writes down what happened
 //! - [`check`]: judges what the witness saw
 //! - [`sabotage`]: participants with the usual mistakes, to show that the judge sees them
 //! - [`redis`]: the libraries that share a lock with `format=simple`
 //! - [`etcd`]: the programs that stand in one line with ours in etcd
-//! - [`zookeeper`]: the recipes of Apache Curator and of kazoo, whose nodes stand in one line with ours
+//! - [`zookeeper`]: the recipes of Apache Curator and of kazoo, whose nodes stand in one line with
+//!   ours
 //!
 //! Everything but these three knows nothing of the store of the locks.
 

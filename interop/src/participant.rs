@@ -1,9 +1,10 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Somebody who wants a lock, and holds one at most.
+/// A contender for a lock, which holds one at most.
 pub trait Participant: Send {
-    /// Asks for `name`, and waits for at most so long; zero is one attempt. Without a lease the lock has no end.
+    /// Asks for `name`, and waits for at most `wait`; zero is one attempt. A lock without a lease
+    /// does not expire.
     ///
     /// # Errors
     ///
@@ -29,7 +30,8 @@ pub trait Participant: Send {
     /// When there is no answer.
     fn extend(&mut self, lease: Duration) -> Result<Extended, Fault>;
 
-    /// In an election, where to acquire is to campaign and to release to resign: changes the value that others see.
+    /// In an election, where to acquire is to campaign and to release to resign: changes the value
+    /// that others see.
     ///
     /// # Errors
     ///
@@ -40,7 +42,7 @@ pub trait Participant: Send {
         )))
     }
 
-    /// Who leads now.
+    /// The current leader.
     ///
     /// # Errors
     ///
@@ -51,7 +53,8 @@ pub trait Participant: Send {
         )))
     }
 
-    /// Who leads next, or what its next value is, by what the library pushes; nobody when nothing changes for so long.
+    /// The next leader, or the next value of the leader, as pushed by the library.
+    /// [`Led::NoLeader`] when nothing changes for so long.
     ///
     /// # Errors
     ///
@@ -68,7 +71,7 @@ pub trait Participant: Send {
 pub enum Acquired {
     /// It holds the lock.
     Yes,
-    /// Somebody else held it all the time.
+    /// Another participant held it all the time.
     Busy,
 }
 
@@ -104,10 +107,10 @@ pub enum Proclaimed {
 /// The answer to [`Participant::leader`] and [`Participant::observe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Led {
-    /// Whoever proclaims this.
+    /// The leader that proclaims this value.
     By(String),
-    /// Nobody.
-    Nobody,
+    /// There is no leader.
+    NoLeader,
 }
 
 /// Why there is no answer.
@@ -120,7 +123,7 @@ impl Fault {
         Self(words.into())
     }
 
-    /// What something else that failed says about it.
+    /// The message of another error.
     pub fn of(error: impl fmt::Display) -> Self {
         Self(error.to_string())
     }
@@ -132,7 +135,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// As `Display`, so that the words of a failed test are plain.
+/// As `Display`, so that a failed test prints plain words.
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -9,11 +9,12 @@ use std::time::Duration;
 use crate::participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
 use crate::protocol::{READY, Request, Word, read};
 
-/// How long an answer may take beyond what was asked to wait. Far more than any needs, for machines with much else to do.
+/// How long an answer may take beyond what was asked to wait. Far more than any needs, for machines
+/// with much else to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A participant in a process of its own. It is killed when this is dropped, and ends by itself when this process is killed:
-/// then its stdin ends.
+/// A participant in a process of its own. It is killed when this is dropped, and ends by itself
+/// when this process is killed: then its stdin ends.
 #[derive(Debug)]
 pub struct Peer {
     label: String,
@@ -79,7 +80,8 @@ impl Peer {
         self
     }
 
-    /// Sends a request, whose answer is to be awaited with [`Peer::awaited`]: for what is to happen in between.
+    /// Sends a request, whose answer is to be awaited with [`Peer::awaited`]: for what is to happen
+    /// in between.
     ///
     /// # Errors
     ///

@@ -42,7 +42,7 @@ pub enum Request {
     Observe {
         /// Without white space.
         name: String,
-        /// Until it is nobody.
+        /// How long to wait for a change.
         wait: Duration,
     },
 }
@@ -171,7 +171,7 @@ impl Word for Led {
     fn of(line: &str) -> Option<Self> {
         match line.split_once(' ') {
             Some(("leader", value)) => Some(Self::By(value.to_owned())),
-            None if line == "nobody" => Some(Self::Nobody),
+            None if line == "nobody" => Some(Self::NoLeader),
             _ => None,
         }
     }
@@ -179,7 +179,7 @@ impl Word for Led {
     fn word(self) -> String {
         match self {
             Self::By(value) => format!("leader {value}"),
-            Self::Nobody => "nobody".to_owned(),
+            Self::NoLeader => "nobody".to_owned(),
         }
     }
 }

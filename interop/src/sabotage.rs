@@ -1,4 +1,5 @@
-//! Participants with the usual mistakes. A contest with one of them must show violations, or the judge is blind.
+//! Participants with the usual mistakes. A contest with one of them must show violations, or the
+//! judge is blind.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::redis::Raw;
 pub enum Mistake {
     /// Enters whatever the answer was.
     IgnoresTheAnswer,
-    /// Deletes the lock at the end without a look at whose it is: also when it never got it.
+    /// Deletes the lock at the end without a comparison, also when it never got it.
     DeletesWithoutComparing,
     /// Asks for a lease that ends before the work does, and does not extend it.
     LeaseTooShort,
@@ -28,7 +29,7 @@ impl Saboteur {
     ///
     /// # Errors
     ///
-    /// When nobody answers there.
+    /// When the server does not answer.
     pub fn connect(url: &str, mistake: Mistake) -> Result<Self, Fault> {
         Ok(Self {
             raw: Raw::connect(url)?,
@@ -60,7 +61,7 @@ impl Participant for Saboteur {
     }
 
     fn release(&mut self) -> Result<Released, Fault> {
-        // It does not look at this answer either.
+        // It ignores this answer, too.
         self.raw.release().map(|_| Released::Unsaid)
     }
 

@@ -8,8 +8,8 @@ use crate::redis::connection::{call, open};
 const MARKS: &str = "witness:marks";
 const COUNTER: &str = "witness:counter";
 
-/// What a contest is about: a counter that only a lock protects, and a list of who came and went. Both are in a Redis, which
-/// decides what came first, also when the locks are in another store.
+/// A counter that only a lock protects, and a list of visits. Both are in a Redis, which decides
+/// the order, also when the locks are in another store.
 #[derive(Clone, Debug)]
 pub struct Witness {
     url: String,
@@ -91,7 +91,7 @@ pub struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    /// Ends it: writes one more than it found, without a look at what is there by now, and says so.
+    /// Ends it: writes one more than it read, without a comparison, and records the end.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! What `palisade run x -- true` costs beside `true`: the median of 50, in turns. The command is looked for beside this program.
+//! The cost of `palisade run x -- true` beside `true`: the median of 50, interleaved. The command
+//! is looked for beside this program.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};

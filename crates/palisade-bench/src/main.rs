@@ -1,13 +1,15 @@
 //! Palisade beside the raw limit, in one run. One figure per line: what, value, unit.
 //!
-//! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the public API.
-//! `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
-//! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside what a private server can do.
-//! `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` — the etcd store beside what a private server can do, and beside others.
-//! `palisade-bench zookeeper [all|cycle|tasks|handoff] [SECONDS]` — the ZooKeeper store beside Apache Curator, on a private server.
-//! With `--rtt TIME` behind them, a relay between all clients and the server takes so long there and back: `redis --rtt 200us`.
-//! `palisade-bench cli [URL]` — what a run under a lock costs beside the bare command.
-//! `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one client: losses, CPU and memory.
+//! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the
+//! public API. `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
+//! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside
+//! what a private server can do. `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` —
+//! the etcd store beside what a private server can do, and beside others. `palisade-bench zookeeper
+//! [all|cycle|tasks|handoff] [SECONDS]` — the ZooKeeper store beside Apache Curator, on a private
+//! server. With `--rtt TIME` behind them, a relay between all clients and the server takes so long
+//! there and back: `redis --rtt 200us`. `palisade-bench cli [URL]` — what a run under a lock costs
+//! beside the bare command. `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one
+//! client: losses, CPU and memory.
 
 mod cli;
 mod compare;

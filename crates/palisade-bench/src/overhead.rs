@@ -1,4 +1,5 @@
-//! What every store pays: one acquire and release on `memory:`, uncontended, beside the bare line without a client.
+//! The cost that every store pays: one acquire and release on `memory:`, uncontended, beside the
+//! bare line without a client.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -93,7 +94,7 @@ fn median_hand_off() -> f64 {
             for _ in 0..TURNS {
                 let guard = lock.acquire().wait().expect("acquired");
                 times.push(released.lock().expect("no panic").elapsed());
-                // Long enough for the other to stand in line.
+                // Long enough for the other thread to queue.
                 std::thread::sleep(Duration::from_micros(200));
                 *released.lock().expect("no panic") = Instant::now();
                 let _ = guard.release().wait().expect("released");

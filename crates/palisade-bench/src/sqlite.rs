@@ -1,5 +1,6 @@
-//! The embedded store beside raw SQLite with the same settings: uncontended cycles, hand-off between processes, fair shares, and
-//! how soon a killed holder is replaced. Workers are this program, started again.
+//! The embedded store beside raw SQLite with the same settings: uncontended cycles, hand-off
+//! between processes, fair shares, and how soon a killed holder is replaced. Workers are this
+//! program, started again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -71,7 +72,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// What a lock costs at the least: one row taken, one row given back, each in a transaction of its own.
+/// The least cost of a lock: one row inserted, one row deleted, each in a transaction of its own.
 fn raw_cycles(folder: &Path, round: usize) -> f64 {
     let connection = raw(&folder.join(format!("raw-{round}.db")));
     let mut take = connection
@@ -170,7 +171,8 @@ impl Drop for Worker {
     }
 }
 
-/// The median time from the call of release in one process to the lock in the other's hands, both on one clock.
+/// The median time from the call of release in one process to the lock in the other, both on one
+/// clock.
 fn hand_off(folder: &Path, what: &str) -> f64 {
     let path = folder.join(format!("hand-off-{what}.db"));
     if what == "raw" {
@@ -237,7 +239,7 @@ fn killed_holder(folder: &Path, round: usize) -> f64 {
     {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Time for the waiter to look at who stands before it.
+    // Time for the waiter to read who is before it.
     std::thread::sleep(Duration::from_millis(50));
     let killed = Instant::now();
     holder.child.kill().expect("killed");
@@ -297,7 +299,8 @@ fn share(path: &Path, counter: &Path) {
 
 const TURNS: usize = 1000;
 
-/// Two processes in turns: the time of the release is left in a file beside the database, which costs next to nothing.
+/// Two processes in turns: the time of the release is left in a file beside the database, which
+/// costs next to nothing.
 fn our_side(path: &Path) -> Vec<f64> {
     let lock = client(path).mutex("hand-off");
     let stamp = path.with_extension("stamp");
@@ -326,8 +329,8 @@ fn our_side(path: &Path) -> Vec<f64> {
     times
 }
 
-/// The least that a hand-off can be: the owner is changed in one transaction, the other is told by a datagram and takes it in
-/// another.
+/// The least cost of a hand-off: the owner is changed in one transaction, the other is told by a
+/// datagram and takes it in another.
 fn raw_side(path: &Path, side: &str) -> Vec<f64> {
     let connection = raw(path);
     let address = |side: &str| -> PathBuf { path.with_extension(format!("{side}.sock")) };

@@ -1,4 +1,4 @@
-//! What this process has used.
+//! The resources of this process.
 
 use std::time::Duration;
 

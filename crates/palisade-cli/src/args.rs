@@ -32,22 +32,29 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
+/// The groups of `--help`.
+const LOCK: &str = "Lock";
+const WAITING: &str = "Waiting";
+const LOSS: &str = "Loss";
+const STORE: &str = "Store";
+const OUTPUT: &str = "Output";
+
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// The store, such as sqlite:/path or redis://host; without one, a file of your own
-    #[arg(long, global = true, value_name = "URL", conflicts_with_all = ["url_file", "profile"])]
+    #[arg(long, global = true, value_name = "URL", conflicts_with_all = ["url_file", "profile"], help_heading = STORE)]
     pub(crate) url: Option<String>,
     /// A file that holds the URL, to keep a password off the command line
-    #[arg(long, global = true, value_name = "PATH", conflicts_with = "profile")]
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "profile", help_heading = STORE)]
     pub(crate) url_file: Option<PathBuf>,
     /// A profile of the configuration file
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = STORE)]
     pub(crate) profile: Option<String>,
     /// Say nothing but errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
-    /// Say why
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    /// Say why: which file or key, how the wait goes, which renewals fail
+    #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = OUTPUT)]
     pub(crate) verbose: bool,
 }
 
@@ -59,16 +66,22 @@ pub(crate) enum Verb {
     /// Campaign, run a command while leading, and campaign again when the lead is lost
     #[command(after_help = EXIT_STATUS)]
     Elect(ElectArgs),
-    /// List locks and who holds them
+    /// List locks and their holders
     List(ListArgs),
-    /// Show who holds a lock, and who waits
+    /// Show the holders of a lock, and its waiters in order
     Show(ShowArgs),
     /// Acquire a lock for a script that cannot wrap a command; prints a grant
     Acquire(AcquireArgs),
-    /// Extend a grant by the same lease, and print it
+    /// Extend a grant by the same lease
     Renew(GrantArgs),
-    /// End a grant, or force somebody else's lock open
+    /// End a grant, or force a lock open that another process holds
     Release(ReleaseArgs),
+    /// Connect, ask the store once, and say which server answers
+    #[command(after_help = EXIT_STATUS)]
+    Ping(JsonArgs),
+    /// Create the tables and routines of a store in SQL, or print the statements
+    #[command(after_help = EXIT_STATUS)]
+    Schema(SchemaArgs),
     /// What each store can do and promises
     Stores(StoresArgs),
     /// Print completions for a shell
@@ -80,90 +93,128 @@ pub(crate) enum Verb {
     Man,
 }
 
-/// What to lock, and how.
-#[derive(Debug, Args)]
-pub(crate) struct LockArgs {
-    #[command(flatten)]
-    pub(crate) hold: HoldArgs,
-    #[command(flatten)]
-    pub(crate) mode: ModeArgs,
-}
-
 /// How to wait, and how long to hold.
 #[derive(Debug, Args)]
 pub(crate) struct HoldArgs {
-    /// What to lock
+    /// What to lock: any text of 1 to 512 bytes
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// One attempt
-    #[arg(short = 'n', long = "try", conflicts_with = "wait")]
-    pub(crate) once: bool,
-    /// Wait at most so long; 0 is one attempt. Default: for ever
-    #[arg(short, long, value_name = "DUR", value_parser = duration)]
-    pub(crate) wait: Option<Duration>,
     /// How long the lock outlives a crash. Default: 30s, or what the store grants
-    #[arg(long, value_name = "DUR", value_parser = duration)]
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = LOCK)]
     pub(crate) lease: Option<Duration>,
-    /// Stop after so long
-    #[arg(long, value_name = "DUR", value_parser = duration)]
-    pub(crate) max_hold: Option<Duration>,
     /// Keep the name closed for at least so long
-    #[arg(long, value_name = "DUR", value_parser = duration)]
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = LOCK)]
     pub(crate) min_hold: Option<Duration>,
-    /// Who, shown to others. Default: host, pid and command
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) owner: Option<String>,
-    /// Why, shown to others
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
-    /// How long to try a store that cannot be reached
-    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "10s")]
-    pub(crate) store_wait: Duration,
-    /// The exit code for busy
-    #[arg(long, value_name = "N")]
+    /// One attempt
+    #[arg(short = 'n', long = "try", conflicts_with = "wait", help_heading = WAITING)]
+    pub(crate) once: bool,
+    /// Wait at most so long; 0 is one attempt. Default: for ever, as long as the store answers
+    /// (--store-wait)
+    #[arg(short, long, value_name = "DUR", value_parser = duration, help_heading = WAITING)]
+    pub(crate) wait: Option<Duration>,
+    /// The exit code for busy. Default: 75
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "N",
+        alias = "conflict-exit-code",
+        help_heading = WAITING
+    )]
     pub(crate) busy_exit_code: Option<u8>,
 }
+
+/// Patience with the store, and what others see of the claim.
+#[derive(Debug, Args)]
+pub(crate) struct ClaimArgs {
+    /// How long to try a store that cannot be reached, also in the middle of a wait for ever; then
+    /// the exit code is 69. `forever` never gives up
+    #[arg(
+        long,
+        value_name = "DUR",
+        value_parser = store_wait,
+        default_value = "10s",
+        help_heading = STORE
+    )]
+    pub(crate) store_wait: StoreWait,
+    /// The owner, shown to others. Default: host, pid and command
+    #[arg(long, value_name = "TEXT", help_heading = OUTPUT)]
+    pub(crate) owner: Option<String>,
+    /// The reason, shown to others
+    #[arg(long, value_name = "TEXT", help_heading = OUTPUT)]
+    pub(crate) reason: Option<String>,
+}
+
+/// How long to try a store that cannot be reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreWait(pub(crate) Duration);
 
 /// How to hold: alone, with others, or at most so often.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ModeArgs {
     /// Hold as a reader, with others
-    #[arg(short, long, conflicts_with_all = ["exclusive", "limit"])]
+    #[arg(short, long, conflicts_with_all = ["exclusive", "limit"], help_heading = LOCK)]
     pub(crate) shared: bool,
     /// Hold as a writer, where the store keeps mutex and read/write lock apart
-    #[arg(short = 'x', long, conflicts_with = "limit")]
+    #[arg(short = 'x', long, conflicts_with = "limit", help_heading = LOCK)]
     pub(crate) exclusive: bool,
     /// At most so many holders at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = LOCK)]
     pub(crate) limit: Option<u32>,
     /// Take so many of the limit
-    #[arg(long, value_name = "K", requires = "limit")]
+    #[arg(long, value_name = "K", requires = "limit", help_heading = LOCK)]
     pub(crate) permits: Option<u32>,
     /// Skip, as busy, when a run began within this time
-    #[arg(long, value_name = "DUR", value_parser = duration, conflicts_with_all = ["shared", "limit"])]
+    #[arg(
+        long,
+        value_name = "DUR",
+        value_parser = duration,
+        conflicts_with_all = ["shared", "limit"],
+        help_heading = LOCK
+    )]
     pub(crate) once_per: Option<Duration>,
 }
 
-/// What becomes of a command whose lock is lost.
+/// The options of `run` and `elect` for a lock that is lost.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// What to do with the command when the lock is lost
-    #[arg(long, value_enum, default_value = "term", value_name = "WHAT")]
-    pub(crate) on_lost: OnLost,
-    /// How long the command has between TERM and KILL. Default: 5s, or a quarter of the lease if that is less
-    #[arg(long, value_name = "DUR", value_parser = duration)]
+    /// Stop the command after so long
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = LOCK)]
+    pub(crate) max_hold: Option<Duration>,
+    /// The time between TERM and KILL. Default: 5s, or a quarter of the lease if that is less
+    #[arg(long, value_name = "DUR", value_parser = duration, help_heading = LOSS)]
     pub(crate) kill_after: Option<Duration>,
-    /// The exit code for a lost lock
-    #[arg(long, value_name = "N")]
+    /// The exit code for a lost lock. Default: 79
+    #[arg(long, value_name = "N", help_heading = LOSS)]
     pub(crate) lost_exit_code: Option<u8>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) lock: LockArgs,
+    pub(crate) mode: ModeArgs,
+    /// This name too, all or nothing; may be repeated
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["limit", "once_per"],
+        help_heading = LOCK
+    )]
+    pub(crate) also: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    /// What to do with the command when the lock is lost
+    #[arg(
+        long,
+        value_enum,
+        default_value = "term",
+        value_name = "WHAT",
+        help_heading = LOSS
+    )]
+    pub(crate) on_lost: OnLost,
     #[command(flatten)]
     pub(crate) stop: StopArgs,
+    #[command(flatten)]
+    pub(crate) claim: ClaimArgs,
     /// The command and its arguments, executed as given, without a shell
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -172,21 +223,32 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("asks").args(["leader", "observe"])))]
 pub(crate) struct ElectArgs {
-    #[command(flatten)]
-    pub(crate) hold: HoldArgs,
     /// What the leader proclaims. Default: the owner
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = LOCK)]
     pub(crate) value: Option<String>,
     #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    /// How to stop the command when the lead is lost
+    #[arg(
+        long,
+        value_enum,
+        default_value = "term",
+        value_name = "WHAT",
+        help_heading = LOSS
+    )]
+    pub(crate) on_lost: OnLeadLost,
+    #[command(flatten)]
     pub(crate) stop: StopArgs,
-    /// Do not campaign: print who leads, as fence and value
-    #[arg(long)]
+    #[command(flatten)]
+    pub(crate) claim: ClaimArgs,
+    /// Do not campaign: print the leader, as fence and value
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) leader: bool,
-    /// Do not campaign: print who leads, and each change
-    #[arg(short = 'l', long, visible_alias = "listen")]
+    /// Do not campaign: print the leader, and each change
+    #[arg(short = 'l', long, visible_alias = "listen", help_heading = OUTPUT)]
     pub(crate) observe: bool,
     /// One JSON object per line, with --leader or --observe
-    #[arg(long, requires = "asks")]
+    #[arg(long, requires = "asks", help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// The command to run while leading, executed as given, without a shell
     #[arg(
@@ -206,6 +268,24 @@ pub(crate) enum OnLost {
     Kill,
     /// Let it run
     Ignore,
+}
+
+/// A leader that goes on after the loss would be one of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLeadLost {
+    /// TERM, and KILL in time
+    Term,
+    /// KILL at once
+    Kill,
+}
+
+impl From<OnLeadLost> for OnLost {
+    fn from(what: OnLeadLost) -> OnLost {
+        match what {
+            OnLeadLost::Term => OnLost::Term,
+            OnLeadLost::Kill => OnLost::Kill,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -229,8 +309,15 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 pub(crate) struct JsonArgs {
     /// One JSON object per line
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    /// Print the statements, for an administrator to run. Nothing is sent to the store
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) print: bool,
 }
 
 #[derive(Debug, Args)]
@@ -238,16 +325,23 @@ pub(crate) struct StoresArgs {
     #[command(flatten)]
     pub(crate) output: JsonArgs,
     /// The table as Markdown, as the documentation has it
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]
     pub(crate) markdown: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("owner", |owner| {
+    owner.help("The owner, shown to others. Default: host, pid and name of the process that asks")
+}))]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
-    pub(crate) lock: LockArgs,
+    pub(crate) mode: ModeArgs,
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    #[command(flatten)]
+    pub(crate) claim: ClaimArgs,
     /// The grant is JSON in any case
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 }
 
@@ -256,30 +350,48 @@ pub(crate) struct GrantArgs {
     /// A file with the grant that `acquire` printed, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) grant: PathBuf,
-    /// The grant is JSON in any case
-    #[arg(long)]
+    /// Print the grant, with the time of its expiry
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
-    /// The name of a lock to force open; needs --fence
+    /// The name of a lock to force open. On a terminal its holders are offered for choice; elsewhere
+    /// give --fence or --holder
     #[arg(
         value_name = "NAME",
         required_unless_present = "grant",
-        conflicts_with = "grant",
-        requires = "fence"
+        conflicts_with = "grant"
     )]
     pub(crate) name: Option<String>,
     /// Just the grant with this fence; none for a peer's lock without one
-    #[arg(long, value_name = "N", conflicts_with = "grant", requires = "name")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["grant", "holder"], requires = "name")]
     pub(crate) fence: Option<String>,
+    /// Just the grant of this owner
+    #[arg(
+        long,
+        value_name = "OWNER",
+        conflicts_with = "grant",
+        requires = "name"
+    )]
+    pub(crate) holder: Option<String>,
+    /// Clear what --once-per, --min-hold or once have left of the name; a holder goes on
+    #[arg(long, conflicts_with_all = ["grant", "fence", "holder"], requires = "name")]
+    pub(crate) mark: bool,
     /// A file with the grant that `acquire` printed, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) grant: Option<PathBuf>,
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+fn store_wait(text: &str) -> Result<StoreWait, String> {
+    match text {
+        "forever" => Ok(StoreWait(Duration::MAX)),
+        text => duration(text).map(StoreWait),
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use palisade::{Client, Error, ErrorKind, StoreUrl};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use crate::notice::Notices;
 /// How long the end of the client may take: a withdrawal or a release is on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The same, where the store has just left requests unanswered.
-const SHORT_FAREWELL: Duration = Duration::from_millis(50);
+pub(crate) const SHORT_FAREWELL: Duration = Duration::from_millis(50);
 
 /// A client, and its URL's scheme. Dropping it ends the client, so that it leaves nothing behind.
 pub(crate) struct Store {
@@ -43,9 +43,27 @@ impl Store {
         error.into()
     }
 
+    /// Where the store keeps a name, for people to find it there; `None` where it keeps it as it is.
+    pub(crate) fn key_of(&self, name: &str) -> Option<String> {
+        self.locks().key(name).ok()?
+    }
+
+    /// Says it, under `-v`.
+    pub(crate) fn explain_key(&self, name: &str, notices: Notices) {
+        if let Some(key) = self.key_of(name) {
+            notices.explain(&format!("{name}: key {key}"));
+        }
+    }
+
     /// The store does not answer: there is no point in waiting for it when this ends.
     pub(crate) fn is_silent(&self) {
         self.farewell.set(SHORT_FAREWELL);
+    }
+
+    /// The end of the client may take until then, or a moment where that has passed.
+    pub(crate) fn leave_by(&self, end: Instant) {
+        let left = end.saturating_duration_since(Instant::now());
+        self.farewell.set(left.max(SHORT_FAREWELL));
     }
 }
 
@@ -57,7 +75,8 @@ impl Drop for Store {
     }
 }
 
-/// Connects to the store that the command line, the configuration or the environment names. Nothing is asked yet.
+/// Connects to the store that the command line, the configuration or the environment names. Nothing
+/// is asked yet.
 pub(crate) fn connect(common: &Common, notices: Notices) -> Result<Store, Failure> {
     let url = url(common, notices)?;
     let parsed = StoreUrl::parse(&url).map_err(|error| Failure::of_url(&error))?;

@@ -1,4 +1,4 @@
-//! `elect`: campaign and lead, or look who leads.
+//! `elect`: campaign and lead, or print the leader.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use palisade::Leader;
 use palisade::blocking::Wait;
 use serde_json::json;
 
-use crate::args::{Common, ElectArgs, OnLost};
+use crate::args::{Common, ElectArgs};
 use crate::config::{self, Store};
 use crate::exit::{Exit, Failure};
 use crate::notice::{Notices, print, printable, write_out};
@@ -25,14 +25,12 @@ pub(crate) fn elect(
     if args.observe {
         return observe(common, &args, notices);
     }
-    if args.stop.on_lost == OnLost::Ignore {
-        return Err(Failure::usage(
-            "--on-lost ignore would leave two leaders at work; give term or kill",
-        ));
-    }
     let job = Job {
+        names: vec![args.hold.name.clone()],
         hold: args.hold,
+        claim: args.claim,
         role: Role::Leader(args.value),
+        on_lost: args.on_lost.into(),
         stop: args.stop,
         command: args.command,
     };
@@ -47,13 +45,13 @@ fn leader(common: &Common, args: &ElectArgs, notices: Notices) -> Result<Exit, F
     } else {
         match leader {
             Some(leader) => print(&as_text(&leader))?,
-            None => notices.notice(&format!("{}: nobody leads", args.hold.name)),
+            None => notices.notice(&format!("{}: there is no leader", args.hold.name)),
         }
     }
     Ok(Exit::DONE)
 }
 
-/// Prints each change until it is ended from outside, or nobody reads it any more.
+/// Prints each change until it is ended from outside, or its reader has gone.
 fn observe(common: &Common, args: &ElectArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
     let mut observer = store.locks().election(&args.hold.name).observe().wait()?;

@@ -1,17 +1,23 @@
-//! `acquire`, `renew` and `release`: locks for scripts that cannot wrap a command, and an operator's way out.
+//! `acquire`, `renew` and `release --grant`: locks for scripts that cannot wrap a command.
 
-use std::io::{BufRead, IsTerminal, Read};
+use std::io::Read;
 use std::path::Path;
+use std::time::SystemTime;
 
 use palisade::blocking::Wait;
-use palisade::store::{Detach, Revoked};
-use palisade::{AnyMode, DetachedGrant, Error, ErrorKind, Fence, Guard, Released};
+use palisade::store::Detach;
+use palisade::{AnyMode, DetachedGrant, Error, Guard, Released};
+use serde_json::Value;
 
-use crate::args::{AcquireArgs, Common, GrantArgs, ReleaseArgs};
+use crate::args::{AcquireArgs, Common, GrantArgs};
 use crate::config::{self, Store};
 use crate::exit::{Exit, Failure};
-use crate::lock::{self, Acquired, Lock};
-use crate::notice::{Notices, to_copy, write_out};
+use crate::held::Held;
+use crate::lock::{self, Lock, Terms};
+use crate::notice::{Notices, write_out};
+use crate::rfc3339;
+use crate::run::acquire::{WaitInLine, withdrawn};
+use crate::run::signals::Signals;
 
 pub(crate) fn acquire(
     common: &Common,
@@ -26,139 +32,99 @@ pub(crate) fn acquire(
         );
         return Err(Failure::usage(message));
     }
-    let (hold, mode) = (&args.lock.hold, &args.lock.mode);
-    let owner = hold
-        .owner
-        .clone()
-        .map_or_else(|| lock::default_owner("acquire"), Into::into);
-    let lock = Lock::new(store.locks(), (hold, mode), &owner, None, true)?;
-    match lock.acquire(hold).wait() {
-        Ok(Acquired::Held(guard)) => print_new_grant(&store, guard),
-        Ok(Acquired::Busy) => lock::not_acquired(&store, hold, mode, None, notices).wait(),
-        Err(error) if error.kind() == ErrorKind::Timeout => {
-            lock::not_acquired(&store, hold, mode, Some(&error), notices).wait()
+    let (hold, mode) = (&args.hold, &args.mode);
+    let claim = &args.claim;
+    let owner = claim.owner.clone().unwrap_or_else(parent);
+    let terms = Terms {
+        hold,
+        claim,
+        max_hold: None,
+    };
+    let lock = Lock::new(store.locks(), (terms, mode), &owner, None, true)?;
+    store.explain_key(&hold.name, notices);
+    let wait = WaitInLine {
+        store: &store,
+        lock: &lock,
+        hold,
+        mode,
+        names: std::slice::from_ref(&hold.name),
+        owner: &owner,
+        notices,
+    };
+    crate::run::runtime()?.block_on(async {
+        let mut signals = Signals::listen()?;
+        let guard = match wait.acquire(&mut signals).await? {
+            Ok(Held::One(guard)) => guard,
+            Ok(Held::Several(_)) => return Err(Failure::internal("several grants")),
+            Err(exit) => return Ok(exit),
+        };
+        tokio::select! {
+            biased;
+            signal = signals.leave() => {
+                withdrawn(&store).await;
+                Ok(Exit::of_signal(signal.as_raw()))
+            }
+            printed = print_new_grant(&store, guard) => printed,
         }
-        Err(error) => Err(store.failed(error)),
-    }
-}
-
-/// Prints a grant that nobody has seen yet; if nobody can read it, it is given back.
-fn print_new_grant(store: &Store, guard: Guard<AnyMode>) -> Result<Exit, Failure> {
-    let detached = guard.detach().wait().map_err(Error::from)?;
-    print_grant(&detached).inspect_err(|_| {
-        // If that fails too, it ends with its lease.
-        let _ = store
-            .locks()
-            .adopt::<AnyMode>(&detached)
-            .wait()
-            .map(|guard| guard.release().wait());
     })
 }
 
-fn print_grant(grant: &DetachedGrant) -> Result<Exit, Failure> {
-    let json =
-        serde_json::to_string(grant).map_err(|error| Failure::internal(error.to_string()))?;
-    write_out(&format!("{json}\n"))
+/// The process that asked: this one has ended when the owner is read.
+fn parent() -> String {
+    let parent = std::os::unix::process::parent_id();
+    let name = std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_default();
+    lock::default_owner(parent, name.trim_end())
+}
+
+/// Prints a grant for the first time; if it cannot be written, the lock is given back.
+async fn print_new_grant(store: &Store, guard: Guard<AnyMode>) -> Result<Exit, Failure> {
+    let detached = guard.detach().await.map_err(Error::from)?;
+    let printed = json(&detached).and_then(|grant| print_grant(&grant));
+    if printed.is_err() {
+        // If that fails too, it ends with its lease.
+        if let Ok(guard) = store.locks().adopt::<AnyMode>(&detached).await {
+            let _ = guard.release().await;
+        }
+    }
+    printed
+}
+
+fn json(grant: &DetachedGrant) -> Result<Value, Failure> {
+    serde_json::to_value(grant).map_err(|error| Failure::internal(error.to_string()))
+}
+
+fn print_grant(grant: &Value) -> Result<Exit, Failure> {
+    write_out(&format!("{grant}\n"))
         .map_err(|error| Failure::internal(format!("cannot write: {error}")))?;
     Ok(Exit::DONE)
 }
 
 pub(crate) fn renew(common: &Common, args: &GrantArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
-    print_grant(
-        &adopt(&store, &args.grant)?
-            .detach()
-            .wait()
-            .map_err(Error::from)?,
-    )
+    let guard = adopt(&store, &args.grant)?;
+    // As certain as the lock itself: by our clock, and early rather than late.
+    let expires_at = SystemTime::now() + guard.remaining();
+    let grant = guard.detach().wait().map_err(Error::from)?;
+    if !args.json {
+        return Ok(Exit::DONE);
+    }
+    let mut grant = json(&grant)?;
+    grant["expires_at"] = rfc3339::of(expires_at).into();
+    print_grant(&grant)
 }
 
-pub(crate) fn release(
-    common: &Common,
-    args: &ReleaseArgs,
-    notices: Notices,
-) -> Result<Exit, Failure> {
-    let store = config::connect(common, notices)?;
-    if let Some(grant) = &args.grant {
-        let guard = adopt(&store, grant)?;
-        return match guard.release().wait()? {
-            Released::Done => Ok(Exit::DONE),
-            Released::AlreadyLost => Ok(gone(notices)),
-            Released::Unknown => Err(Failure {
-                exit: Exit::UNAVAILABLE,
-                message: "the store did not answer in time".to_owned(),
-            }),
-        };
-    }
-    let (Some(name), Some(fence)) = (&args.name, &args.fence) else {
-        return Err(Failure::usage("give NAME and --fence N, or --grant FILE"));
-    };
-    let fence = match fence.as_str() {
-        "none" => Fence::NONE,
-        text => text.parse().map_err(|error| {
-            Failure::usage(format!(
-                "--fence: {error}; {} tells it",
-                to_copy("show", name, "")
-            ))
-        })?,
-    };
-    if !args.yes {
-        confirm(&store, name, fence)?;
-    }
-    match store.locks().revoke(name, fence).wait()? {
-        Revoked::Done => {
-            let told = match (fence.is_none(), store.locks().capability().revoke_pushed) {
-                (true, _) => "a peer's lock is released; its holder is not told".to_owned(),
-                (false, true) => format!("fence {fence} is released; its holder is told"),
-                (false, false) => {
-                    format!("fence {fence} is released; its holder is told at its next renewal")
-                }
-            };
-            notices.notice(&format!("{name}: {told}, and may still be writing"));
-            Ok(Exit::DONE)
-        }
-        Revoked::OtherHolder { fence: now } => {
-            let with = if now.is_none() {
-                "without a fence (none)".to_owned()
-            } else {
-                format!("with fence {now}")
-            };
-            notices.notice(&format!(
-                "{name}: another holds it now, {with}; nothing was changed"
-            ));
-            Ok(Exit::BUSY)
-        }
-        Revoked::NotHeld => {
-            notices.notice(&format!("{name}: nobody holds it"));
+/// Ends a detached grant.
+pub(crate) fn release(store: &Store, path: &Path, notices: Notices) -> Result<Exit, Failure> {
+    match adopt(store, path)?.release().wait()? {
+        Released::Done => Ok(Exit::DONE),
+        Released::AlreadyLost => {
+            notices.notice("the grant is gone: it has expired, or was released");
             Ok(Exit::LOST)
         }
-    }
-}
-
-fn gone(notices: Notices) -> Exit {
-    notices.notice("the grant is gone: it has expired, or was released");
-    Exit::LOST
-}
-
-/// Shows what would be broken, and asks.
-fn confirm(store: &Store, name: &str, fence: Fence) -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(
-            "this breaks somebody's lock; say --yes where nobody can be asked",
-        ));
-    }
-    let line = store.locks().show(name).wait()?;
-    let holder = line
-        .iter()
-        .flat_map(|line| &line.holders)
-        .find(|holder| holder.fence == fence);
-    let held = holder.map_or_else(|| "not held with that fence".to_owned(), lock::held_by);
-    eprint!("{name} is {held}. Its holder may still be writing. Release it? [y/N] ");
-    let mut answer = String::new();
-    let _ = std::io::stdin().lock().read_line(&mut answer);
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::usage("not released")),
+        Released::Unknown => Err(Failure {
+            exit: Exit::UNAVAILABLE,
+            message: "the store did not answer in time".to_owned(),
+        }),
     }
 }
 

@@ -3,13 +3,14 @@
 use std::io::ErrorKind;
 
 use palisade::blocking::Wait;
-use palisade::show_duration;
 use palisade::store::{Holder, Kind, LineView, Mode, Waiter};
+use palisade::{Client, show_duration};
 use serde_json::{Value, json};
 
 use crate::args::{Common, ListArgs, ShowArgs};
 use crate::config;
 use crate::exit::{Exit, Failure};
+use crate::marks;
 use crate::notice::{Notices, print, printable, to_copy, write_out};
 
 /// Prints page by page: a store may have very many names.
@@ -31,13 +32,14 @@ pub(crate) fn list(common: &Common, args: &ListArgs, notices: Notices) -> Result
     let mut after = None;
     loop {
         let page = store.locks().list_page(&args.prefix, after).wait()?;
+        let lines: Vec<_> = page.lines.into_iter().map(marks::without_ghosts).collect();
         let text = if args.output.json {
-            page.lines
+            lines
                 .iter()
                 .map(|line| format!("{}\n", as_json(line, &store.scheme)))
                 .collect()
         } else {
-            rows.extend(page.lines.iter().flat_map(rows_of));
+            rows.extend(lines.iter().flat_map(rows_of));
             widths.table(&std::mem::take(&mut rows))
         };
         match write_out(&text) {
@@ -90,7 +92,10 @@ fn rows_of(line: &LineView) -> Vec<[String; 9]> {
             waiters.clone(),
             holder
                 .and_then(|holder| holder.reason.clone())
-                .unwrap_or_default(),
+                .into_iter()
+                .chain(marks::in_words(&line.marks))
+                .collect::<Vec<_>>()
+                .join("; "),
         ]
     };
     match line.holders.as_slice() {
@@ -102,29 +107,44 @@ fn rows_of(line: &LineView) -> Vec<[String; 9]> {
 pub(crate) fn show(common: &Common, args: &ShowArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
     let line = store.locks().show(&args.name).wait()?;
-    let line = line.unwrap_or_else(|| LineView {
-        name: args.name.clone(),
-        kind: Kind::Mutex,
-        holders: Vec::new(),
-        waiters: Vec::new(),
-        waiters_known: store.locks().capability().waiters_known,
-        error: None,
-    });
+    let line = line.map(marks::without_ghosts);
+    let line = line.unwrap_or_else(|| free(store.locks(), &args.name));
+    let key = store.key_of(&args.name);
     if args.output.json {
         print(&format!("{}\n", as_json(&line, &store.scheme)))?;
         return Ok(Exit::DONE);
     }
-    print(&as_text(&line))?;
+    print(&as_text(&line, key))?;
     Ok(Exit::DONE)
 }
 
-fn as_text(line: &LineView) -> String {
+/// A line without holders and waiters.
+pub(crate) fn free(locks: &Client, name: &str) -> LineView {
+    LineView {
+        waiters_known: locks.capability().waiters_known,
+        ..LineView::free(name)
+    }
+}
+
+fn as_text(line: &LineView, key: Option<String>) -> String {
     let name = printable(&line.name);
     let mut text = Vec::new();
+    let marks = marks::in_words(&line.marks);
     if line.holders.is_empty() {
-        text.push(format!("{name} is free"));
+        let state = if marks.is_empty() { "free" } else { "not held" };
+        text.push(format!("{name} is {state}"));
     } else {
         text.push(format!("{name}: {}", line.kind));
+    }
+    if let Some(key) = key {
+        text.push(format!("  key: {}", printable(&key)));
+    }
+    if !marks.is_empty() {
+        text.extend(marks.iter().map(|mark| format!("  {mark}")));
+        text.push(format!(
+            "    clear it: {}",
+            to_copy("release", &line.name, "--mark")
+        ));
     }
     for holder in &line.holders {
         let fence = fence(holder).unwrap_or_else(|| "none".to_owned());
@@ -143,7 +163,7 @@ fn as_text(line: &LineView) -> String {
         ));
     }
     if !line.waiters_known {
-        text.push("  who waits is not known in this store".to_owned());
+        text.push("  the waiters are not known in this store".to_owned());
     }
     for (place, waiter) in line.waiters.iter().enumerate() {
         text.push(format!(
@@ -203,6 +223,7 @@ fn as_json(line: &LineView, scheme: &str) -> Value {
         "waiters": line.waiters.iter().map(waiter).collect::<Vec<_>>(),
         "waiters_known": line.waiters_known,
     });
+    marks::add_to(&mut object, &line.marks);
     if let Some(error) = &line.error {
         object["error"] = error.as_str().into();
     }

@@ -1,20 +1,17 @@
 //! From flags to a lock: what `run`, `elect` and `acquire` share.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::store::Holder;
 use palisade::{
-    AnyMode, Client, Election, Error, Guard, Leadership, Mutex, OncePer, RwLock, Semaphore,
-    WaitLimit, show_duration,
+    AnyMode, Client, Election, Error, Guard, Leadership, Member, Multi, Mutex, OncePer, RwLock,
+    Semaphore, WaitLimit,
 };
 
-use crate::args::{HoldArgs, ModeArgs};
-use crate::config::Store;
-use crate::exit::{Exit, Failure};
-use crate::notice::{Notices, to_copy};
+use crate::args::{ClaimArgs, HoldArgs, ModeArgs};
+use crate::exit::Failure;
+use crate::held::Held;
 
-/// A lock of whichever kind the flags ask for.
+/// A lock of the kind that the flags ask for.
 #[derive(Clone)]
 pub(crate) enum Lock {
     Mutex(Mutex),
@@ -22,54 +19,71 @@ pub(crate) enum Lock {
     Reader(RwLock),
     Writer(RwLock),
     Permits(Semaphore, u32),
+    /// Several names, all or nothing.
+    Several(Multi),
     /// With the value that the leader proclaims.
     Election(Election, String),
 }
 
-/// What the wait came to.
+/// The outcome of a wait.
 pub(crate) enum Acquired {
-    Held(Guard<AnyMode>),
+    Held(Held),
     /// Busy with one attempt, or too soon for once-per.
     Busy,
 }
 
 macro_rules! with_options {
     ($lock:expr, $args:expr, $owner:expr, $stop_margin:expr, $detachable:expr) => {{
-        let mut lock = $lock.owner_label($owner).store_wait(store_wait($args));
-        if let Some(lease) = $args.lease {
+        let Terms {
+            hold,
+            claim,
+            max_hold,
+        } = $args;
+        let mut lock = $lock.owner($owner).store_wait($args.store_wait());
+        if let Some(lease) = hold.lease {
             lock = lock.lease(lease);
         }
         if let Some(margin) = $stop_margin {
             lock = lock.stop_margin(margin);
         }
-        if let Some(longest) = $args.max_hold {
+        if let Some(longest) = max_hold {
             lock = lock.max_hold(longest);
         }
-        if let Some(shortest) = $args.min_hold {
+        if let Some(shortest) = hold.min_hold {
             lock = lock.min_hold(shortest);
         }
-        if let Some(reason) = &$args.reason {
+        if let Some(reason) = &claim.reason {
             lock = lock.reason(reason);
         }
         if $detachable { lock.detachable() } else { lock }
     }};
 }
 
-/// Never longer than the wait itself.
-fn store_wait(args: &HoldArgs) -> Duration {
-    args.wait
-        .map_or(args.store_wait, |wait| args.store_wait.min(wait))
+/// The options that every lock takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms<'a> {
+    pub(crate) hold: &'a HoldArgs,
+    pub(crate) claim: &'a ClaimArgs,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+impl Terms<'_> {
+    /// Never longer than the wait itself.
+    fn store_wait(self) -> Duration {
+        let patience = self.claim.store_wait.0;
+        self.hold.wait.map_or(patience, |wait| patience.min(wait))
+    }
 }
 
 impl Lock {
     pub(crate) fn new(
         locks: &Client,
-        (args, mode): (&HoldArgs, &ModeArgs),
+        (args, mode): (Terms<'_>, &ModeArgs),
         owner: &str,
         stop_margin: Option<Duration>,
         detachable: bool,
     ) -> Result<Lock, Failure> {
-        let name = &args.name;
+        let name = &args.hold.name;
         let lock = match (mode.shared, mode.exclusive, mode.limit, mode.once_per) {
             (true, ..) => Lock::Reader(with_options!(
                 locks.rwlock(name),
@@ -116,20 +130,49 @@ impl Lock {
         lock.checked(args)
     }
 
+    /// Several names, in the same mode.
+    pub(crate) fn several(
+        locks: &Client,
+        (args, mode): (Terms<'_>, &ModeArgs),
+        names: &[String],
+        owner: &str,
+        stop_margin: Option<Duration>,
+    ) -> Result<Lock, Failure> {
+        let member = |name: &String| -> Member {
+            if mode.shared || mode.exclusive {
+                let lock = with_options!(locks.rwlock(name), args, owner, stop_margin, false);
+                if mode.shared {
+                    Member::read(&lock)
+                } else {
+                    Member::write(&lock)
+                }
+            } else {
+                with_options!(locks.mutex(name), args, owner, stop_margin, false).into()
+            }
+        };
+        Lock::Several(Multi::of(names.iter().map(member))).checked(args)
+    }
+
     /// An election of candidates with this value.
     pub(crate) fn election(
         locks: &Client,
-        args: &HoldArgs,
+        args: Terms<'_>,
         value: String,
         stop_margin: Option<Duration>,
     ) -> Result<Lock, Failure> {
-        let election = with_options!(locks.election(&args.name), args, &value, stop_margin, false);
+        let election = with_options!(
+            locks.election(&args.hold.name),
+            args,
+            &value,
+            stop_margin,
+            false
+        );
         Lock::Election(election, value).checked(args)
     }
 
-    fn checked(self, args: &HoldArgs) -> Result<Lock, Failure> {
+    fn checked(self, args: Terms<'_>) -> Result<Lock, Failure> {
         const SHORTEST: Duration = Duration::from_secs(1);
-        if args.lease.is_some_and(|lease| lease < SHORTEST) {
+        if args.hold.lease.is_some_and(|lease| lease < SHORTEST) {
             return Err(Failure::usage(
                 "a lease shorter than 1s is lost too easily by a command; give 1s to 24h",
             ));
@@ -145,6 +188,7 @@ impl Lock {
             Lock::OncePer(lock) => lock.check(),
             Lock::Reader(lock) | Lock::Writer(lock) => lock.check(),
             Lock::Permits(lock, _) => lock.check(),
+            Lock::Several(locks) => locks.check(),
         }
     }
 
@@ -165,11 +209,15 @@ impl Lock {
                 .acquire_many_within(*count, wait)
                 .await?
                 .map(Guard::into_any_mode),
+            Lock::Several(locks) => {
+                let held = locks.acquire_within(wait).await?.map(Held::Several);
+                return Ok(held.map_or(Acquired::Busy, Acquired::Held));
+            }
             Lock::Election(election, value) => {
                 election.campaign_within(value, wait).await?.map(any_mode)
             }
         };
-        Ok(held.map_or(Acquired::Busy, Acquired::Held))
+        Ok(held.map_or(Acquired::Busy, |guard| Acquired::Held(Held::One(guard))))
     }
 }
 
@@ -177,63 +225,8 @@ fn any_mode(leadership: Leadership) -> Guard<AnyMode> {
     leadership.into_guard().into_any_mode()
 }
 
-/// Says who holds the name, or why it was not acquired, and answers with the code for that.
-pub(crate) async fn not_acquired(
-    store: &Store,
-    args: &HoldArgs,
-    mode: &ModeArgs,
-    error: Option<&Error>,
-    notices: Notices,
-) -> Result<Exit, Failure> {
-    let holder = match error {
-        // The store was just asked for the holder.
-        Some(error) => error.holder().cloned(),
-        None => store
-            .locks()
-            .show(&args.name)
-            .await
-            .ok()
-            .flatten()
-            .and_then(|line| line.holders.into_iter().next()),
-    };
-    if error.is_some() && holder.is_none() {
-        store.is_silent();
-    }
-    let (name, closer) = (&args.name, to_copy("show", &args.name, ""));
-    match holder {
-        Some(holder) => notices.notice(&format!(
-            "{name} is {}; look closer with: {closer}",
-            held_by(&holder)
-        )),
-        None if mode.once_per.is_some() => {
-            notices.notice(&format!("{name}: skipped, a run began within the period"))
-        }
-        None => notices.notice(&format!("{name} is busy; look closer with: {closer}")),
-    }
-    Ok(args.busy_exit_code.map_or(Exit::BUSY, Exit))
-}
-
-/// Holder, reason and how long.
-pub(crate) fn held_by(holder: &Holder) -> String {
-    let reason = holder
-        .reason
-        .as_ref()
-        .map(|reason| format!(" ({reason})"))
-        .unwrap_or_default();
-    let held = holder
-        .held
-        .map(|held| format!(" for {}", show_duration(held)))
-        .unwrap_or_default();
-    format!("held by {}{reason}{held}", holder.owner)
-}
-
 /// Host, process and what is run: enough to find who holds a lock.
-pub(crate) fn default_owner(what: &str) -> Arc<str> {
+pub(crate) fn default_owner(process: u32, what: &str) -> String {
     let host = rustix::system::uname();
-    format!(
-        "{}:{}:{what}",
-        host.nodename().to_string_lossy(),
-        std::process::id()
-    )
-    .into()
+    format!("{}:{process}:{what}", host.nodename().to_string_lossy())
 }

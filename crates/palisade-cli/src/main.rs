@@ -1,14 +1,22 @@
 //! The command `palisade`: run a command under a distributed lock, and look after locks.
 
 mod args;
+mod busy;
 mod config;
 mod elect;
 mod exit;
 mod grant;
+mod held;
+mod hints;
 mod inspect;
 mod lock;
+mod marks;
 mod notice;
+mod ping;
+mod release;
+mod rfc3339;
 mod run;
+mod schema;
 mod stores;
 
 use std::process::ExitCode;
@@ -22,7 +30,13 @@ use notice::Notices;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::of_usage(&error),
+        Err(error) => {
+            let words: Vec<String> = std::env::args_os()
+                .skip(1)
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
+            return exit::of_usage(&hints::with_hint(error, &words));
+        }
     };
     let notices = Notices::new(cli.common.quiet, cli.common.verbose);
     // Before any thread is started: only then is a fork safe.
@@ -55,7 +69,9 @@ fn perform(
         Verb::Show(args) => inspect::show(&common, &args, notices),
         Verb::Acquire(args) => grant::acquire(&common, &args, notices),
         Verb::Renew(args) => grant::renew(&common, &args, notices),
-        Verb::Release(args) => grant::release(&common, &args, notices),
+        Verb::Release(args) => release::release(&common, &args, notices),
+        Verb::Ping(args) => ping::ping(&common, &args, notices),
+        Verb::Schema(args) => schema::schema(&common, &args, notices),
         Verb::Stores(args) => stores::stores(&args),
         Verb::Completions { shell } => {
             let mut script = Vec::new();

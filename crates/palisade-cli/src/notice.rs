@@ -1,4 +1,4 @@
-//! What is said to people: on stderr, one line each.
+//! Messages to people: on stderr, one line each.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
@@ -40,24 +40,66 @@ impl Notices {
         }
     }
 
+    pub(crate) fn is_verbose(self) -> bool {
+        self.verbose
+    }
+
     /// Whether a line that is written over and over is in place.
     pub(crate) fn can_update(self) -> bool {
         self.terminal && !self.quiet
     }
 
-    /// Writes the updating line; empty clears it.
+    /// Writes the updating line; empty clears it. A line that is wider than the terminal would not
+    /// be written over.
     pub(crate) fn update(self, message: &str) {
         if self.can_update() {
-            let _ = write!(std::io::stderr(), "\r\x1b[2K{}", printable(message));
+            let message = cut(&printable(message), columns());
+            let _ = write!(std::io::stderr(), "\r\x1b[2K{message}");
         }
     }
+}
+
+/// How wide the terminal is, where it says so.
+fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
+}
+
+/// Cuts text to one column less than there are, in the middle: the beginning says of what it
+/// speaks, and the end has the place in line.
+fn cut(text: &str, columns: Option<usize>) -> String {
+    // Some letters take two columns, none of those below does.
+    let width = |letter: &char| if *letter < '\u{300}' { 1 } else { 2 };
+    let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(1));
+    if text.chars().map(|letter| width(&letter)).sum::<usize>() <= room {
+        return text.to_owned();
+    }
+    let fitting = |letters: &mut dyn Iterator<Item = char>, mut room: usize| -> Vec<char> {
+        letters
+            .take_while(|letter| {
+                let fits = width(letter) <= room;
+                room = room.saturating_sub(width(letter));
+                fits
+            })
+            .collect()
+    };
+    let Some(room) = room.checked_sub(1) else {
+        return String::new();
+    };
+    let tail = room * 2 / 5;
+    let head = fitting(&mut text.chars(), room - tail);
+    let tail = fitting(&mut text.chars().rev(), tail);
+    head.into_iter()
+        .chain(['…'])
+        .chain(tail.into_iter().rev())
+        .collect()
 }
 
 fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "palisade: {}", printable(message));
 }
 
-/// Prints data. A reader that has gone has seen enough; whatever else keeps it from being written is a failure.
+/// Prints data. A reader that has gone has seen enough; any other error is a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match write_out(text) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -73,7 +115,7 @@ pub(crate) fn write_out(text: &str) -> std::io::Result<()> {
         .and_then(|()| stdout.flush())
 }
 
-/// Names and owners come from others: what would move a terminal's cursor is shown, not done.
+/// Names and owners come from others: control characters are shown, not sent to the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|letter| {
@@ -86,7 +128,8 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// A command to copy: this verb of palisade on a name, with these flags. The name comes from others, and a shell reads it.
+/// A command to copy: this verb of palisade on a name, with these flags. The name comes from
+/// others, and a shell reads it.
 pub(crate) fn to_copy(verb: &str, name: &str, flags: &str) -> String {
     let word = quoted(name);
     // A name that looks like a flag must not become one.
@@ -103,7 +146,7 @@ pub(crate) fn to_copy(verb: &str, name: &str, flags: &str) -> String {
 }
 
 /// A word for the shell. Control characters are escaped as bash, zsh and ksh know it: `$'...'`.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "_-./:@%+=,".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -135,6 +178,17 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_cut_in_its_middle() {
+        assert_eq!(cut("abcdefgh", None), "abcdefgh");
+        assert_eq!(cut("abcdefgh", Some(9)), "abcdefgh");
+        assert_eq!(cut("abcdefgh", Some(8)), "abcd…gh");
+        assert_eq!(cut("abcdefgh", Some(7)), "abc…gh");
+        assert_eq!(cut("字字字字", Some(7)), "字…字", "two columns each");
+        assert_eq!(cut("abcdefgh", Some(2)), "…");
+        assert_eq!(cut("abcdefgh", Some(1)), "");
+    }
 
     #[test]
     fn commands_to_copy_are_safe_in_a_shell() {

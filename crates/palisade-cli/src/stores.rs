@@ -14,6 +14,8 @@ One machine, no server: sqlite. Tests, or threads of one process: memory.
 Several machines: redis; its format simple shares locks with other languages' libraries, palisade can do more.
 Several machines, and no failover may forget a grant: etcd, whose locks etcdctl and Go programs share;
 or zookeeper, whose locks Java programs (Curator) share, or Python ones (kazoo).
+Several independent Redis servers, and programs that lock by Redlock: redlock.
+Several machines, and a database that you already run: postgres or mysql, which keep the line in its tables.
 Whatever you choose: only a resource that checks the fence refuses a stale write.
 ";
 
@@ -161,7 +163,7 @@ fn election(capability: &Capability) -> &'static str {
 
 fn heirs(detach: Detach) -> &'static str {
     match detach {
-        Detach::Never => "nobody",
+        Detach::Never => "no other client",
         Detach::InProcess => "another client of the process",
         Detach::Anywhere => "any process",
     }

@@ -1,18 +1,28 @@
-//! The documentation is true: every command in it is run, every table that is generated is compared, every link leads somewhere.
+//! The documentation is true: every command in it is run, every table that is generated is
+//! compared, every link leads somewhere.
 //!
 //! | block | what happens to it |
 //! |---|---|
 //! | `rust` | a doctest: the page must be included in the `lib.rs` of a crate |
 //! | `sh` | run by `sh -eu`; must end with 0 |
 //! | `console` | run line by line; what follows a `$ ` line is its output, stdout and stderr together, `…` is a wildcard; must end with 0 |
+//! | `python` | run by the Python of a peer, redis-py's or kazoo's, as `interop/peers/install` made it |
+//! | `java` | a class `Example`, run beside Curator's jars, as `interop/peers/install` brought them |
 //! | `text` | a picture; may hold no command |
+//! | `mermaid` | a diagram |
 //! | anything after `<!-- not run: reason -->` | skipped, and listed in [`NOT_RUN`] |
 //!
-//! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no store chosen. One that speaks
-//! of `127.0.0.1:6379` has a Redis of its own as well, at another address, and one that speaks of `127.0.0.1:2379` an etcd.
+//! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no
+//! store chosen. One that speaks of `127.0.0.1:6379` has a Redis of its own as well, at another
+//! address, and one that speaks of `127.0.0.1:2379` an etcd, of `127.0.0.1:2181` a ZooKeeper.
 
 // The pages use them.
-#![cfg(all(feature = "sqlite", feature = "redis", feature = "etcd"))]
+#![cfg(all(
+    feature = "sqlite",
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper"
+))]
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,20 +34,25 @@ use std::time::{Duration, Instant};
 
 use palisade_testkit::etcd::Etcd;
 use palisade_testkit::redis::Redis;
+use palisade_testkit::zookeeper::ZooKeeper;
 
-/// Every block that is not run. To skip one more, add it here: nothing is left out in silence.
+/// Every block that is not run as it stands. To skip one more, add it here: nothing is left out in
+/// silence. The crontab line and the unit have a test of their own.
 const NOT_RUN: &[(&str, &str)] = &[
-    ("README.md", "this is the test"),
+    ("CONTRIBUTING.md", "installs packages, and runs every check"),
+    ("CONTRIBUTING.md", "a choice of tests to run"),
     ("README.md", "installs into your home"),
     ("README.md", "a part of your Cargo.toml"),
     ("README.md", "a line of a crontab"),
     ("README.md", "a systemd unit"),
     ("README.md", "measures for a while, in release mode"),
+    ("docs/stores/redlock.md", "needs five servers"),
 ];
 
-/// Where the pages say that a Redis is, and an etcd.
+/// Where the pages say that a Redis is, an etcd, and a ZooKeeper.
 const REDIS: &str = "127.0.0.1:6379";
 const ETCD: &str = "127.0.0.1:2379";
+const ZOOKEEPER: &str = "127.0.0.1:2181";
 
 /// Longer than any block takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -66,7 +81,7 @@ fn root() -> PathBuf {
         .expect("the repository")
 }
 
-/// The README and everything below docs/, with their text.
+/// The pages of the repository's root and everything below docs/, with their text.
 fn pages() -> Vec<(String, String)> {
     fn below(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {
@@ -79,7 +94,9 @@ fn pages() -> Vec<(String, String)> {
         }
     }
     let root = root();
-    let mut paths = vec![root.join("README.md")];
+    let mut paths: Vec<PathBuf> = ["README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY"]
+        .map(|name| root.join(name).with_extension("md"))
+        .into();
     below(&root.join("docs"), &mut paths);
     paths.sort();
     let page = |path: PathBuf| {
@@ -186,10 +203,14 @@ fn task(block: &Block, included: &str) -> Result<Option<Task>, String> {
             )),
             None => Ok(None),
         },
+        "mermaid" => Ok(None),
         "sh" => Ok(Some(Task::Script)),
+        "python" => Ok(Some(Task::Peer(python(block)?))),
+        "java" => Ok(Some(Task::Peer(java(block)?))),
+        "go" => Ok(Some(Task::Peer(go()?))),
         "console" => Ok(Some(Task::Session(session(block)?))),
         other => Err(format!(
-            "{}: unknown language '{other}'; take rust, sh, console or text",
+            "{}: unknown language '{other}'; take rust, sh, python, java, go, console, text or mermaid",
             block.place()
         )),
     }
@@ -197,7 +218,67 @@ fn task(block: &Block, included: &str) -> Result<Option<Task>, String> {
 
 enum Task {
     Script,
+    /// By this command of a peer's, which takes the program from standard input.
+    Peer(String),
     Session(Vec<Step>),
+}
+
+/// The Python that has the peer's library.
+fn python(block: &Block) -> Result<String, String> {
+    let peer = if block.body.contains("kazoo") {
+        "zookeeper-python"
+    } else {
+        "redis-python"
+    };
+    let python = installed(block, peer, "venv/bin/python")?;
+    Ok(format!("{} -", python.display()))
+}
+
+/// Compiles and runs a class with Curator's jars. Assertions are on.
+fn java(block: &Block) -> Result<String, String> {
+    let jars = installed(block, "zookeeper-java", "lib")?;
+    let jars = jars.display();
+    Ok(format!(
+        "sh -c 'cat > Example.java && exec java -ea -cp \"{jars}/*\" Example.java'"
+    ))
+}
+
+/// Compiles and runs a program with etcd's own client, by the versions of the peer in `interop`.
+fn go() -> Result<String, String> {
+    let peer = root().join("interop/peers/etcd-go");
+    let peer = peer.display();
+    // A block has a home of its own. What scripts/setup has downloaded is in the user's.
+    let caches = Command::new("go")
+        .args(["env", "GOMODCACHE", "GOCACHE"])
+        .output();
+    let caches = caches
+        .map_err(|error| format!("go: {error}; run scripts/setup"))?
+        .stdout;
+    let caches = String::from_utf8_lossy(&caches).into_owned();
+    let (modules, builds) = caches
+        .trim()
+        .split_once('\n')
+        .ok_or("go env has no caches")?;
+    Ok(format!(
+        "env GOMODCACHE={modules} GOCACHE={builds} sh -c 'cp {peer}/go.mod {peer}/go.sum . && cat > main.go && exec go run -buildvcs=false .'"
+    ))
+}
+
+/// A file of a peer's, as `interop/peers/install` made it.
+fn installed(block: &Block, peer: &str, file: &str) -> Result<PathBuf, String> {
+    let asked = Command::new(root().join("interop/peers/install"))
+        .args(["--where", peer])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let folder = String::from_utf8_lossy(&asked.stdout).trim().to_owned();
+    let file = Path::new(&folder).join(file);
+    if file.exists() {
+        return Ok(file);
+    }
+    Err(format!(
+        "{}: {peer} is not installed; run scripts/setup",
+        block.place()
+    ))
 }
 
 /// A command, and what it is said to print.
@@ -272,9 +353,9 @@ fn every_command_does_what_the_page_says() {
             .filter(|block| block.language == language && block.not_run.is_none())
             .count()
     };
-    // Not by eprintln, which is kept back from whoever does not ask for it: what is left out is to be seen.
+    // Not by eprintln, whose output the test harness hides: the list must be visible.
     let mut seen = std::io::stderr();
-    let (doctests, pictures) = (count("rust"), count("text"));
+    let (doctests, pictures) = (count("rust"), count("text") + count("mermaid"));
     let _ = writeln!(
         seen,
         "docs: {run} blocks are run here, {doctests} as doctests, {pictures} are pictures; not run:"
@@ -308,13 +389,19 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
     let home = tempfile::tempdir().map_err(|error| error.to_string())?;
     let redis = block.body.contains(REDIS).then(Redis::start);
     let etcd = block.body.contains(ETCD).then(Etcd::start);
+    let zookeeper = block.body.contains(ZOOKEEPER);
+    let zookeeper = zookeeper.then(|| ZooKeeper::with().long_sessions().start());
     let addresses = [
         (REDIS, redis.as_ref().map(|redis| redis.address())),
         (ETCD, etcd.as_ref().map(|etcd| etcd.address())),
+        (
+            ZOOKEEPER,
+            zookeeper.as_ref().map(|zookeeper| zookeeper.address()),
+        ),
     ];
     let command = |text: &str| {
         // The quick start builds first. Here that is done, and the rest is the same.
-        let mut text = text.replace("cargo run --release -- ", "palisade ");
+        let mut text = text.replace("cargo run -- ", "palisade ");
         for (said, address) in addresses {
             text = address.map_or(text.clone(), |address| {
                 text.replace(said, &address.to_string())
@@ -324,15 +411,16 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
     };
     let script = match task {
         Task::Script => command(&block.body),
+        Task::Peer(run) => format!("{run} <<'END'\n{}END\n", command(&block.body)),
         Task::Session(steps) => steps
             .iter()
             .map(|step| format!("{}\nprintf '\\001%s\\n' $?\n", command(&step.command)))
             .collect(),
     };
-    let (ended, output) = shell(home.path(), &script, matches!(task, Task::Script))?;
+    let (ended, output) = shell(home.path(), &script, !matches!(task, Task::Session(_)))?;
     match task {
-        Task::Script if ended => Ok(()),
-        Task::Script => Err(format!(
+        Task::Script | Task::Peer(_) if ended => Ok(()),
+        Task::Script | Task::Peer(_) => Err(format!(
             "the block failed:\n{}\nit printed:\n{output}",
             block.body
         )),
@@ -428,7 +516,8 @@ fn shell(home: &Path, script: &str, strict: bool) -> Result<(bool, String), Stri
     }
 }
 
-/// Whether lines are as said. A line that is just `…` stands for any number of lines, `…` within one for any text.
+/// Whether lines are as said. A line that is just `…` stands for any number of lines, `…` within
+/// one for any text.
 fn fits(said: &[&str], printed: &[&str]) -> bool {
     match (said.split_first(), printed.split_first()) {
         (None, None) => true,
@@ -481,34 +570,87 @@ fn the_tables_are_those_of_the_stores() {
         stores.status.success() && table.contains("| `memory` |"),
         "{table}"
     );
-    for page in ["README.md", "docs/choosing.md"] {
-        let text = fs::read_to_string(root().join(page)).expect("a page");
-        let (_, rest) = text
-            .split_once(TABLE_BEGINS)
-            .unwrap_or_else(|| panic!("{page}: no {TABLE_BEGINS}"));
-        let (found, _) = rest
-            .split_once(TABLE_ENDS)
-            .unwrap_or_else(|| panic!("{page}: no {TABLE_ENDS}"));
-        assert_eq!(
-            found.trim(),
-            table.trim(),
-            "{page}: put the output of `palisade stores --markdown` between its markers"
-        );
+    let page = "docs/choosing.md";
+    let text = fs::read_to_string(root().join(page)).expect("a page");
+    let (_, rest) = text
+        .split_once(TABLE_BEGINS)
+        .unwrap_or_else(|| panic!("{page}: no {TABLE_BEGINS}"));
+    let (found, _) = rest
+        .split_once(TABLE_ENDS)
+        .unwrap_or_else(|| panic!("{page}: no {TABLE_ENDS}"));
+    assert_eq!(
+        found.trim(),
+        table.trim(),
+        "{page}: put the output of `palisade stores --markdown` between its markers"
+    );
+}
+
+/// The short table of the README has a row for every store.
+#[test]
+fn the_readme_names_every_store() {
+    let stores = Command::new(env!("CARGO_BIN_EXE_palisade"))
+        .args(["stores", "--json"])
+        .output()
+        .expect("started");
+    let page = fs::read_to_string(root().join("README.md")).expect("a page");
+    let listed = String::from_utf8(stores.stdout).expect("text");
+    let names: Vec<&str> = listed
+        .lines()
+        .filter_map(|line| line.split("\"store\":\"").nth(1)?.split('"').next())
+        .collect();
+    assert!(names.contains(&"memory"), "{listed}");
+    for name in names {
+        let row = |line: &str| line.to_lowercase().starts_with(&format!("| {name}"));
+        assert!(page.lines().any(row), "README.md has no row for {name}");
     }
 }
 
+/// Every test that ARCHITECTURE.md names as the guard of an invariant exists.
 #[test]
-fn the_page_of_the_command_has_every_verb_flag_and_code() {
-    let page = fs::read_to_string(root().join("docs/cli.md")).expect("a page");
-    let help = |words: &[&str]| {
-        let help = Command::new(env!("CARGO_BIN_EXE_palisade"))
-            .args(words)
-            .arg("--help")
-            .output()
-            .expect("started");
-        String::from_utf8(help.stdout).expect("text")
+fn the_tests_that_guard_the_invariants_exist() {
+    fn sources(folder: &Path, text: &mut String) {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                sources(&path, text);
+            } else if path.extension().is_some_and(|kind| kind == "rs") {
+                text.push_str(&fs::read_to_string(&path).expect("a source"));
+            }
+        }
+    }
+    let mut code = String::new();
+    sources(&root().join("crates"), &mut code);
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a page");
+    let table = page
+        .split("## Invariants")
+        .nth(1)
+        .and_then(|rest| rest.split("\n## ").next())
+        .expect("the table of invariants");
+    let guards: Vec<&str> = table
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| invariant"))
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .collect();
+    assert!(guards.len() > 20, "{guards:?}");
+    let is_there = |guard: &str| {
+        let name = guard.rsplit("::").next().unwrap_or(guard);
+        code.contains(&format!("fn {name}("))
     };
-    let main = help(&[]);
+    let missing: Vec<&&str> = guards.iter().filter(|guard| !is_there(guard)).collect();
+    assert!(missing.is_empty(), "no such tests: {missing:#?}");
+}
+
+fn help(words: &[&str]) -> String {
+    let help = Command::new(env!("CARGO_BIN_EXE_palisade"))
+        .args(words)
+        .arg("--help")
+        .output()
+        .expect("started");
+    String::from_utf8(help.stdout).expect("text")
+}
+
+/// The verbs, as `--help` lists them.
+fn verbs(main: &str) -> Vec<&str> {
     let commands = main
         .split("Commands:")
         .nth(1)
@@ -522,6 +664,128 @@ fn the_page_of_the_command_has_every_verb_flag_and_code() {
         verbs.contains(&"run") && verbs.contains(&"stores"),
         "{verbs:?}"
     );
+    verbs
+}
+
+/// The words that stand behind `palisade` where a page quotes a command, and are no verbs.
+fn wrong_verbs<'a>(text: &'a str, verbs: &[&str]) -> Vec<&'a str> {
+    let is_word = |word: &&str| word.starts_with(|letter: char| letter.is_ascii_lowercase());
+    text.split("`palisade ")
+        .skip(1)
+        .filter_map(|rest| {
+            rest.split(|letter: char| !letter.is_ascii_alphanumeric())
+                .next()
+        })
+        .filter(is_word)
+        .filter(|word| !verbs.contains(word))
+        .collect()
+}
+
+/// In running text as well: blocks are run.
+#[test]
+fn every_verb_in_a_page_is_one() {
+    let main = help(&[]);
+    let verbs = verbs(&main);
+    assert_eq!(
+        wrong_verbs(
+            "`palisade run a`, `palisade revoke a`, `palisade --help`, `palisade`",
+            &verbs
+        ),
+        ["revoke"]
+    );
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        let words = wrong_verbs(&text, &verbs);
+        wrong.extend(
+            words
+                .into_iter()
+                .map(|word| format!("{page}: palisade {word}")),
+        );
+    }
+    assert!(wrong.is_empty(), "no such verbs: {wrong:#?}");
+}
+
+/// The blocks of a page that hold for other programs than a shell: what they start is run as cron
+/// and systemd run it.
+#[test]
+fn the_crontab_line_and_the_unit_start_a_command_under_a_lock() {
+    let blocks = all_blocks();
+    let body = |reason: &str| {
+        let block = blocks
+            .iter()
+            .find(|block| block.not_run.as_deref() == Some(reason));
+        block.expect("a block of the README").body.as_str()
+    };
+    let place = |text: &str, home: &Path| {
+        let home = home.display().to_string();
+        text.replace("/usr/local/bin/palisade", env!("CARGO_BIN_EXE_palisade"))
+            .replace("/usr/local/bin", &home)
+            .replace("%S", &home)
+    };
+    let cron = body("a line of a crontab").trim();
+    let line = cron
+        .splitn(6, ' ')
+        .nth(5)
+        .expect("five fields, and a command");
+    let unit = body("a systemd unit");
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="))
+        .expect("a command");
+    for (what, line) in [("cron", line.trim()), ("systemd", start)] {
+        let home = tempfile::tempdir().expect("a folder");
+        // The state directory of the unit.
+        fs::create_dir(home.path().join("report")).expect("a folder");
+        let mut program = home.path().join("report");
+        if what == "systemd" {
+            // Both have this name in the page.
+            program = home.path().join("run-report");
+        } else {
+            fs::remove_dir(&program).expect("empty");
+        }
+        let line = place(line, home.path()).replace(
+            &format!("-- {}/report", home.path().display()),
+            &format!("-- {}", program.display()),
+        );
+        let script = format!(
+            "#!/bin/sh\necho \"$PALISADE_NAME $PALISADE_FENCE\" >> {}/ran\n",
+            home.path().display()
+        );
+        fs::write(&program, script).expect("a script");
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&program, executable).expect("rights");
+        let mut command = if what == "cron" {
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg(&line);
+            shell
+        } else {
+            let mut words = line.split_whitespace();
+            let mut command = Command::new(words.next().expect("a program"));
+            command.args(words);
+            command
+        };
+        let ended = command
+            .env_clear()
+            .env("HOME", home.path())
+            .env("PATH", "/usr/bin:/bin")
+            .output()
+            .expect("started");
+        assert!(ended.status.success(), "{what}: {ended:?}");
+        assert_eq!(
+            (ended.stdout.len(), ended.stderr.len()),
+            (0, 0),
+            "{ended:?}"
+        );
+        let ran = fs::read_to_string(home.path().join("ran")).expect("the command ran");
+        assert_eq!(ran.trim(), "report 1", "{what}");
+    }
+}
+
+#[test]
+fn the_page_of_the_command_has_every_verb_flag_and_code() {
+    let page = fs::read_to_string(root().join("docs/cli.md")).expect("a page");
+    let main = help(&[]);
+    let verbs = verbs(&main);
     let mut missing = Vec::new();
     for verb in verbs {
         if !page.contains(&format!("palisade {verb}")) {

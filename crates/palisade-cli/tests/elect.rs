@@ -1,4 +1,5 @@
-//! `elect`, from outside: on the file of one machine, and on etcd, where `etcdctl elect` takes part.
+//! `elect`, from outside: on the file of one machine, and on etcd, where `etcdctl elect` takes
+//! part.
 
 mod common;
 
@@ -46,7 +47,7 @@ fn the_commands_own_code_is_passed_on() {
     assert_eq!(
         place.run("elect own", "exit 0").code,
         0,
-        "done is done, and nobody campaigns again"
+        "done is done, and no one campaigns again"
     );
     assert_eq!(place.run("elect own", "kill -TERM $$").code, 143);
     assert_eq!(
@@ -59,7 +60,7 @@ fn the_commands_own_code_is_passed_on() {
 }
 
 #[test]
-fn whoever_loses_the_lead_stops_the_command_campaigns_again_and_runs_it_again() {
+fn a_lost_lead_stops_the_command_campaigns_again_and_runs_it_again() {
     let place = Place::new();
     let script = "trap 'echo told >> told; exit 0' TERM
         echo $PALISADE_FENCE >> fences; echo $$ >> pids
@@ -84,7 +85,7 @@ fn whoever_loses_the_lead_stops_the_command_campaigns_again_and_runs_it_again() 
 }
 
 #[test]
-fn whoever_loses_the_lead_stands_behind_those_who_wait() {
+fn a_lost_lead_goes_behind_the_waiters() {
     let place = Place::new();
     let loser = place.start("elect --owner loser --value loser turns", LEADS);
     lines(&place, "fences", 1);
@@ -176,7 +177,7 @@ fn signals_go_to_the_command_and_end_the_campaign() {
 
 /// Told to end while the command of a lost lead is being stopped, it does not begin again.
 #[test]
-fn whoever_is_told_to_end_while_losing_the_lead_does_not_campaign_again() {
+fn a_signal_while_the_lead_is_lost_ends_the_campaign() {
     let place = Place::new();
     let script = "trap 'echo 1 >> told' TERM
         echo $$ >> pids; while ! test -e go; do sleep 0.02; done";
@@ -218,7 +219,7 @@ fn the_leader_can_be_asked_for() {
     let place = Place::new();
     let nobody = place.verb("elect --leader asked");
     assert_eq!((nobody.code, nobody.stdout.as_str()), (0, ""), "{nobody:?}");
-    assert!(nobody.stderr.contains("nobody leads"), "{nobody:?}");
+    assert!(nobody.stderr.contains("there is no leader"), "{nobody:?}");
     let json = |done: &Done| serde_json::from_str::<serde_json::Value>(&done.stdout).expect("JSON");
     let nobody = json(&place.verb("elect --leader --json asked"));
     assert_eq!(

@@ -179,7 +179,7 @@ fn an_empty_environment_is_enough() {
 #[test]
 fn without_home_it_is_the_home_of_the_user_database() {
     let place = Place::new();
-    let copy = place.copy_for_anybody();
+    let copy = place.copy_for_every_user();
     // A home of its own for this test: nothing is written to the tester's.
     let script = format!(
         "home=$(getent passwd $(id -u) | cut -d: -f6); mount -t tmpfs none $home || exit 200; echo $home; cd /; exec env -i {} -v list",
@@ -206,10 +206,10 @@ fn without_home_it_is_the_home_of_the_user_database() {
 fn a_user_without_a_home_is_told_to_name_a_store() {
     let place = Place::new();
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not tested: only root can be somebody else");
+        eprintln!("not tested: only root can be another user");
         return;
     }
-    let copy = place.copy_for_anybody();
+    let copy = place.copy_for_every_user();
     // One that the user database does not know, and one whose home is not there.
     for user in [64_321, 65_534] {
         let mut command = Command::new(&copy);

@@ -320,11 +320,11 @@ fn the_wait_is_as_long_as_asked() {
 fn a_place_without_rights_is_77() {
     let place = Place::new();
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not tested: only root can be somebody else");
+        eprintln!("not tested: only root can be another user");
         return;
     }
     assert_eq!(place.run("run n", "true").code, 0);
-    let copy = place.copy_for_anybody();
+    let copy = place.copy_for_every_user();
     let nobody = |url: &str, verb: &[&str]| {
         let mut command = Command::new(&copy);
         command

@@ -1,9 +1,11 @@
-//! `acquire`, `renew` and `release`: locks for scripts that cannot wrap a command, and an operator's way out.
+//! `acquire`, `renew` and `release`: locks for scripts that cannot wrap a command, and an
+//! operator's way out.
 
 mod common;
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{Done, Place, until};
 use serde_json::Value;
@@ -42,10 +44,11 @@ fn a_grant_outlives_the_process_and_can_be_renewed_and_released() {
     assert_eq!(
         (
             renewed.code,
-            serde_json::from_str::<Value>(&renewed.stdout).unwrap()
+            renewed.stdout.as_str(),
+            renewed.stderr.as_str()
         ),
-        (0, grant),
-        "{renewed:?}"
+        (0, "", ""),
+        "the file stays valid: {renewed:?}"
     );
     assert!(left(&place) > 19_000, "by the same lease");
     let released = place.verb("release --grant grant");
@@ -63,6 +66,62 @@ fn a_grant_outlives_the_process_and_can_be_renewed_and_released() {
             "{line}: {gone:?}"
         );
     }
+}
+
+#[test]
+fn a_renewal_as_json_is_the_grant_with_its_expiry() {
+    let place = Place::new();
+    let grant = acquire(&place, "--lease 1h n");
+    let since_1970 = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs_f64()
+    };
+    let before = since_1970();
+    let renewed = place.verb("renew --json --grant grant");
+    let after = since_1970();
+    let mut json: Value = serde_json::from_str(&renewed.stdout).expect("JSON");
+    let expiry = json
+        .as_object_mut()
+        .unwrap()
+        .remove("expires_at")
+        .expect("an expiry");
+    assert_eq!(json, grant, "{renewed:?}");
+    let date = Command::new("date")
+        .args(["-u", "+%s.%N", "-d", expiry.as_str().expect("RFC 3339")])
+        .output()
+        .unwrap();
+    let expiry: f64 = String::from_utf8(date.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .expect("a time");
+    // Our clock may drift by 1 % from the store's, and the grant is dated that much earlier.
+    assert!(
+        expiry > before + 3500.0 && expiry < after + 3600.0,
+        "{expiry} {before}"
+    );
+    // What was printed is a grant as well.
+    fs::write(place.path("grant"), &renewed.stdout).unwrap();
+    assert_eq!(place.verb("release --grant grant").code, 0);
+}
+
+#[test]
+fn the_owner_of_a_grant_is_the_process_that_asked_for_it() {
+    let place = Place::new();
+    acquire(&place, "n");
+    let owner = place.show("n")["holders"][0]["owner"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let comm = fs::read_to_string("/proc/self/comm").unwrap();
+    let parts: Vec<&str> = owner.splitn(3, ':').collect();
+    assert_eq!(
+        parts[1..],
+        [&std::process::id().to_string(), comm.trim()],
+        "{owner}"
+    );
 }
 
 #[test]
@@ -183,7 +242,7 @@ fn a_forced_release_breaks_just_the_grant_with_that_fence() {
     answers(&place.verb("release n --fence 3 --yes"), 75);
     assert_eq!(place.holders("n"), 1);
     answers(&place.verb("release n --fence 2"), 64);
-    assert_eq!(place.holders("n"), 1, "nobody could be asked");
+    assert_eq!(place.holders("n"), 1, "no user could be asked");
     answers(&place.verb("release n --fence 2 --yes"), 0);
     assert_eq!(place.holders("n"), 0);
     answers(&place.verb("release n --fence 2 --yes"), 79);

@@ -1,4 +1,5 @@
-//! A server that hangs, as a process that is stopped does: it accepts connections, and answers nothing.
+//! A server that hangs, as a process that is stopped does: it accepts connections, and answers
+//! nothing.
 
 #![cfg(all(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 
@@ -12,7 +13,10 @@ use palisade_testkit::redis::Redis;
 use palisade_testkit::zookeeper::ZooKeeper;
 
 /// The pages say 250 ms; the rest is for the start of a process on a busy machine.
-const SLACK: Duration = Duration::from_millis(1500);
+const SLACK: Duration = Duration::from_millis(250 + 300);
+
+/// A claim in line is renewed at least so often: the request that goes unanswered is sent by then.
+const HEARTBEAT: Duration = Duration::from_millis(1700);
 
 /// A server that the test can stop.
 struct Server {
@@ -52,7 +56,8 @@ fn zookeeper() -> Server {
     )
 }
 
-/// Neither a wait nor the patience with the store is overrun, whether the server hangs from the beginning or while the claim waits.
+/// Neither a wait nor the patience with the store is overrun, whether the server hangs from the
+/// beginning or while the claim waits.
 fn waits_end_in_time(
     Server {
         place,
@@ -81,14 +86,31 @@ fn waits_end_in_time(
     }
     resume();
     until("the holder is seen", || place.holders("held") == 1);
-    let begun = Instant::now();
-    let waiter = place.waiter("run --wait 3s held", "held", "echo never", 1);
-    pause();
-    let done = waiter.end();
-    let took = begun.elapsed();
-    resume();
-    assert!(done.code == 75 || done.code == 69, "{done:?}");
-    assert!(took < Duration::from_secs(3) + SLACK, "in line: {took:?}");
+    for line in [
+        "run --wait 2s held",
+        "run --wait 3s held",
+        "acquire --wait 2s held",
+    ] {
+        let wait = if line.contains("3s") { 3 } else { 2 };
+        let wait = Duration::from_secs(wait);
+        until("the line is empty", || place.waiters("held") == 0);
+        let begun = Instant::now();
+        let waiter = if line.starts_with("run") {
+            place.start(line, "echo never")
+        } else {
+            place.launch(place.command(line.split(' ')))
+        };
+        until("it stands in line", || place.waiters("held") == 1);
+        pause();
+        let done = waiter.end();
+        let took = begun.elapsed();
+        resume();
+        assert_eq!((done.code, done.stdout.as_str()), (75, ""), "{done:?}");
+        assert!(
+            took >= wait && took < wait + SLACK,
+            "{line} in line took {took:?}"
+        );
+    }
     holder.kill();
 }
 
@@ -105,6 +127,37 @@ fn waits_end_in_time_on_etcd() {
 #[test]
 fn waits_end_in_time_on_zookeeper() {
     waits_end_in_time(zookeeper());
+}
+
+/// The patience with a store counts from the first request that it leaves unanswered.
+#[test]
+fn patience_in_line_counts_from_the_unanswered_request() {
+    let Server {
+        place,
+        pause,
+        resume,
+    } = redis();
+    let holder = place.holder("run --lease 40s held");
+    for (line, patience) in [
+        ("run --store-wait 2s held", 2000),
+        // Less than a request may take.
+        ("run --store-wait 500ms held", 500),
+    ] {
+        until("the line is empty", || place.waiters("held") == 0);
+        let waiter = place.waiter(line, "held", "echo never", 1);
+        let stopped = Instant::now();
+        pause();
+        let done = waiter.end();
+        let took = stopped.elapsed();
+        resume();
+        assert_eq!((done.code, done.stdout.as_str()), (69, ""), "{done:?}");
+        let patience = Duration::from_millis(patience);
+        assert!(
+            took >= patience && took < HEARTBEAT + patience + SLACK,
+            "{line} took {took:?} after the server was stopped"
+        );
+    }
+    holder.kill();
 }
 
 /// Once the command is stopped, palisade does not linger to release a lock that is lost.
@@ -153,4 +206,32 @@ fn an_elected_leader_leaves_soon_after_a_loss() {
     for server in [redis(), etcd(), zookeeper()] {
         leaves_soon_after_a_loss(server, "elect");
     }
+}
+
+#[test]
+fn patience_with_the_store_may_have_no_end() {
+    let Server {
+        place,
+        pause,
+        resume,
+    } = redis();
+    pause();
+    let begun = Instant::now();
+    assert_eq!(place.run("run --store-wait 1s n", "true").code, 69);
+    assert!(begun.elapsed() < Duration::from_secs(1) + SLACK);
+    assert_eq!(
+        place
+            .run("run --store-wait forever --wait 1s n", "true")
+            .code,
+        69
+    );
+    let mut patient = place.start("run --store-wait forever n", "exit 5");
+    let left = common::within(Duration::from_secs(12), || patient.has_ended());
+    assert!(
+        !left,
+        "longer than the default of 10 s: {}",
+        patient.stderr()
+    );
+    resume();
+    assert_eq!(patient.end().code, 5);
 }

@@ -1,4 +1,5 @@
-//! What goes in and comes out: stdin, stdout and stderr are the command's, in pipes, closed, and full.
+//! What goes in and comes out: stdin, stdout and stderr are the command's, in pipes, closed, and
+//! full.
 
 mod common;
 
@@ -191,7 +192,7 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn a_grant_that_nobody_could_read_is_given_back() {
+fn a_grant_that_cannot_be_printed_is_released() {
     let place = Place::new();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let (reader, writer) = std::io::pipe().unwrap();

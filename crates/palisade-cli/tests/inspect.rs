@@ -178,7 +178,7 @@ fn list_prints_a_line_for_each_name_with_the_prefix() {
 fn more_names_than_fit_a_page_are_all_listed() {
     let place = Place::new();
     assert_eq!(place.verb("acquire --lease 1h pattern").code, 0);
-    // As many as nobody wants to start processes for.
+    // Too many to start a process for each.
     place
         .connection()
         .execute_batch(
@@ -191,7 +191,8 @@ fn more_names_than_fit_a_page_are_all_listed() {
     assert_eq!(place.verb("list --json n").stdout.lines().count(), 1500);
 }
 
-/// Page by page: a store with very many names need not fit into memory, and a failure takes nothing back.
+/// Page by page: a store with very many names need not fit into memory, and a failure takes nothing
+/// back.
 #[test]
 fn a_list_is_printed_as_it_is_read() {
     let place = Place::new();

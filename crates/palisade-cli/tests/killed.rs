@@ -28,7 +28,8 @@ fn the_whole_group_goes_with_palisade_and_the_next_comes_at_once() {
     assert_eq!(next.end().code, 0);
 }
 
-/// `killall -9 palisade`, and an operator who kills by name: the watcher has another name, and outlives them.
+/// `killall -9 palisade`, and an operator who kills by name: the watcher has another name, and
+/// outlives them.
 #[test]
 fn the_whole_group_goes_with_all_processes_of_palisades_name() {
     let place = Place::new();
@@ -63,9 +64,9 @@ fn the_whole_group_goes_with_all_processes_of_palisades_name() {
 }
 
 #[test]
-fn nobody_is_admitted_before_the_killed_ones_tree_is_gone() {
+fn no_claim_is_admitted_before_the_killed_tree_is_gone() {
     let place = Place::new();
-    // It has left the group, so nobody kills it; but it may still be writing.
+    // It has left the group, so it is not killed; but it may still be writing.
     let running = place.start("run detached", "setsid sleep 300 & echo $! > away; wait");
     let away = place.written_pid("away");
     let next = place.waiter("run detached", "detached", "echo ran > ran", 1);
@@ -74,7 +75,7 @@ fn nobody_is_admitted_before_the_killed_ones_tree_is_gone() {
     assert!(is_alive(away), "this one was not in the group");
     let held = place.holders("detached");
     rustix::process::kill_process(pid(away), Signal::KILL).unwrap();
-    assert!(!early, "somebody of the tree was alive");
+    assert!(!early, "a process of the tree was alive");
     assert_eq!(held, 1);
     let begun = Instant::now();
     place.written("ran");
@@ -100,7 +101,7 @@ fn what_a_command_leaves_behind_does_not_keep_the_lock() {
     assert_eq!(
         (done.code, free.code),
         (0, 0),
-        "released, whoever has inherited what"
+        "released, whichever process has inherited what"
     );
     assert!(
         alive,

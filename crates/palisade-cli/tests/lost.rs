@@ -1,4 +1,5 @@
-//! A lock that is lost while the command runs: the command is stopped, its whole group, before the store can admit another.
+//! A lock that is lost while the command runs: the command is stopped, its whole group, before the
+//! store can admit another.
 
 mod common;
 
@@ -169,7 +170,7 @@ fn the_lock_is_held_while_max_hold_stops_the_command() {
 }
 
 #[test]
-fn max_hold_frees_the_name_of_a_command_that_nobody_stops() {
+fn max_hold_frees_the_name_of_a_command_that_is_not_stopped() {
     let place = Place::new();
     let script = "echo $$ > pid; while ! test -e go; do sleep 0.02; done; exit 8";
     let running = place.start(
@@ -190,7 +191,7 @@ fn boottime_ms() -> i64 {
 }
 
 #[test]
-fn a_lease_that_cannot_be_renewed_stops_the_whole_group_before_anybody_else_is_admitted() {
+fn a_lease_that_cannot_be_renewed_stops_the_whole_group_before_the_next_is_admitted() {
     let place = Place::new();
     let script = "trap 'echo told > told; exit 0' TERM
         sh -c \"trap '' TERM; echo \\$\\$ > pid; while :; do sleep 0.02; done\" &
@@ -199,7 +200,7 @@ fn a_lease_that_cannot_be_renewed_stops_the_whole_group_before_anybody_else_is_a
     let (child, grandchild) = (place.written_pid("child"), place.written_pid("pid"));
     let connection = place.connection();
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // When the store may admit another: nobody can raise it, we sit on the file.
+    // When the store may admit another. The test holds the file, so no renewal can move it.
     let expiry_ns: i64 = connection
         .query_row(
             "SELECT expiry_ns - base_ns FROM entries, meta WHERE name = 'cut-off'",

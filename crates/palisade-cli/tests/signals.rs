@@ -1,4 +1,5 @@
-//! Signals: passed on to the command's group while it runs; while palisade waits, a way out that leaves nothing behind.
+//! Signals: passed on to the command's group while it runs; while palisade waits, a way out that
+//! leaves nothing behind.
 
 mod common;
 
@@ -102,7 +103,7 @@ fn a_waiter_leaves_at_once_and_leaves_no_place_in_line() {
         waiter.signal(signal);
         let done = waiter.end();
         assert_eq!((done.code, done.stdout.as_str()), (code, ""), "{done:?}");
-        // Not by show, which leaves out the dead: nobody should have to find out that this one is.
+        // Not by show, which leaves out dead waiters: here the row itself must be gone.
         let count = "SELECT count(*) FROM entries WHERE name = 'line' AND fence IS NULL";
         let left: i64 = place
             .connection()

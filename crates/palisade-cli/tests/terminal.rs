@@ -1,108 +1,13 @@
-//! A terminal: lent to the command, taken back, and told how the wait goes.
-//!
-//! The terminal is a pty of the test's own; `setsid --ctty` of util-linux makes it the controlling one.
+//! A terminal: lent to the command, and taken back. How a wait is shown there is in `waiting.rs`.
 
 mod common;
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::process::{Child, Command};
-use std::sync::{Arc, Mutex};
+use std::fs;
+use std::process::Command;
 
-use common::{LONG, Place, ended, is_alive, until, within};
-use rustix::fs::{Mode, OFlags};
+use common::terminal::OnTerminal;
+use common::{Place, is_alive, until};
 use rustix::process::Signal;
-use rustix::pty::OpenptFlags;
-
-/// A command on a terminal.
-struct OnTerminal {
-    child: Child,
-    keyboard: File,
-    screen: Arc<Mutex<String>>,
-}
-
-impl OnTerminal {
-    fn start(place: &Place, command: &Command) -> OnTerminal {
-        let keyboard = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        rustix::pty::grantpt(&keyboard).unwrap();
-        rustix::pty::unlockpt(&keyboard).unwrap();
-        let name = rustix::pty::ptsname(&keyboard, Vec::new()).unwrap();
-        let terminal: OwnedFd = rustix::fs::open(
-            name.as_c_str(),
-            OFlags::RDWR | OFlags::NOCTTY,
-            Mode::empty(),
-        )
-        .unwrap();
-        let mut child = Command::new("setsid");
-        child
-            .arg("--ctty")
-            .arg(command.get_program())
-            .args(command.get_args())
-            .current_dir(place.folder());
-        child
-            .env_clear()
-            .envs(
-                command
-                    .get_envs()
-                    .filter_map(|(key, value)| Some((key, value?))),
-            )
-            .env("TERM", "xterm");
-        child
-            .stdin(terminal.try_clone().unwrap())
-            .stdout(terminal.try_clone().unwrap())
-            .stderr(terminal);
-        let running = child.spawn().expect("setsid starts");
-        // The copies in it would keep the terminal open.
-        drop(child);
-        let keyboard = File::from(keyboard);
-        let screen = Arc::new(Mutex::new(String::new()));
-        let (mut reader, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
-        std::thread::spawn(move || {
-            let mut part = [0; 4096];
-            // Ends with an error when nobody has the terminal any more.
-            while let Ok(length @ 1..) = reader.read(&mut part) {
-                shown
-                    .lock()
-                    .unwrap()
-                    .push_str(&String::from_utf8_lossy(&part[..length]));
-            }
-        });
-        OnTerminal {
-            child: running,
-            keyboard,
-            screen,
-        }
-    }
-
-    fn types(&mut self, text: &str) {
-        self.keyboard.write_all(text.as_bytes()).unwrap();
-    }
-
-    fn screen(&self) -> String {
-        self.screen.lock().unwrap().clone()
-    }
-
-    #[track_caller]
-    fn shows(&self, text: &str) {
-        assert!(
-            within(LONG, || self.screen().contains(text)),
-            "not shown: {text:?} in {:?}",
-            self.screen()
-        );
-    }
-
-    fn ends(&mut self) -> Option<i32> {
-        ended(&mut self.child).code()
-    }
-}
-
-impl Drop for OnTerminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn the_command_is_in_the_foreground_and_reads_what_is_typed() {
@@ -146,7 +51,8 @@ fn ctrl_c_reaches_the_command_and_the_code_is_its_own() {
 #[test]
 fn a_command_stopped_by_ctrl_z_is_continued_with_a_notice() {
     let place = Place::new();
-    // One that starts others all the time may be stopped in the middle of a vfork, which nobody outside can see.
+    // A shell that starts commands all the time may be stopped in the middle of a vfork, which
+    // cannot be seen from outside.
     let script = "echo ready; read line; echo \"<$line>\"; exit 23";
     let mut terminal = OnTerminal::start(&place, &place.run_of("run tty", script));
     terminal.shows("ready");
@@ -160,7 +66,8 @@ fn a_command_stopped_by_ctrl_z_is_continued_with_a_notice() {
 #[test]
 fn the_terminal_is_taken_back_at_the_end() {
     let place = Place::new();
-    // Interactive shells have job control; this one is in the same group as palisade, as in a script.
+    // Interactive shells have job control; this one is in the same group as palisade, as in a
+    // script.
     let script = format!(
         "{palisade} --url {url} run tty -- sh -c 'read a; echo \"inner <$a>\"'; \
          {palisade} --url {url} run tty -- no-such-command; \
@@ -260,7 +167,8 @@ fn a_pager_beside_palisade_keeps_the_terminal() {
 #[test]
 fn palisade_is_not_stopped_by_ctrl_z_while_a_command_runs() {
     let place = Place::new();
-    // Not lent: the key's signal is for palisade. Stopped, it would lose the lock and not stop the command.
+    // Not lent: the key's signal is for palisade. Stopped, it would lose the lock and not stop the
+    // command.
     let script = "echo $PPID > parent; while ! test -e go; do sleep 0.05; done; exit 27";
     let mut terminal = with_shell(&place, script, "< /dev/null & wait $!; exit $?");
     let palisade = place.written_pid("parent");
@@ -272,43 +180,6 @@ fn palisade_is_not_stopped_by_ctrl_z_while_a_command_runs() {
     rustix::process::kill_process(common::pid(terminal.child.id()), Signal::CONT).unwrap();
     fs::write(place.path("go"), "").unwrap();
     assert_eq!(terminal.ends(), Some(27));
-}
-
-#[test]
-fn the_wait_is_shown_on_one_updating_line() {
-    let place = Place::new();
-    let held = place.holder("run --owner somebody --reason nightly queue");
-    let _first = place.waiter("run queue", "queue", "sleep 0.1", 1);
-    let mut terminal = OnTerminal::start(&place, &place.run_of("run queue", "echo ran"));
-    terminal.shows("waiting for queue: held by somebody (nightly)");
-    terminal.shows("position 2 of 2");
-    held.signal(Signal::TERM);
-    terminal.shows("ran");
-    assert_eq!(terminal.ends(), Some(0));
-    let screen = terminal.screen();
-    assert!(
-        screen.matches("\x1b[2K").count() >= 2 && screen.matches('\n').count() == 1,
-        "{screen:?}"
-    );
-    assert!(
-        screen.ends_with("\r\x1b[2Kran\r\n"),
-        "the line is cleared away before the command writes: {screen:?}"
-    );
-}
-
-#[test]
-fn a_quiet_wait_says_nothing_on_a_terminal() {
-    let place = Place::new();
-    let held = place.holder("run queue");
-    let mut terminal = OnTerminal::start(&place, &place.run_of("-q run queue", "echo ran"));
-    until("it waits, and has had time to say so", || {
-        place.show("queue")["waiters"][0]["waited_ms"]
-            .as_u64()
-            .is_some_and(|waited| waited > 1500)
-    });
-    held.signal(Signal::TERM);
-    assert_eq!(terminal.ends(), Some(0));
-    until("all is shown", || terminal.screen() == "ran\r\n");
 }
 
 #[test]
@@ -335,29 +206,4 @@ fn a_terminal_that_is_closed_ends_the_command() {
     until("the command has ended", || !is_alive(child));
     assert_eq!(terminal.ends(), Some(129));
     assert_eq!(place.holders("tty"), 0);
-}
-
-#[test]
-fn a_forced_release_asks_first() {
-    let place = Place::new();
-    assert_eq!(place.verb("acquire --lease 1h --owner somebody n").code, 0);
-    for (answer, code, left) in [
-        ("n\n", 64, 1),
-        ("\n", 64, 1),
-        ("\x04", 64, 1),
-        ("y\n", 0, 0),
-    ] {
-        let mut terminal =
-            OnTerminal::start(&place, &place.command(["release", "n", "--fence", "1"]));
-        terminal.shows("held by somebody");
-        terminal.shows("[y/N]");
-        terminal.types(answer);
-        assert_eq!(
-            terminal.ends(),
-            Some(code),
-            "{answer:?}: {}",
-            terminal.screen()
-        );
-        assert_eq!(place.holders("n"), left);
-    }
 }

@@ -1,4 +1,4 @@
-//! A store around another, for tests: it overrides what it bends, and the inner store does the rest.
+//! A wrapper around a store, for tests: it overrides some calls and forwards the rest.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use palisade::store::{
 };
 use palisade::{Fence, Name, Result};
 
-/// What a wrapper overrides. Every default is the inner store's own.
+/// The calls that a wrapper can override. Every default forwards to the inner store.
 #[async_trait]
 pub trait Around: Send + Sync + 'static {
     /// The store inside.

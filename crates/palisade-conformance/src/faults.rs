@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::around::{Around, Wrapped};
 
-/// What happens to requests on their way.
+/// The faults of requests in flight.
 #[derive(Default)]
 pub struct Faults {
     cut: AtomicBool,
@@ -24,7 +24,8 @@ pub struct Faults {
     drop_pushes: AtomicBool,
     hang: AtomicBool,
     unhang: Notify,
-    /// When set, every request waits for a permit before it reaches the store and for another before its answer comes back.
+    /// When set, every request waits for a permit before it reaches the store and for another
+    /// before its answer comes back.
     gate: OnceLock<Semaphore>,
     renewals: AtomicUsize,
     renewal_requests: AtomicUsize,

@@ -1,22 +1,25 @@
-//! The checks that every store passes: plain async functions over a [`Subject`], chosen by the store's capability.
+//! The checks that every store passes: plain async functions over a [`Subject`], chosen by the
+//! store's capability.
 //!
-//! [`suite!`] makes a test of every check, and each opens its own connections. `docs/stores/own.md` shows how.
+//! [`suite!`] makes a test of every check, and each opens its own connections. `docs/stores/own.md`
+//! shows how.
 //!
-//! A check that the store's capability rules out says so and passes: the capability is what the store promises, and a promise
-//! that is not made is not checked. Everything else panics with what was expected.
+//! A check that the store's capability rules out says so and passes: the capability is what the
+//! store promises, and a promise that is not made is not checked. Everything else panics with what
+//! was expected.
 
-mod adapted;
 pub mod around;
+mod as_mutex;
 pub mod checks;
 pub mod faults;
 mod subject;
 mod suite;
 
-pub use adapted::{Adapted, As};
+pub use as_mutex::{Adapted, As};
 pub use subject::{Hook, Hooks, PATIENCE, Subject, eventually, in_vain, patience, set_patience};
 pub use suite::{CHECKS, Check, run};
 
-/// What a check came to, if it did not fail.
+/// The result of a check that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {

@@ -13,9 +13,10 @@ use palisade::store::{
 };
 use tokio::sync::mpsc;
 
-use crate::adapted::{Adapted, As};
+use crate::as_mutex::{Adapted, As};
 
-/// How long a check waits for what must come. Generous: a check that fails is slow, one that passes is not.
+/// How long a check waits for what must come. Generous: a check that fails is slow, one that passes
+/// is not.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 static PATIENCE_MS: AtomicU64 = AtomicU64::new(0);
@@ -36,9 +37,11 @@ pub fn set_patience(patience: Duration) {
     );
 }
 
-/// What a deployment can have done to it from outside. Each returns something whose drop undoes it.
+/// Faults that a test can cause in a deployment from outside. Each hook returns a value whose drop
+/// ends the fault.
 ///
-/// Lost replies, lost pushes and cuts need no hook: [`Faulty`](crate::faults::Faulty) does them to any store.
+/// Lost replies, lost pushes and cuts need no hook: [`Faulty`](crate::faults::Faulty) does them to
+/// any store.
 #[derive(Default)]
 pub struct Hooks {
     /// Makes the store stand still: no request is answered.
@@ -83,13 +86,13 @@ impl Subject {
         }
     }
 
-    /// What can be done to the deployment.
+    /// Sets the faults that a test can cause in it.
     #[must_use]
     pub fn with_hooks(self, hooks: Hooks) -> Subject {
         Subject { hooks, ..self }
     }
 
-    /// What can be done to the deployment.
+    /// The faults that a test can cause in it.
     pub fn hooks(&self) -> &Hooks {
         &self.hooks
     }
@@ -118,7 +121,8 @@ impl Subject {
         (self.open)()
     }
 
-    /// A connection of its own, and what it says without being asked. For checks of the contract, inside a runtime.
+    /// A connection of its own, and what it says without being asked. For checks of the contract,
+    /// inside a runtime.
     pub fn store_with_pushes(&self) -> (Arc<dyn Store>, mpsc::UnboundedReceiver<Push>) {
         let (tell, heard) = mpsc::unbounded_channel();
         let store = self.store();
@@ -134,7 +138,7 @@ impl Subject {
         Client::over(self.store(), Arc::new(BootClock))
     }
 
-    /// What the deployment can do.
+    /// The capability of the deployment.
     pub fn capability(&self) -> Capability {
         *self.store().capability()
     }
@@ -173,7 +177,8 @@ impl Listener for Hears {
     }
 }
 
-/// Waits in vain for a name that is held, and gives the error. A store that did not answer within a short wait is given a longer one.
+/// Waits in vain for a name that is held, and gives the error. A store that did not answer within a
+/// short wait is given a longer one.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The list of checks, as a table: tests are made of it, and so is the search for what a broken store gets away with.
+//! The list of checks as a table, from which the tests are made, and the sabotage test as well.
 
 use std::pin::Pin;
 
@@ -7,7 +7,7 @@ use crate::checks::{
 };
 use crate::{Subject, Verdict};
 
-/// A check on its way.
+/// A running check.
 type Running<'a> = Pin<Box<dyn Future<Output = Verdict> + 'a>>;
 
 /// One check, by its name.
@@ -48,8 +48,8 @@ macro_rules! checks {
             Check { name: concat!(stringify!($module), "::", stringify!($check)), run: |subject| Box::pin($module::$check(subject)) },
         )*)*];
 
-        /// Makes a test of every check, for one deployment, in a module of this name. The second argument is an expression that
-        /// makes a [`Subject`](crate::Subject).
+        /// Makes a test of every check, for one deployment, in a module of this name. The second
+        /// argument is an expression that makes a [`Subject`](crate::Subject).
         #[macro_export]
         macro_rules! suite {
             ($deployment:ident, $subject:expr) => {
@@ -71,22 +71,23 @@ macro_rules! checks {
 }
 
 checks! {
-    contract: claim_is_idempotent, release_needs_claim_and_fence, renewal_says_where_each_stands, an_old_fence_moves_nobody,
+    contract: claim_is_idempotent, release_needs_claim_and_fence, renewal_says_where_each_stands, an_old_fence_changes_no_place,
         a_try_leaves_nothing, release_hands_over, a_waiter_can_step_out, an_expired_claim_is_not_revived, another_kind_is_refused,
-        revocation_names_the_fence, seal_is_idempotent;
+        revocation_names_the_fence, seal_is_idempotent, a_gone_grant_says_what_is_known;
     mutex: excludes, serves_in_order, waits_no_longer_than_asked, names_do_not_meet, nothing_is_left_behind,
         tells_of_a_revocation, a_release_is_not_a_loss, dead_waiters_cost_one_wait_lease, a_dead_waiter_is_given_no_lease,
         a_lost_push_is_healed, a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line,
-        a_holder_renews_and_verifies;
+        a_holder_renews_and_verifies, a_refusal_names_the_holder, a_ping_names_the_server;
     modes: readers_share_and_writers_do_not, a_writer_is_not_starved, downgrade_lets_readers_in, an_owner_enters_again,
         permits_are_limited, many_permits_are_not_overtaken, several_locks_are_one, several_locks_do_not_deadlock,
         a_grant_can_be_handed_over;
     election: leaders_take_turns, a_deposed_leader_is_told, a_leader_proclaims, observers_hear_each_leader,
         a_deposed_leader_leads_again;
-    times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once;
+    times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once, a_closed_period_is_shown_and_cleared,
+        a_last_run_is_shown_and_cleared, a_seal_is_shown_and_cleared;
     loss: the_holder_is_told_first, a_store_that_stands_still_is_survived, a_lost_session_is_told, a_lease_is_kept_in_full, a_lost_lock_can_be_taken_again, extreme_durations_work;
     history: the_store_follows_the_line;
-    processes: processes_exclude_each_other, a_killed_holder_is_replaced, killed_waiters_hold_nobody_up;
+    processes: processes_exclude_each_other, a_killed_holder_is_replaced, killed_waiters_hold_up_no_other;
     cancel: every_verb_at_every_step;
     overload: dropped_claims_do_not_pile_up, timed_out_claims_do_not_pile_up, a_crowd_that_leaves_leaves_nothing;
     runtimes: every_kind_of_caller_will_do, a_runtime_that_ends_takes_only_its_own_tasks, a_claim_outlives_its_runtime,

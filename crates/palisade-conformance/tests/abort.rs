@@ -1,4 +1,5 @@
-//! A program built with `panic = "abort"`: the library does not panic, not even where it would catch that.
+//! A program built with `panic = "abort"`: the library does not panic, not even where it would
+//! catch that.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +9,8 @@ use palisade_testkit::etcd::Etcd;
 use palisade_testkit::redis::Redis;
 use palisade_testkit::zookeeper::ZooKeeper;
 
-/// Built here: what cargo builds for tests unwinds. The strategy is that of the program alone, so its dependencies are not built for it.
+/// Built here: what cargo builds for tests unwinds. The strategy is that of the program alone, so
+/// its dependencies are not built for it.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
     let test = std::env::current_exe().expect("this program");
     let folder = test
@@ -40,7 +42,7 @@ static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
     cargo
         .args(["--", "-C", "panic=abort"])
         .current_dir(env!("CARGO_MANIFEST_DIR"));
-    // What cargo tells a test about its package would make it build again what was built without.
+    // The variables that cargo sets for a test would make it build everything again.
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"]
             .iter()

@@ -1,4 +1,5 @@
-//! The matrix: every deployment, with its mutexes as mutexes, as writers and as semaphores of one, passes every check.
+//! The matrix: every deployment, with its mutexes as mutexes, as writers and as semaphores of one,
+//! passes every check.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,7 +8,9 @@ use palisade::stores::memory::MemoryStore;
 use palisade::stores::sqlite::SqliteStore;
 use palisade_conformance::{As, Hooks, Subject, suite};
 use palisade_testkit::etcd::{Cluster, Etcd};
-use palisade_testkit::redis::{Redis, documented_rights};
+use palisade_testkit::mariadb::MariaDb;
+use palisade_testkit::postgres::Postgres;
+use palisade_testkit::redis::{Five, Redis, documented_rights};
 use palisade_testkit::shared;
 use palisade_testkit::zookeeper::{Ensemble, ZooKeeper};
 
@@ -21,7 +24,7 @@ fn sqlite() -> Subject {
     let path = folder.path().join("locks.db");
     let url = format!("sqlite:{}", path.display());
     let database = path.clone();
-    // Whoever sits on the file with a transaction makes it stand still for all others.
+    // An open write transaction makes the file hang for all other connections.
     let pause = move || -> Box<dyn Send> {
         let connection = rusqlite::Connection::open(&database).expect("opened");
         connection
@@ -33,7 +36,7 @@ fn sqlite() -> Subject {
         Box::new(connection)
     };
     let clients = folder.path().join("locks.db-clients");
-    // A client lives by its pipe: without it the others take it for dead.
+    // A client is alive as long as its pipe is open.
     let lose_sessions = move || -> Box<dyn Send> {
         let files = std::fs::read_dir(&clients)
             .expect("a folder of clients")
@@ -139,6 +142,78 @@ fn redis_cluster(format: &str) -> Subject {
     by_url(format_of(format, &shared::redis_cluster().url()))
 }
 
+/// Five servers of their own, all of which can stand still.
+fn redlock_alone(five: Five) -> Subject {
+    let five = Arc::new(five);
+    let url = format!("{}?young=vote", five.url());
+    let (open, kept) = (url.clone(), Arc::clone(&five));
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    let pause = move || -> Box<dyn Send> {
+        let running = five.nodes().iter().filter(|node| node.is_running());
+        running.for_each(|node| node.pause());
+        Box::new(AllResume(Arc::clone(&five)))
+    };
+    Subject::new(open).with_url(url).with_hooks(Hooks {
+        pause: Some(Box::new(pause)),
+        ..Hooks::default()
+    })
+}
+
+struct AllResume(Arc<Five>);
+
+impl Drop for AllResume {
+    fn drop(&mut self) {
+        let running = self.0.nodes().iter().filter(|node| node.is_running());
+        running.for_each(|node| node.resume());
+    }
+}
+
+fn redlock() -> Subject {
+    redlock_alone(Five::start_as(&Redis::with()))
+}
+
+/// For all checks, in the state that this is in.
+fn redlock_of(five: &'static LazyLock<Five>) -> Subject {
+    by_url(format!("{}?young=vote", five.url()))
+}
+
+fn redlock_two_down() -> Subject {
+    static FIVE: LazyLock<Five> = LazyLock::new(|| {
+        let five = Five::start_as(&Redis::with());
+        five.nodes()[..2].iter().for_each(|node| node.kill());
+        five
+    });
+    redlock_of(&FIVE)
+}
+
+fn redlock_one_hung() -> Subject {
+    static FIVE: LazyLock<Five> = LazyLock::new(|| {
+        let five = Five::start_as(&Redis::with());
+        five.nodes()[1].pause();
+        five
+    });
+    redlock_of(&FIVE)
+}
+
+/// With the rights that the documentation asks for, and no others.
+fn redlock_secured() -> Subject {
+    static FIVE: LazyLock<Five> =
+        LazyLock::new(|| Five::start_as(&Redis::with().tls().acl(&documented_rights("redlock"))));
+    let ca = palisade_testkit::certs().ca.display().to_string();
+    let hosts = FIVE
+        .nodes()
+        .iter()
+        .map(|node| format!("localhost:{}", node.address().port()))
+        .collect::<Vec<_>>()
+        .join(",");
+    by_url(format!(
+        "redlocks://locks:lockpw@{hosts}/0?ca={ca}&young=vote"
+    ))
+}
+
 /// One member, which can stand still, and whose leases can be revoked by hand.
 fn etcd(format: &str) -> Subject {
     let server = Arc::new(Etcd::start());
@@ -180,7 +255,8 @@ impl Drop for Goes {
     }
 }
 
-/// Three members with TLS, and a user with the rights that the documentation asks for and no others.
+/// Three members with TLS, and a user with the rights that the documentation asks for and no
+/// others.
 fn etcd_cluster(format: &str) -> Subject {
     static THREE: LazyLock<Cluster> = LazyLock::new(Cluster::secured);
     let ca = palisade_testkit::certs().ca.display().to_string();
@@ -255,6 +331,123 @@ fn zookeeper_tls(format: &str) -> Subject {
     ))
 }
 
+/// A server of its own, which can stand still.
+fn postgres() -> Subject {
+    let server = Arc::new(Postgres::start());
+    let url = server.url();
+    let (open, kept) = (url.clone(), Arc::clone(&server));
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    let pause = move || -> Box<dyn Send> {
+        server.pause();
+        Box::new(Continues(Arc::clone(&server)))
+    };
+    let hooks = Hooks {
+        pause: Some(Box::new(pause)),
+        ..Hooks::default()
+    };
+    Subject::new(open).with_url(url).with_hooks(hooks)
+}
+
+struct Continues(Arc<Postgres>);
+
+impl Drop for Continues {
+    fn drop(&mut self) {
+        self.0.resume();
+    }
+}
+
+/// One server for all checks, each in a schema of its own.
+fn postgres_shared() -> Subject {
+    static ONE: LazyLock<Postgres> = LazyLock::new(Postgres::start);
+    by_url(format!("{}?schema=s{:x}", ONE.url(), fastrand::u64(..)))
+}
+
+/// Over TLS, as a user with the rights that the documentation asks for and no others.
+fn postgres_secured() -> Subject {
+    static ONE: LazyLock<Postgres> = LazyLock::new(|| Postgres::with().tls().start());
+    let schema = format!("s{:x}", fastrand::u64(..));
+    let owner = format!("{}?schema={schema}", ONE.url());
+    let owner = palisade::stores::open(owner.parse().expect("a good URL")).expect("a store");
+    let statements = owner.extensions().schema.expect("tables").statements();
+    ONE.sql(&statements);
+    ONE.sql(&format!(
+        "DO $$BEGIN CREATE ROLE app LOGIN PASSWORD 'apppw'; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END$$;
+         GRANT USAGE ON SCHEMA \"{schema}\" TO app;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{schema}\" TO app;
+         GRANT EXECUTE ON ALL ROUTINES IN SCHEMA \"{schema}\" TO app"
+    ));
+    let ca = palisade_testkit::certs().ca.display().to_string();
+    by_url(format!(
+        "postgres://app:apppw@localhost:{}/locks?schema={schema}&ca={ca}",
+        ONE.address().port()
+    ))
+}
+
+/// One server for the checks of a kind: each takes a second to start. The databases are apart.
+fn mariadb(database: &str) -> Subject {
+    static ONE: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::with().tls().start());
+    ONE.sql(&format!(
+        "CREATE DATABASE IF NOT EXISTS {database}; GRANT ALL ON {database}.* TO locker@'%'"
+    ));
+    by_url(format!(
+        "mysql://locker:lockpw@{}/{database}",
+        ONE.address()
+    ))
+}
+
+/// Over TLS, with a user who may not create tables.
+fn mariadb_secured() -> Subject {
+    static ONE: LazyLock<MariaDb> = LazyLock::new(|| {
+        let server = MariaDb::with().tls().start();
+        let url = server.url();
+        tokio::runtime::Runtime::new()
+            .expect("a runtime")
+            .block_on(async { palisade::connect(&url).await?.create_schema().await })
+            .expect("created by a user who may");
+        server.sql(
+            "CREATE USER worker@'%' IDENTIFIED BY 'workpw' REQUIRE SSL; \
+             GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON locks.* TO worker@'%'",
+        );
+        server
+    });
+    let ca = palisade_testkit::certs().ca.display().to_string();
+    by_url(format!(
+        "mariadb://worker:workpw@localhost:{}/locks?ca={ca}",
+        ONE.address().port()
+    ))
+}
+
+/// A server of its own, which can stand still.
+fn mariadb_alone() -> Subject {
+    let server = Arc::new(MariaDb::start());
+    let kept = Arc::clone(&server);
+    let pause = move || -> Box<dyn Send> {
+        server.pause();
+        Box::new(RunsAgain(Arc::clone(&server)))
+    };
+    let url = kept.url();
+    let open = url.clone();
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    Subject::new(open).with_url(url).with_hooks(Hooks {
+        pause: Some(Box::new(pause)),
+        ..Hooks::default()
+    })
+}
+
+struct RunsAgain(Arc<MariaDb>);
+
+impl Drop for RunsAgain {
+    fn drop(&mut self) {
+        self.0.resume();
+    }
+}
+
 /// Makes the tests of the table, and the table itself for the test below.
 macro_rules! matrix {
     ($($store:literal / $format:literal: $($module:ident = $subject:expr, $kind:expr;)*)*) => {
@@ -303,6 +496,21 @@ matrix! {
         redis_simple_secured = redis_secured("simple"), As::Mutex;
         redis_simple_sentinel = redis_sentinel("simple"), As::Mutex;
         redis_simple_cluster = redis_cluster("simple"), As::Mutex;
+    "mysql" / "table":
+        mysql_mutex = mariadb_alone(), As::Mutex;
+        mysql_writer = mariadb("writer"), As::Writer;
+        mysql_semaphore = mariadb("semaphore"), As::Semaphore;
+        mysql_secured = mariadb_secured(), As::Mutex;
+    "postgres" / "table":
+        postgres_mutex = postgres(), As::Mutex;
+        postgres_writer = postgres_shared(), As::Writer;
+        postgres_semaphore = postgres_shared(), As::Semaphore;
+        postgres_secured = postgres_secured(), As::Mutex;
+    "redlock" / "simple":
+        redlock = redlock(), As::Mutex;
+        redlock_two_down = redlock_two_down(), As::Mutex;
+        redlock_one_hung = redlock_one_hung(), As::Mutex;
+        redlock_secured = redlock_secured(), As::Mutex;
     "sqlite" / "line":
         sqlite_mutex = sqlite(), As::Mutex;
         sqlite_writer = sqlite(), As::Writer;

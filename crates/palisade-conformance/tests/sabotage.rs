@@ -1,4 +1,5 @@
-//! A check proves something only if it can fail. Here a store breaks one rule at a time, and the checks must catch it each time.
+//! A check proves something only if it can fail. Here a store breaks one rule at a time, and the
+//! checks must catch each breach.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use palisade::lease::BootClock;
 use palisade::store::{
-    Answer, Claim, ClaimId, ClaimRef, ClientHandle, Ending, Grant, Lease, Released, Standing, Store,
+    Answer, Busy, Claim, ClaimId, ClaimRef, ClearMarks, ClientHandle, Ending, Extensions, Gone,
+    Grant, Lease, Marks, Page, Ping, Query, Released, ServerInfo, Standing, Store,
 };
 use palisade::stores::memory::MemoryStore;
 use palisade::{Fence, Name, Result};
@@ -18,7 +20,7 @@ use palisade_conformance::{CHECKS, Subject, set_patience};
 /// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// None: what is caught below must be the breach, and not the wrapper around it.
+    /// None: shows that the wrapper itself breaks no check.
     None,
     /// Every so often a claim is granted beside the holder.
     GrantsTwice,
@@ -26,19 +28,29 @@ enum Rule {
     ForgetsAWaiter,
     /// Every second grant has the fence of the one before.
     ReusesAFence,
-    /// A release frees the name, whoever asks.
+    /// A release frees the name, without comparing the claim.
     ReleasesByName,
     /// A renewal of what has expired is answered with yes.
     RevivesTheExpired,
     /// The lease is said to be longer than it is, as if it had begun with the reply.
     PromisesTooMuch,
-    /// Nobody is ever woken, and renewals say that one still waits.
+    /// No waiter is ever woken, and renewals answer that it still waits.
     NeverHandsOver,
     /// A claim that gives up keeps its place.
     Leaks,
+    /// Whatever became of a grant, its lease is said to have run out.
+    SaysExpired,
+    /// Neither a refusal nor a look at the line says who holds it.
+    HidesHolders,
+    /// A look at the line does not show what a minimum hold, a period or a seal has left.
+    HidesMarks,
+    /// Marks are said to be cleared, and are not.
+    KeepsMarks,
+    /// A ping is answered, and not by name.
+    PingsWithoutAName,
 }
 
-/// What each breach must be caught by, at the least.
+/// A check that must catch each breach.
 const CAUGHT_BY: &[(Rule, &str)] = &[
     (Rule::GrantsTwice, "mutex::excludes"),
     (Rule::ForgetsAWaiter, "mutex::serves_in_order"),
@@ -54,6 +66,24 @@ const CAUGHT_BY: &[(Rule, &str)] = &[
     (Rule::PromisesTooMuch, "loss::a_lease_is_kept_in_full"),
     (Rule::NeverHandsOver, "contract::release_hands_over"),
     (Rule::Leaks, "contract::a_waiter_can_step_out"),
+    (
+        Rule::SaysExpired,
+        "contract::a_gone_grant_says_what_is_known",
+    ),
+    (Rule::HidesHolders, "mutex::a_refusal_names_the_holder"),
+    (
+        Rule::HidesMarks,
+        "times::a_closed_period_is_shown_and_cleared",
+    ),
+    (Rule::HidesMarks, "times::a_last_run_is_shown_and_cleared"),
+    (Rule::HidesMarks, "times::a_seal_is_shown_and_cleared"),
+    (
+        Rule::KeepsMarks,
+        "times::a_closed_period_is_shown_and_cleared",
+    ),
+    (Rule::KeepsMarks, "times::a_last_run_is_shown_and_cleared"),
+    (Rule::KeepsMarks, "times::a_seal_is_shown_and_cleared"),
+    (Rule::PingsWithoutAName, "mutex::a_ping_names_the_server"),
 ];
 
 /// The memory store, with one rule broken.
@@ -63,14 +93,14 @@ struct Saboteur {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// What the connections of one deployment must know of each other.
+/// Shared by the connections of one deployment.
 #[derive(Default)]
 struct Shared {
     claims: usize,
     last_fence: Option<Fence>,
-    /// Who holds what, for a release by name.
+    /// The holder of each name, for a release by name.
     holders: HashMap<Name, ClaimRef>,
-    /// Grants that were given in spite of everything.
+    /// Grants that were given beside a holder.
     stolen: HashMap<ClaimId, Grant>,
 }
 
@@ -107,6 +137,10 @@ impl Saboteur {
             (Rule::ReusesAFence, Answer::Granted(grant)) => {
                 Answer::Granted(reused(&mut shared, grant))
             }
+            (Rule::HidesHolders, Answer::Busy(busy)) => Answer::Busy(Busy {
+                holder: None,
+                ..busy
+            }),
             (_, answer) => answer,
         }
     }
@@ -171,6 +205,7 @@ impl Around for Saboteur {
                     let stolen = self.shared().stolen.get(&claim.claim.id).copied();
                     Ok(stolen.map_or(standing, Standing::Held))
                 }
+                (Rule::SaysExpired, Ok(Standing::Gone(_)), _) => Ok(Standing::Gone(Gone::Expired)),
                 (_, answer, _) => answer,
             }
         };
@@ -188,11 +223,52 @@ impl Around for Saboteur {
             Rule::Leaks if claim.fence.is_none() => Ok(Released::Done),
             Rule::GrantsTwice | Rule::ReusesAFence => {
                 self.shared().stolen.remove(&claim.claim.id);
-                // The fence may be one that we made up.
+                // The fence may be made up.
                 self.store.release(&claim.claim.to_ref(None), ending).await
             }
             _ => self.store.release(claim, ending).await,
         }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let mut page = self.store.inspect(query).await?;
+        for line in &mut page.lines {
+            match self.rule {
+                Rule::HidesHolders => line.holders.clear(),
+                Rule::HidesMarks => line.marks = Marks::default(),
+                _ => {}
+            }
+        }
+        Ok(page)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        let own = self.store.extensions();
+        match self.rule {
+            Rule::KeepsMarks => Extensions {
+                clear_marks: Some(self),
+                ..own
+            },
+            Rule::PingsWithoutAName => Extensions {
+                ping: Some(self),
+                ..own
+            },
+            _ => own,
+        }
+    }
+}
+
+#[async_trait]
+impl ClearMarks for Saboteur {
+    async fn clear_marks(&self, _: &Name) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl Ping for Saboteur {
+    async fn ping(&self) -> Result<ServerInfo> {
+        Ok(ServerInfo::default())
     }
 }
 

@@ -14,17 +14,17 @@ use crate::process::Recipe;
 
 const SOURCE: &str = include_str!("../shim/clockshim.c");
 
-/// Moves the wall clock of one server and of nobody else.
+/// Moves the wall clock of one server and of no other process.
 ///
-/// For Redis, PostgreSQL and MariaDB. etcd and ZooKeeper measure their leases and sessions with the monotonic clock, and etcd
-/// does not even ask the C library: pause them instead.
+/// For Redis, PostgreSQL and MariaDB. etcd and ZooKeeper measure their leases and sessions with the
+/// monotonic clock, and etcd does not even ask the C library: pause them instead.
 #[derive(Debug)]
 pub struct Clock {
     offset: File,
 }
 
 impl Clock {
-    /// Lets the recipe's server use a clock of its own, which at first is right.
+    /// Gives the recipe's server a clock of its own, which starts correct.
     pub(crate) fn give(recipe: &mut Recipe, dir: &Dir) -> Result<Self> {
         let path = dir.path().join("clock");
         fs::write(&path, 0i64.to_ne_bytes())?;

@@ -10,12 +10,14 @@ use std::{env, fs};
 
 use crate::error::{Failure, Result};
 use crate::ready::within;
-use crate::{dir, spawner, tree};
+use crate::{dir, process_tree, spawner};
 
-/// Passed on to programs. All else of our environment stays out: etcd, psql and others read settings from theirs.
+/// Environment variables passed on to programs. The rest stays out, because etcd, psql and others
+/// read settings from theirs.
 const PASSED_ON: [&str; 3] = ["JAVA_HOME", "TMPDIR", "TZ"];
 
-/// The path with what is missing on many: servers live in sbin, and Debian keeps PostgreSQL's in a folder per version.
+/// The path with what is missing on many: servers live in sbin, and Debian keeps PostgreSQL's in a
+/// folder per version.
 pub(crate) fn search_path() -> OsString {
     let mut folders: Vec<PathBuf> =
         env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
@@ -31,7 +33,8 @@ pub(crate) fn search_path() -> OsString {
     env::join_paths(folders).expect("folders of a path have no colon")
 }
 
-/// Names a folder with `etcd`, `etcdctl` and `etcdutl` of the version that is to be tested, in place of the system's.
+/// Names a folder with `etcd`, `etcdctl` and `etcdutl` of the version that is to be tested, in
+/// place of the system's.
 pub(crate) const ETCD: &str = "PALISADE_ETCD";
 
 /// Where a program is.
@@ -42,7 +45,7 @@ pub(crate) fn find(program: &str) -> Result<PathBuf> {
     }
 }
 
-/// Nowhere else: whoever asks for a version must not get another one.
+/// Looks in no other folder, so that a test for one version never runs against another.
 fn find_in(folder: &Path, program: &str) -> Result<PathBuf> {
     let path = folder.join(program);
     if path.is_file() {
@@ -97,10 +100,11 @@ pub(crate) fn clean(command: &mut Command) {
     }
 }
 
-/// Runs a command to its end and returns what it wrote. Every tool gets a limit: some wait for ever on a server that hangs.
+/// Runs a command to its end and returns what it wrote. Every tool gets a limit: some wait for ever
+/// on a server that hangs.
 pub(crate) fn run(mut command: Command, limit: Duration) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    // Files, because a pipe that nobody reads would stop the program when it is full.
+    // Files, because a full pipe without a reader would stop the program.
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdout(out.try_clone()?).stderr(err.try_clone()?);
     let status = end(command, &name, limit);
@@ -121,7 +125,7 @@ fn end(command: Command, name: &str, limit: Duration) -> Result<ExitStatus> {
         Err(error) => Err(error.to_string()),
     });
     if ended.is_err() {
-        tree::kill(child.id());
+        process_tree::kill(child.id());
         child.wait()?;
     }
     ended

@@ -1,4 +1,5 @@
-//! One directory per process with one directory per server in it, and a janitor that clears up after a process that could not.
+//! One directory per process with one directory per server in it, and a janitor that clears up
+//! after a process that could not.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,9 +13,10 @@ use std::time::Duration;
 use crate::command;
 use crate::ready::within;
 
-/// Waits until this process has ended, in whichever way: then its end of the pipe is closed. Statics are never dropped, and a
-/// process that is killed drops nothing at all, so somebody else must remove what they leave. A server that is just being
-/// killed may still write a file while we delete, hence the loop.
+/// Waits until this process has ended, in whichever way: its end of the pipe is closed then.
+/// Statics are never dropped and a killed process drops nothing, so this separate process removes
+/// what they leave. A server that is being killed may still write a file during the removal, hence
+/// the loop.
 const JANITOR: &str = r#"
 cat >/dev/null
 for name in "$1"/netns/*; do
@@ -49,10 +51,10 @@ fn make_base() -> Base {
         .arg(&path)
         .env("PATH", command::search_path())
         .stdin(Stdio::piped())
-        // Whoever reads our output would wait for the janitor too.
+        // A reader of our output would otherwise wait for the janitor too.
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Ctrl-C is for us, not for the one that clears up after it.
+        // Ctrl-C must end this process and not the janitor.
         .process_group(0)
         .spawn()
         .expect("sh");
@@ -62,7 +64,7 @@ fn make_base() -> Base {
     }
 }
 
-/// Servers that refuse root must get to their directory as another user.
+/// Servers that refuse root reach their directory as another user.
 fn open_to_all(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
         .expect("permissions of our own directory");

@@ -1,6 +1,7 @@
 use std::fmt;
 
-/// Why something could not be started or did not answer. The public calls panic with it: a test has no better answer.
+/// Why something could not be started or did not answer. The public calls panic with it: a test has
+/// no better answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(String);
 
@@ -9,7 +10,8 @@ impl Failure {
         Self(message.into())
     }
 
-    /// Somebody took the port between our look at it and the server's bind. All servers word it alike.
+    /// Another process took the port between our check and the server's bind. All servers word this
+    /// alike.
     pub(crate) fn is_port_taken(&self) -> bool {
         self.0.contains("ddress already in use")
     }

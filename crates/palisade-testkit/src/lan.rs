@@ -1,7 +1,8 @@
 //! A private network: hosts in network namespaces of their own, whose cables can be pulled.
 //!
-//! Needs root and iproute2. The hosts hang on a bridge in a namespace of its own, where no firewall of the machine reaches, and
-//! this process reaches them through one more cable. Pulling a cable is silent: no end is told.
+//! Needs root and iproute2. The hosts are attached to a bridge in a namespace of its own, out of
+//! reach of the machine's firewall. This process reaches them through one more cable. Pulling a
+//! cable is silent: neither end is told.
 //!
 //! ```no_run
 //! use palisade_testkit::etcd::Cluster;
@@ -66,7 +67,8 @@ impl Lan {
         let (number, claim) = claimed.ok_or_else(|| Failure::new("all 254 networks are in use"))?;
         let namespace = Namespace::new(format!("palisade-{}-{number}-hub", std::process::id()))?;
         let (hub, cable) = (&namespace.0, format!("palisade{number}"));
-        // One whose process was killed may still be there; the claim says that it is nobody's.
+        // A link of a killed process may still be there. Our claim on the number proves it is
+        // unused.
         ip(&format!("link del {cable}")).ok();
         ip(&format!(
             "link add {cable} type veth peer name us netns {hub}"
@@ -114,7 +116,8 @@ impl Lan {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        // It would go with the namespace too, but some time after, when somebody else may have the number.
+        // The link goes with the namespace too, but later, when another process may have the
+        // number.
         ip(&format!("link del palisade{}", self.number)).ok();
     }
 }
@@ -137,7 +140,7 @@ impl Host {
         Ipv4Addr::new(10, 99, self.0.lan.0.number, self.0.number).into()
     }
 
-    /// Cuts it off from us and from all other hosts. Nobody is told: what is sent is lost.
+    /// Cuts it off from us and from all other hosts. Packets are lost silently.
     pub fn cut(&self) {
         self.plug("down");
     }
@@ -147,10 +150,10 @@ impl Host {
         self.plug("up");
     }
 
-    /// Cuts it off from one other host, both ways. We still reach both: so a test sees two sides that each think the other dead.
-    /// Nobody is told: what is sent is lost.
+    /// Cuts it off from one other host, both ways. We still reach both, so a test sees two sides
+    /// that each think the other dead. Packets are lost silently.
     pub fn cut_from(&self, other: &Host) {
-        // Each gets a wrong hardware address for the other, so frames leave and nobody takes them.
+        // Each gets a wrong hardware address for the other, so no interface accepts the frames.
         for (from, to) in [(self, other), (other, self)] {
             from.neighbour(&format!(
                 "replace {} lladdr 02:00:00:00:00:00 nud permanent",

@@ -164,7 +164,8 @@ impl MariaDb {
         format!("mysql://locker:lockpw@{}/locks", self.address)
     }
 
-    /// Runs SQL in the database `locks` as the superuser, and returns the values, a line for each row, with tabs between.
+    /// Runs SQL in the database `locks` as the superuser, and returns the values, a line for each
+    /// row, with tabs between.
     ///
     /// # Panics
     ///

@@ -6,12 +6,14 @@ use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// Below the range from which the kernel takes the ports of outgoing connections: from there, any client could take the port
-/// of a server that is just restarting. The bus of Redis Cluster, 10000 higher, still lies below it too.
+/// Below the range from which the kernel takes the ports of outgoing connections: from there, any
+/// client could take the port of a server that is just restarting. The bus of Redis Cluster, 10000
+/// higher, still lies below it too.
 const RANGE: Range<u16> = 10_000..22_000;
 const BUS: u16 = 10_000;
 
-/// A free port. No other testkit on this machine gets it while this value lives, also while the server is down.
+/// A free port. No other testkit on this machine gets it while this value lives, also while the
+/// server is down.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
@@ -58,8 +60,9 @@ fn free(number: u16) -> Option<Claim> {
     Some(claim)
 }
 
-/// Something that only one process of this machine can have: a socket in the abstract namespace. It leaves no file, and the
-/// kernel gives it back however its owner ends. Like ports, it belongs to one network namespace.
+/// Something that only one process of this machine can have: a socket in the abstract namespace. It
+/// leaves no file, and the kernel gives it back however its owner ends. Like ports, it belongs to
+/// one network namespace.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _socket: UnixListener,
@@ -83,12 +86,12 @@ mod tests {
     #[test]
     fn a_claim_is_exclusive_until_it_is_dropped() {
         let name = format!("test-{}", std::process::id());
-        let first = Claim::on(&name).expect("nobody else has it");
+        let first = Claim::on(&name).expect("no other claim exists");
         assert!(Claim::on(&name).is_none());
         drop(first);
         // A program that another test starts at this moment has it open until it is executed.
         crate::eventually("it is free again", Duration::from_secs(10), || {
-            Claim::on(&name).ok_or_else(|| "somebody has it".to_owned())
+            Claim::on(&name).ok_or_else(|| "another process has it".to_owned())
         });
     }
 
@@ -97,7 +100,8 @@ mod tests {
         let port = Port::with_bus();
         let number = port.number();
         drop(port);
-        // A program that another test starts at this moment has our last look at the port open until it is executed.
+        // A program that another test starts at this moment has our last look at the port open
+        // until it is executed.
         let _listener =
             crate::eventually("the port is free again", Duration::from_secs(10), || {
                 TcpListener::bind((Ipv4Addr::LOCALHOST, number)).map_err(|error| error.to_string())

@@ -145,7 +145,8 @@ fn make_template(dir: &Dir) -> Result<PathBuf> {
     Ok(data)
 }
 
-/// One PostgreSQL server, with a database `locks` that belongs to the user `locker`. [`Server`] has the faults.
+/// One PostgreSQL server, with a database `locks` that belongs to the user `locker`. [`Server`] has
+/// the faults.
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
@@ -168,7 +169,8 @@ impl Postgres {
         format!("postgres://locker:lockpw@{}/locks", self.address)
     }
 
-    /// Runs SQL in the database `locks` as the superuser, and returns the values, a line for each row, with `|` between.
+    /// Runs SQL in the database `locks` as the superuser, and returns the values, a line for each
+    /// row, with `|` between.
     ///
     /// # Panics
     ///

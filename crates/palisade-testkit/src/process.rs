@@ -15,7 +15,7 @@ use crate::error::{Failure, OrPanic, Result};
 use crate::lan::Place;
 use crate::port::Port;
 use crate::ready::{PATIENCE, within};
-use crate::{command, spawner, tree};
+use crate::{command, process_tree, spawner};
 
 /// How much of the log an error shows.
 const TAIL_LINES: usize = 20;
@@ -58,7 +58,8 @@ impl Recipe {
         }
         if let Some(user) = self.user.filter(|_| is_root()) {
             words.push(command::find("setpriv")?.into());
-            // A change of user makes the kernel forget the wish to die with the parent, so it is asked again after it.
+            // A change of user makes the kernel forget the wish to die with the parent, so it is
+            // asked again after it.
             words
                 .extend([format!("--reuid={user}"), format!("--regid={user}")].map(OsString::from));
             words.extend(["--init-groups", "--pdeathsig=KILL", "--"].map(OsString::from));
@@ -81,10 +82,12 @@ pub(crate) fn is_root() -> bool {
 /// Says whether the server answers, or why not.
 pub(crate) type Probe = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// A real server, private to this test: its own process group, port and directory. Dropping it kills it and removes the
-/// directory; if the whole process ends, in whatever way, the kernel kills it.
+/// A real server, private to this test: its own process group, port and directory. Dropping it
+/// kills it and removes the directory; if the whole process ends, in whatever way, the kernel kills
+/// it.
 ///
-/// All calls take `&self`, so that a server can be shared. They panic when they fail, with the tail of the server's log.
+/// All calls take `&self`, so that a server can be shared. They panic when they fail, with the tail
+/// of the server's log.
 pub struct Server {
     recipe: Recipe,
     ready: Probe,
@@ -130,7 +133,8 @@ impl Server {
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let answered = within(self.recipe.program, PATIENCE, || {
             let answer = (self.ready)();
-            // Asked after the probe: whoever answers in place of a server that has ended is not ours.
+            // Checked after the probe: if our server has ended, another process answered in its
+            // place.
             if !self.is_running() {
                 return Ok(Err(self.failure("it ended before it was ready")));
             }
@@ -175,16 +179,16 @@ impl Server {
         self.child().as_mut().is_some_and(is_running)
     }
 
-    /// Stops the server and its children in the middle of whatever they do, and returns when all stand still. Connections
-    /// stay, the kernel takes what is sent, and nothing answers.
+    /// Stops the server and its children in the middle of whatever they do, and returns when all
+    /// stand still. Connections stay, the kernel takes what is sent, and nothing answers.
     pub fn pause(&self) {
-        self.while_running(|pid| tree::pause(pid, PATIENCE))
+        self.while_running(|pid| process_tree::pause(pid, PATIENCE))
             .or_panic();
     }
 
     /// Lets it go on after [`Server::pause`].
     pub fn resume(&self) {
-        self.while_running(|pid| tree::signal(pid, Signal::CONT));
+        self.while_running(|pid| process_tree::signal(pid, Signal::CONT));
     }
 
     /// Kills it at once, as a crash would. Data on disk stays, for [`Server::restart`].
@@ -195,7 +199,7 @@ impl Server {
     /// Ends it in order, as an operator would.
     pub fn stop(&self) {
         self.resume();
-        self.while_running(|pid| tree::send(pid, self.recipe.stop));
+        self.while_running(|pid| process_tree::send(pid, self.recipe.stop));
         within(self.recipe.program, PATIENCE, || {
             if self.is_running() {
                 Err("it does not stop".into())
@@ -207,13 +211,15 @@ impl Server {
         self.kill();
     }
 
-    /// Kills it if it runs, starts it again with the same port and data, and returns when it answers.
+    /// Kills it if it runs, starts it again with the same port and data, and returns when it
+    /// answers.
     pub fn restart(&self) {
         self.start_again();
         self.wait_ready().or_panic();
     }
 
-    /// As [`Server::restart`], without waiting: a node of a cluster answers only when enough of the others run.
+    /// As [`Server::restart`], without waiting: a node of a cluster answers only when enough of the
+    /// others run.
     pub fn start_again(&self) {
         self.end().or_panic();
         *self.child() = Some(self.spawn().or_panic());
@@ -223,16 +229,16 @@ impl Server {
         let Some(mut child) = self.child().take() else {
             return Ok(());
         };
-        // Once its end was seen, its pid may be somebody else's.
+        // Once its end was seen, its pid may belong to another process.
         if !is_running(&mut child) {
             return Ok(());
         }
-        let family = tree::kill(child.id());
+        let family = process_tree::kill(child.id());
         child.wait()?;
-        tree::gone(&family, PATIENCE)
+        process_tree::gone(&family, PATIENCE)
     }
 
-    /// Holds the lock meanwhile, so that nobody sees its end and frees its pid.
+    /// Holds the lock meanwhile, so that no other call reaps the process and frees its pid.
     #[track_caller]
     fn while_running<T>(&self, act: impl FnOnce(u32) -> T) -> T {
         let mut child = self.child();
@@ -293,7 +299,7 @@ fn is_running(child: &mut Child) -> bool {
     matches!(child.try_wait(), Ok(None))
 }
 
-/// Starts again with other ports when somebody was quicker.
+/// Starts again with other ports when another process took one first.
 pub(crate) fn with_free_ports<T>(start: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 0..5 {
         match start() {

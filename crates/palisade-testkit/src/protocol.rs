@@ -1,6 +1,7 @@
-//! Where the messages of a protocol end, and which of them are pushed, so that the proxy can lose one and no other.
+//! Where the messages of a protocol end, and which of them are pushed, so that the proxy can lose
+//! one and no other.
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// Unknown: what arrives together counts as one message, and nothing is a push.
@@ -12,13 +13,14 @@ pub enum Protocol {
     Postgres,
     /// ZooKeeper. Pushes are the events of watches.
     ZooKeeper,
-    /// HTTP/2, as etcd speaks it. Messages are its frames; which of them are pushes only their stream tells.
+    /// HTTP/2, as etcd speaks it. Messages are its frames; which of them are pushes only their
+    /// stream tells.
     Http2,
 }
 
 impl Protocol {
-    /// The length of the next whole message of a server, or nothing while it is not complete. `first` is for the first one of a
-    /// connection.
+    /// The length of the next whole message of a server, or nothing while it is not complete.
+    /// `first` is for the first one of a connection.
     pub(crate) fn message(self, bytes: &[u8], first: bool) -> Option<usize> {
         let length = match self {
             Self::Bytes => bytes.len(),

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Failure, OrPanic, Result};
 
-/// How long a server may take to get ready. Far more than any needs, for machines with much else to do.
+/// How long a server may take to get ready. Far more than any needs, for machines with much else to
+/// do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks again and again until `ask` has an answer, and returns that.

@@ -1,4 +1,5 @@
-//! A TCP relay that makes the server seem as far away as a network would: it delivers every byte half a round trip late.
+//! A TCP relay that makes the server seem as far away as a network would: it delivers every byte
+//! half a round trip late.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -11,9 +12,10 @@
 //! // Let the client connect to relay.address().
 //! ```
 //!
-//! [`crate::proxy::Proxy`] delays, too, but by tokio's timers, which count in milliseconds. Here each direction of each connection
-//! has a thread that reads and stamps what comes, and a thread that sleeps until it is due. So order is kept, a delay is as exact as
-//! the kernel's timers, and throughput is not limited: the time between two chunks stays what it was.
+//! [`crate::proxy::Proxy`] delays, too, but by tokio's timers, which count in milliseconds. Here
+//! each direction of each connection has a thread that reads and stamps what comes, and a thread
+//! that sleeps until it is due. So order is kept, a delay is as exact as the kernel's timers, and
+//! throughput is not limited: the time between two chunks stays what it was.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -26,10 +28,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::OrPanic;
 
-/// Of one read. As much as a busy connection has ready.
+/// The size of one read: as much as a busy connection has ready.
 const CHUNK: usize = 64 * 1024;
 
-/// Chunks on their way in one direction. A network holds only so much; then the sender waits.
+/// Chunks in flight in one direction. A network holds only so much; then the sender waits.
 const IN_FLIGHT: usize = 4096;
 
 /// The relay. Dropping it closes all its connections.
@@ -43,7 +45,7 @@ pub struct Relay {
 #[derive(Debug)]
 struct State {
     target: SocketAddr,
-    /// Of one direction.
+    /// The delay of one direction.
     delay: Duration,
     over: AtomicBool,
     open: Mutex<Vec<Weak<Connection>>>,
@@ -63,7 +65,8 @@ struct Chunk {
 }
 
 impl Relay {
-    /// Starts one in front of a server that shall answer after this round trip time, and what it needs itself.
+    /// Starts one in front of a server that shall answer after this round trip time, and what it
+    /// needs itself.
     ///
     /// # Panics
     ///

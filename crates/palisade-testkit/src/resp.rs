@@ -1,10 +1,10 @@
-//! Just enough of Redis' protocol to ask a server something without anybody's client.
+//! Just enough of Redis' protocol to query a server without a client library.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What Redis answers. Bytes that are no UTF-8 are replaced: this is for tests.
+/// A reply of Redis. Bytes that are no UTF-8 are replaced: this is for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// There is nothing.
@@ -55,7 +55,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects. Everything on this connection, this included, fails when it takes longer than `limit`.
+    /// Connects. Everything on this connection, this included, fails when it takes longer than
+    /// `limit`.
     pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
@@ -66,7 +67,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sets another limit for what follows: a short one where silence is expected, and a long one where an answer is.
+    /// Sets another limit for what follows: a short one where silence is expected, and a long one
+    /// where an answer is.
     pub fn set_limit(&self, limit: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(limit))?;
         self.stream.get_ref().set_write_timeout(Some(limit))

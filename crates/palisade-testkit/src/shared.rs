@@ -1,7 +1,8 @@
 //! Servers that take seconds to start, once per test binary.
 //!
-//! All tests of the binary use them at the same time, so each uses names of its own ([`name`]), and none pauses or kills them:
-//! a test that does starts its own. Statics are never dropped; the kernel kills these servers when the process ends.
+//! All tests of the binary use them at the same time, so each uses names of its own ([`name`]), and
+//! none pauses or kills them: a test that does starts its own. Statics are never dropped; the
+//! kernel kills these servers when the process ends.
 //!
 //! ```no_run
 //! use palisade_testkit::shared;
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{etcd, mariadb, postgres, redis, zookeeper};
 
-/// A name that nobody else uses, on this machine and in this test binary. It consists of letters, digits and `-`.
+/// A name that is unique on this machine and in this test binary. It consists of letters, digits
+/// and `-`.
 #[must_use]
 pub fn name(about: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -33,7 +35,7 @@ macro_rules! shared {
         ///
         /// # Panics
         ///
-        /// When it does not start, and from then on for all who ask.
+        /// When it does not start, and in every later call.
         #[must_use]
         pub fn $name() -> &'static $server {
             static SERVER: LazyLock<$server> = LazyLock::new(<$server>::start);

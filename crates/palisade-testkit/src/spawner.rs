@@ -1,8 +1,9 @@
 //! The one thread that starts every server.
 //!
-//! A server asks the kernel to be killed when its parent dies, so that nothing survives a test binary, however that ends. The
-//! kernel's "parent" is the *thread* that forked, though: started from a test's own thread, a shared server would end with
-//! the first test. This thread lives as long as the process.
+//! A server asks the kernel to be killed when its parent dies, so that nothing survives a test
+//! binary, however that ends. The kernel's "parent" is the *thread* that forked, though: started
+//! from a test's own thread, a shared server would end with the first test. This thread lives as
+//! long as the process.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -39,7 +40,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
 fn serve(orders: &Receiver<Order>) {
     for mut order in orders {
         die_with_parent(&mut order.command);
-        // The asker waits for the reply, so it is there.
+        // The caller waits for the reply, so the receiver exists.
         order
             .reply
             .send(order.command.process_group(0).spawn())
@@ -55,14 +56,14 @@ fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before we asked: then nobody would ever tell us.
+        // The parent may have died before the request: the kernel would never signal us then.
         if getppid() == Some(parent) {
             Ok(())
         } else {
             Err(io::ErrorKind::Interrupted.into())
         }
     };
-    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed. It makes two system calls,
-    // allocates nothing and takes no lock.
+    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed.
+    // It makes two system calls, allocates nothing and takes no lock.
     unsafe { command.pre_exec(ask) };
 }

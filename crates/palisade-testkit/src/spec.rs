@@ -1,11 +1,13 @@
-//! What all servers share, written once: how each is set up and started, and that it is a [`Server`](crate::Server).
+//! Shared by all servers: how each is set up and started, and that it is a
+//! [`Server`](crate::Server).
 
-/// For a server with the field `server`, whose `Setup` has the field `place` and the function `start_once`. With `clock`, both have a
-/// field of that name, too.
+/// For a server with the field `server`, whose `Setup` has the field `place` and the function
+/// `start_once`. With `clock`, both have a field of that name, too.
 macro_rules! server {
     ($server:ident) => {
         impl Setup {
-            /// Puts it on a host of a [`crate::lan::Lan`]. Its certificate does not know the address there.
+            /// Puts it on a host of a [`crate::lan::Lan`]. Its certificate does not know the
+            /// address there.
             #[must_use]
             pub fn on(mut self, host: &crate::lan::Host) -> Self {
                 self.place = crate::lan::Place::on(host);

@@ -1,4 +1,5 @@
-//! Data directories that take seconds to make: made once per version of the server, copied for each.
+//! Data directories that take seconds to make: made once per version of the server, copied for
+//! each.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +10,8 @@ use crate::dir::{self, Dir};
 use crate::error::Result;
 use crate::process::TOOL_LIMIT;
 
-/// Copies the data directory that `make` makes to `target`. It is kept from run to run, by name and version.
+/// Copies the data directory that `make` makes to `target`. It is kept from run to run, by name and
+/// version.
 pub(crate) fn copy(
     program: &str,
     target: &Path,
@@ -26,7 +28,7 @@ pub(crate) fn copy(
     command::copy(&kept, target)
 }
 
-/// A rename, so that nobody ever sees half of it. Whoever was quicker made the same.
+/// A rename, so that no process sees a half-made copy. If another was quicker, its copy is equal.
 fn keep(made: &Path, kept: &Path) -> Result<()> {
     fs::create_dir_all(cache())?;
     let half = kept.with_extension(format!("half-{}", process::id()));
@@ -50,7 +52,7 @@ fn cache() -> PathBuf {
         .join("palisade/testkit")
 }
 
-/// What the server says of itself, as a file name.
+/// The server's version, as a file name.
 fn version(program: &str) -> Result<String> {
     let mut ask = command::command(program)?;
     ask.arg("--version");

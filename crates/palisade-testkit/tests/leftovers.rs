@@ -1,6 +1,7 @@
 //! Nothing is left behind, however a test or its whole process ends.
 //!
-//! Each test here runs this binary again, with one of the `victim` tests, and looks for what that leaves.
+//! Each test here runs this binary again, with one of the `victim` tests, and looks for what that
+//! leaves.
 
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ fn report(server: &Server) {
     println!("\nserver {} {}", server.pid(), server.dir().display());
 }
 
-/// One of each kind that differs in how it dies: alone, in a namespace, as another user, in its children, paused, and shared.
+/// One of each kind that differs in how it dies: alone, in a namespace, as another user, in its
+/// children, paused, and shared.
 fn start_some() -> (Redis, Lan, Redis, etcd::Etcd) {
     let redis = Redis::start();
     let lan = Lan::new();

@@ -100,7 +100,7 @@ fn the_end_of_the_server_reaches_the_client() {
     );
     let late =
         Connection::open(scene.proxy.address(), PATIENCE).and_then(|mut late| set(&mut late));
-    assert!(late.is_err(), "nobody is there to answer");
+    assert!(late.is_err(), "no server is there to answer");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn refused_connections_are_refused_by_the_kernel() {
     let scene = scene();
     let mut open = scene.connect();
     scene.proxy.refuse();
-    let refused = TcpStream::connect(scene.proxy.address()).expect_err("nobody listens");
+    let refused = TcpStream::connect(scene.proxy.address()).expect_err("the port is closed");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(set(&mut open).expect("open ones stay"), "OK");
     scene.proxy.heal();

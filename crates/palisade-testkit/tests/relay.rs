@@ -57,7 +57,8 @@ fn a_round_trip_takes_as_long_as_asked() {
             client.read_exact(&mut [0]).expect("an answer");
             begun.elapsed()
         };
-        // The least of many: how much more it is says nothing about a relay on a machine with other work.
+        // The least of many: how much more it is says nothing about a relay on a machine with other
+        // work.
         let least = (0..500).map(trip).min().expect("some");
         assert!(least >= rtt, "{least:?} for {rtt:?}");
         assert!(
@@ -101,7 +102,8 @@ fn order_and_throughput_are_kept() {
             .all(|(bytes, number)| bytes == number.to_be_bytes()),
         "out of order"
     );
-    // 16 MB are hundreds of chunks: a relay that holds back one after the other would need more than ten seconds.
+    // 16 MB are hundreds of chunks: a relay that holds back one after the other would need more
+    // than ten seconds.
     assert!(took >= rtt && took < Duration::from_secs(5), "{took:?}");
     sending.join().expect("no panic");
     drop(client);

@@ -1,7 +1,7 @@
-//! For programs without a runtime: every verb of this crate, waited for.
+//! For programs without a runtime: every verb of this crate in a blocking form.
 //!
-//! There is no twin of the API to learn. Nothing in this crate needs the caller's runtime, so any of its futures can be waited
-//! for on a plain thread:
+//! There is no twin of the API to learn. Nothing in this crate needs the caller's runtime, so any
+//! of its futures can be waited for on a plain thread:
 //!
 //! ```
 //! use palisade::blocking::Wait;
@@ -15,7 +15,8 @@
 //! # }
 //! ```
 
-/// Waits for a future on this thread. Do not use it inside an async task: it blocks the task's thread.
+/// Waits for a future on this thread. Do not use it inside an async task: it blocks the task's
+/// thread.
 pub trait Wait: Future + Sized {
     /// Blocks until the future is ready.
     fn wait(self) -> Self::Output {

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Core;
-use crate::engine::held::HeldClaim;
+use crate::engine::held_claim::HeldClaim;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Guard, GuardMode};
-use crate::lease::tracked::{Terms, TrackedClaim};
-use crate::lease::{BootClock, Clock, Drift, deadline};
-use crate::lock::{Election, Multi, Mutex, Once, Options, Owner, RwLock, Semaphore};
+use crate::lease::tracked::{Stage, Terms, TrackedClaim};
+use crate::lease::{BootClock, Clock, Drift, LossReason, Moment, deadline};
+use crate::lock::{Election, Identity, Multi, Mutex, Once, Options, RwLock, Semaphore};
 use crate::name::Name;
-use crate::store::{Capability, Claim, Kind, LineView, Page, Query, Revoked, Standing, Store};
+use crate::store::{
+    Capability, Claim, Gone, Grant, Kind, LineView, Page, Query, Revoked, ServerInfo, Standing,
+    Store,
+};
 use crate::stores;
 use crate::url::StoreUrl;
 
-/// Makes a client of the store at this URL; see [`Client::connect`].
+/// Makes a client of the store at this URL. It only parses; see [`Client::connect`].
 ///
 /// # Errors
 ///
@@ -32,20 +35,23 @@ pub async fn connect(url: impl AsRef<str>) -> Result<Client> {
 
 /// A store, and the thread that keeps our locks in it. Cheap to clone; clones share everything.
 ///
-/// Locks made here are descriptions, and nothing is asked until one is acquired. The client ends by itself when it and its last
-/// guard are gone.
+/// Locks made here are descriptions: no request is sent until one is acquired. The client ends by
+/// itself when it and its last guard are gone.
 #[derive(Clone)]
 pub struct Client {
     core: Arc<Core>,
-    label: Arc<str>,
+    owner: Arc<str>,
 }
 
 impl Client {
-    /// Makes a client of the store at this URL. It parses and returns: the first use connects.
+    /// Makes a client of the store at this URL. It only parses the URL: nothing is connected, and a
+    /// wrong host, a wrong password and missing rights are found at first use. [`ping`](Client::ping)
+    /// finds them at once.
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) for a URL that cannot be used, with what to do about it.
+    /// [`Config`](crate::ErrorKind::Config) for a URL that cannot be used, with what to do about
+    /// it.
     pub fn connect(url: impl AsRef<str>) -> Result<Client> {
         let url = StoreUrl::parse(url.as_ref())?;
         let (drift, identity) = (Drift::new(url.common().drift), url.identity());
@@ -70,26 +76,27 @@ impl Client {
     ) -> Client {
         Client {
             core: Core::new(store, clock, drift, identity),
-            label: default_label().into(),
+            owner: default_owner().into(),
         }
     }
 
-    /// The same client under another label, shown to others. Defaults to host, process and program.
+    /// The same client with another owner: the text that others are shown of its locks. Defaults to
+    /// host, process and program.
     #[must_use]
-    pub fn labelled(&self, label: impl AsRef<str>) -> Client {
+    pub fn with_owner(&self, owner: impl AsRef<str>) -> Client {
         Client {
             core: Arc::clone(&self.core),
-            label: label.as_ref().into(),
+            owner: owner.as_ref().into(),
         }
     }
 
-    /// What the store can do and promises.
+    /// The capability of the store: what it can do and promises.
     pub fn capability(&self) -> &Capability {
         self.core.capability()
     }
 
     fn options(&self, name: &str, kind: Kind) -> Options {
-        Options::new(&self.core, &self.label, name, kind)
+        Options::new(&self.core, &self.owner, name, kind)
     }
 
     /// A lock with one holder.
@@ -117,22 +124,23 @@ impl Client {
         Election::new(self.options(name.as_ref(), Kind::Mutex))
     }
 
-    /// Something that is to be done once, however often it is asked for.
+    /// Work that is to be done once, however often it is asked for.
     pub fn once(&self, key: impl AsRef<str>) -> Once {
         Once::new(self.options(key.as_ref(), Kind::Mutex))
     }
 
-    /// Somebody who may enter a lock that he already holds.
-    pub fn owner(&self, label: impl AsRef<str>) -> Owner {
-        Owner::new(label.as_ref())
+    /// An identity that may enter a lock again that it already holds. Others are shown this owner.
+    pub fn identity(&self, owner: impl AsRef<str>) -> Identity {
+        Identity::new(owner.as_ref())
     }
 
-    /// Takes up a grant that was [detached](Guard::detach), here or in another process, and renews it at once.
+    /// Takes up a grant that was [detached](Guard::detach), here or in another process, and renews
+    /// it at once.
     ///
     /// # Errors
     ///
-    /// [`Lost`](crate::ErrorKind::Lost) when it is gone; [`Config`](crate::ErrorKind::Config) when it is of another store or
-    /// mode.
+    /// [`Lost`](crate::ErrorKind::Lost) when it is gone; [`Config`](crate::ErrorKind::Config) when
+    /// it is of another store or mode.
     ///
     /// # Cancel safety
     ///
@@ -164,7 +172,7 @@ impl Client {
             queue: false,
             min_hold: None,
             once_per: None,
-            // It was carried here, and can be carried on.
+            // It was detached before, and can be again.
             detachable: true,
         });
         let terms = Terms {
@@ -173,10 +181,22 @@ impl Client {
             stop_margin: deadline::default_stop_margin(claim.lease, None),
             drift: self.core.drift,
         };
-        let (store, asked) = (
-            Arc::clone(&self.core.store),
-            [claim.to_ref(Some(grant.fence))],
-        );
+        let (sent, held) = self.still_held(&claim, grant.fence).await?;
+        let now = self.core.now();
+        let mut tracked = TrackedClaim::granted(Arc::clone(&claim), terms, sent, held, now);
+        if !matches!(tracked.stage(), Stage::Held) {
+            // The answer took long: one renewal more, as for every grant.
+            let (sent, held) = self.still_held(&claim, grant.fence).await?;
+            tracked = TrackedClaim::held(claim, terms, sent, held, self.core.now());
+        }
+        HeldClaim::adopted(Arc::clone(&self.core), tracked)
+            .map(|held| Guard::new(Arc::new(held)))
+            .ok_or_else(|| Error::config("this client has adopted the grant already"))
+    }
+
+    /// Renews a grant that this client does not keep: when it asked, and what the store has.
+    async fn still_held(&self, claim: &Arc<Claim>, fence: Fence) -> Result<(Moment, Grant)> {
+        let (store, asked) = (Arc::clone(&self.core.store), [claim.to_ref(Some(fence))]);
         let sent = self.core.now();
         let answers = self
             .core
@@ -187,12 +207,9 @@ impl Client {
             .next()
             .unwrap_or_else(|| Err(unclear()))?
         {
-            Standing::Held(held) if held.fence == grant.fence => {
-                let tracked = TrackedClaim::granted(claim, terms, sent, held, self.core.now());
-                let held = HeldClaim::adopted(Arc::clone(&self.core), tracked);
-                held.map(|held| Guard::new(Arc::new(held)))
-                    .ok_or_else(|| Error::config("this client has adopted the grant already"))
-            }
+            Standing::Held(held) if held.fence == fence => Ok((sent, held)),
+            // Nothing that this store confirmed to this client.
+            Standing::Gone(Gone::Unknown) => Err(Error::lost(LossReason::Unknown)),
             Standing::Gone(why) => Err(Error::lost(why.as_loss())),
             Standing::Held(_) | Standing::Waiting(_) => Err(unclear()),
         }
@@ -243,7 +260,8 @@ impl Client {
         .await
     }
 
-    /// The line of one name; `None` when nobody holds it or waits for it.
+    /// The line of one name, and what `min_hold`, `once_per` and `once` have left of it; `None` when
+    /// there is none of that.
     ///
     /// # Errors
     ///
@@ -257,6 +275,128 @@ impl Client {
         Ok(page.lines.into_iter().next())
     }
 
+    /// Connects, logs in and asks: who answers, and how fast. It finds a wrong URL, a wrong password
+    /// and missing rights to look at locks, which [`connect`](Client::connect) does not. One
+    /// attempt.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> palisade::Result<()> {
+    /// let locks = palisade::connect("memory:").await?;
+    /// let pong = locks.ping().await?;
+    /// println!("{} answers within {:?}", pong.server.product, pong.latency);
+    /// # assert_eq!(pong.server.product, "memory");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`](crate::ErrorKind::Denied) for a wrong password or missing rights,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when no server answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point.
+    pub async fn ping(&self) -> Result<Pong> {
+        // The first one connects: the latency is that of a request on a connection that is there.
+        self.ask_server().await?;
+        let begun = self.core.now();
+        let server = self.ask_server().await?;
+        Ok(Pong {
+            server,
+            latency: self.core.now().since(begun),
+        })
+    }
+
+    async fn ask_server(&self) -> Result<ServerInfo> {
+        let store = Arc::clone(&self.core.store);
+        self.core
+            .call(async move {
+                match store.extensions().ping {
+                    Some(server) => server.ping().await,
+                    None => Err(Error::unsupported(format!(
+                        "{} does not say which server answers; show a name instead",
+                        store.capability()
+                    ))),
+                }
+            })
+            .await
+    }
+
+    /// The very key or path of this name, as other programs see it; what the keys of its line begin
+    /// with where it has several. `None` on a store without keys: memory and SQLite.
+    ///
+    /// # Errors
+    ///
+    /// [`Config`](crate::ErrorKind::Config) for a name that the store cannot take.
+    pub fn key(&self, name: impl AsRef<str>) -> Result<Option<String>> {
+        let name = Name::new(name.as_ref())?;
+        let keys = self.core.store.extensions().name_keys;
+        keys.map(|keys| keys.key(&name)).transpose()
+    }
+
+    /// Clears what `min_hold`, `once_per` and `once` have left of a name, and says whether there was
+    /// anything: an operator's verb. A claim that holds goes on holding.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store keeps no such marks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, the marks may have been cleared.
+    pub async fn clear_marks(&self, name: impl AsRef<str>) -> Result<bool> {
+        let (store, name) = (Arc::clone(&self.core.store), Name::new(name.as_ref())?);
+        self.core
+            .call(async move {
+                match store.extensions().clear_marks {
+                    Some(marks) => marks.clear_marks(&name).await,
+                    None => Err(Error::unsupported(format!(
+                        "{} keeps no marks: it has no min_hold, once_per or once",
+                        store.capability()
+                    ))),
+                }
+            })
+            .await
+    }
+
+    /// The statements that create the tables and routines of a store in SQL, for an administrator to
+    /// run where this program may not. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) on a store without tables.
+    pub fn schema(&self) -> Result<String> {
+        match self.core.store.extensions().schema {
+            Some(schema) => Ok(schema.statements()),
+            None => Err(no_schema(self.capability())),
+        }
+    }
+
+    /// Creates the tables and routines of a store in SQL, and says whether any were missing. The
+    /// first use of a lock does the same, if the user may create tables.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) on a store without tables,
+    /// [`Denied`](crate::ErrorKind::Denied) for missing rights.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, everything may have been created, or nothing.
+    pub async fn create_schema(&self) -> Result<bool> {
+        let store = Arc::clone(&self.core.store);
+        self.core
+            .call(async move {
+                match store.extensions().schema {
+                    Some(schema) => schema.create().await,
+                    None => Err(no_schema(store.capability())),
+                }
+            })
+            .await
+    }
+
     async fn inspect(&self, query: Query) -> Result<Page> {
         let store = Arc::clone(&self.core.store);
         self.core
@@ -264,8 +404,9 @@ impl Client {
             .await
     }
 
-    /// Ends just the grant that has this fence, whoever holds it: an operator's verb. The holder is told by push where the
-    /// store can, at its next renewal at the latest. [`Fence::NONE`] names a peer's grant without a fence.
+    /// Ends the grant that has this fence, of any client: an operator's verb. The holder is told by
+    /// push where the store can, and at its next renewal at the latest. [`Fence::NONE`] names a
+    /// peer's grant without a fence.
     ///
     /// # Errors
     ///
@@ -277,7 +418,7 @@ impl Client {
     pub async fn revoke(&self, name: impl AsRef<str>, fence: Fence) -> Result<Revoked> {
         if !self.capability().revoke {
             return Err(Error::unsupported(format!(
-                "{} cannot end somebody else's grant",
+                "{} cannot end a grant of another client",
                 self.capability()
             )));
         }
@@ -287,14 +428,15 @@ impl Client {
             .await
     }
 
-    /// A descriptor for a child process to inherit, on a store that asks whether its clients are alive: while any process has
-    /// it open, the grants of this client are not taken for dead. There once something was acquired; `None` on other stores.
+    /// A descriptor for a child process to inherit, on a store that checks whether its clients are
+    /// alive. While any process has it open, the grants of this client are not taken for dead. It
+    /// exists after the first acquisition; `None` on other stores.
     pub fn liveness(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.core.store.extensions().liveness?.descriptor()
     }
 
-    /// Waits until every release that runs in the background is done: before a program ends, so that nobody waits for a lease.
-    /// Guards that are still held stay held.
+    /// Waits until every release in the background is done. Call it before a program ends, so that
+    /// no waiter has to wait for a lease. Guards that are still held stay held.
     ///
     /// # Cancel safety
     ///
@@ -303,16 +445,17 @@ impl Client {
         self.core.drain().await;
     }
 
-    /// Ends the client before a program ends, so that it leaves nothing behind: releases on their way are sent, and what the
-    /// store keeps for each client is removed. Blocks, for at most so long; `false` when it did not end by then, because guards or
-    /// clones are still there or the store does not answer.
+    /// Ends the client before a program ends, so that it leaves nothing behind: pending releases
+    /// are sent, and the store's files of this client are removed. Blocks for at most this long;
+    /// `false` when it did not end by then, because guards or clones are still there or the store
+    /// does not answer.
     pub fn close(self, longest: Duration) -> bool {
         let ended = self.core.ended();
         drop(self);
         ended.is_none_or(|ended| ended.recv_timeout(longest).is_ok())
     }
 
-    /// What this client has counted.
+    /// The counters of this client.
     pub fn stats(&self) -> Stats {
         Stats {
             kept: self.core.registry.len(),
@@ -321,13 +464,29 @@ impl Client {
     }
 }
 
-/// What a client has counted since it was made.
+fn no_schema(capability: &Capability) -> Error {
+    Error::unsupported(format!(
+        "{capability} has no tables to create; use it as it is"
+    ))
+}
+
+/// The answer to a [ping](Client::ping).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pong {
+    /// The server that answered.
+    pub server: ServerInfo,
+    /// How long its answer took, on a connection that was there.
+    pub latency: Duration,
+}
+
+/// The counters of a client since it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Claims that are renewed now, waiting and holding.
     pub kept: usize,
-    /// Releases that the store never heard of: the locks ended with their leases.
+    /// Releases that never reached the store: the locks ended with their leases.
     pub unsent_releases: u64,
 }
 
@@ -335,7 +494,7 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("store", &self.capability().store)
-            .field("label", &self.label)
+            .field("owner", &self.owner)
             .finish_non_exhaustive()
     }
 }
@@ -344,8 +503,8 @@ fn unclear() -> Error {
     Error::protocol("the store does not say where the adopted grant stands")
 }
 
-/// Host, process and program: enough to find who holds a lock.
-fn default_label() -> String {
+/// Host, process and program, so that an operator can find the holder of a lock.
+fn default_owner() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(std::path::PathBuf::from);

@@ -1,4 +1,5 @@
-//! One error type for every store: a small kind to match on, a sentence for people, and whether trying again may help.
+//! One error type for every store: a small kind to match on, a sentence for people, and whether
+//! trying again may help.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// What went wrong, as a program sees it.
+/// The kind of an error, for programs.
 ///
-/// Busy is not in this list: `try_acquire` answers `Ok(None)` when somebody else holds the lock.
+/// Busy is not in this list: `try_acquire` answers `Ok(None)` when another claim holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The wait ran out. [`Error::holder`] names the holder.
     Timeout,
-    /// The grant is gone: somebody else may hold the lock now.
+    /// The grant is gone: another claim may hold the lock now.
     Lost(LossReason),
     /// The store cannot be reached, or did not answer in time.
     Unavailable,
@@ -27,9 +28,10 @@ pub enum ErrorKind {
     Denied,
     /// A name, URL, option or combination of options that cannot work.
     Config,
-    /// This store, or this format of it, cannot do what was asked. Its [`Capability`](crate::store::Capability) says so.
+    /// This store, or this format of it, cannot do what was asked. Its
+    /// [`Capability`](crate::store::Capability) says so.
     Unsupported,
-    /// The store answered what this version does not understand.
+    /// The store gave an answer that this version does not understand.
     Protocol,
     /// Waiting would never end: the owner waits for itself.
     Deadlock,
@@ -41,7 +43,7 @@ pub enum ErrorKind {
 #[derive(Clone)]
 pub struct Error(Arc<Inner>, Request);
 
-/// What became of the request that failed, as far as is known.
+/// The fate of the request that failed, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     /// It may have arrived.
@@ -96,7 +98,8 @@ impl Error {
         Self::new(ErrorKind::Config, message)
     }
 
-    /// A URL that cannot work: of kind [`Config`](ErrorKind::Config), and [`blames_url`](Error::blames_url).
+    /// A URL that cannot work: of kind [`Config`](ErrorKind::Config), and
+    /// [`blames_url`](Error::blames_url).
     pub fn bad_url(message: impl Into<String>) -> Self {
         let inner = Inner {
             kind: ErrorKind::Config,
@@ -114,7 +117,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported, message)
     }
 
-    /// The store answered what we do not understand.
+    /// The store gave an answer that we do not understand.
     pub fn protocol(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Protocol, message)
     }
@@ -150,9 +153,15 @@ impl Error {
         self
     }
 
-    /// The same, where it is certain that nothing was sent: the store has nothing of ours.
+    /// The same, where it is certain that nothing was sent: the store has no trace of the claim.
     #[must_use]
-    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+    #[cfg(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        feature = "postgres",
+        feature = "mysql"
+    ))]
     pub(crate) fn with_nothing_sent(mut self) -> Self {
         self.1 = Request::NeverSent;
         self
@@ -163,12 +172,13 @@ impl Error {
         self.1 == Request::NeverSent
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The holder of the lock when a wait ran out, as the store last said; `None` where the store does not know.
+    /// The holder of the lock when a wait ran out, as the store last said; `None` where the store
+    /// does not know.
     pub fn holder(&self) -> Option<&Holder> {
         self.0.holder.as_ref()
     }
@@ -178,8 +188,9 @@ impl Error {
         self.0.retry
     }
 
-    /// Whether it is the store's URL that must be changed, also where only the store's answer has shown it: a sentinel where a
-    /// server was expected, a database that is not there. Not a name, nor an option of the call.
+    /// Whether it is the store's URL that must be changed, also where only the store's answer has
+    /// shown it: a sentinel where a server was expected, a database that is not there. Not for a
+    /// name or an option of the call.
     pub fn blames_url(&self) -> bool {
         self.0.url
     }

@@ -12,24 +12,30 @@
 //! # example().wait().unwrap();
 //! ```
 //!
+//! Each `connect("memory:")` is a store of its own, which excludes no other: `memory:NAME` is one
+//! store for a whole process, and other URLs name a file or servers. `connect` only parses the URL;
+//! [`ping`](Client::ping) connects, and finds a wrong password.
+//!
 //! # Three promises, kept apart
 //!
-//! 1. **The store excludes**, as long as it keeps what it confirmed. What may make it forget is in its
-//!    [`Capability`](store::Capability).
-//! 2. **The holder is told in time.** A guard knows, by its own clock alone, until when it certainly holds: the deadline counts
-//!    from before the request was sent. [`Guard::is_held`] reads the clock, [`Guard::lost`] and [`Guard::on_lost`] fire before
-//!    the store may admit somebody else, with the network cut and your runtime blocked. What the store drops by itself (a
-//!    failover, a flush, an operator) the holder learns at the next contact.
-//! 3. **A stale write is refused**, also where 1 and 2 break, if the resource checks the [`Fence`]: see [`fence`].
+//! 1. **The store excludes**, as long as it keeps what it confirmed. What may make it forget is in
+//!    its [`Capability`](store::Capability).
+//! 2. **The holder is told in time.** A guard knows, by its own clock alone, until when it
+//!    certainly holds: the deadline counts from before the request was sent. [`Guard::is_held`]
+//!    reads the clock, [`Guard::lost`] and [`Guard::on_lost`] fire before the store may admit
+//!    another holder, with the network cut and your runtime blocked. What the store drops by itself
+//!    (a failover, a flush, an operator) the holder learns at the next contact.
+//! 3. **A stale write is refused**, also where 1 and 2 break, if the resource checks the [`Fence`]:
+//!    see [`fence`].
 //!
-//! No lock alone is safe. A program that is paused between its look at the guard and its write has stale hands, whatever lock it
-//! uses: only the third promise stops that write.
+//! No lock alone is safe. A program that is paused between its look at the guard and its write has
+//! stale hands, whatever lock it uses: only the third promise stops that write.
 //!
 //! # The model
 //!
-//! A **claim** asks the **store** for a **name**. The claims of a name stand in one **line**, first come, first served. The
-//! store's yes is a **grant**: a **fence**, and a **lease** that the client's keeper renews until the **guard** is given back,
-//! dropped, or lost.
+//! A **claim** asks the **store** for a **name**. The claims of a name stand in one **line**, first
+//! come, first served. The store's yes is a **grant**: a **fence**, and a **lease** that the
+//! client's keeper renews until the **guard** is given back, dropped, or lost.
 //!
 //! | you want | you write |
 //! |---|---|
@@ -38,17 +44,18 @@
 //! | at most N | [`locks.semaphore(name, n)`](Client::semaphore) |
 //! | several at once, all or nothing | [`locks.multi([…])`](Client::multi) |
 //! | one leader, whom others can ask for | [`locks.election(name)`](Client::election) |
-//! | to enter again what you hold | [`lock.acquire_as(&owner)`](Mutex::acquire_as) |
+//! | to enter again what you hold | [`lock.acquire_as(&identity)`](Mutex::acquire_as) |
 //! | once per period on many hosts | [`lock.once_per(period)`](Mutex::once_per) |
 //! | once, however often it is asked for | [`locks.once(key)`](Client::once) |
 //! | work that stops when the lock is lost | [`lock.run(\|guard\| async { … })`](Mutex::run) |
 //! | stale writes refused by a file, a row, a key | [`fence`] |
-//! | no lock: change it only if nobody else has | [`versioned`] |
+//! | no lock: change it only if it has not changed | [`versioned`] |
 //! | no runtime | [`blocking`] |
 //! | to see and to end others' locks | [`Client::list`], [`Client::show`], [`Client::revoke`] |
 //!
-//! Verbs are tokio's: `acquire` waits, `try_acquire` answers `Ok(None)` when somebody else holds it, `acquire_timeout` waits for
-//! at most so long. Dropping any future at any point withdraws what it had asked for. Nothing here needs the caller's runtime.
+//! Verbs are tokio's: `acquire` waits, `try_acquire` answers `Ok(None)` when another claim holds
+//! it, `acquire_timeout` waits for at most so long. Dropping any future at any point withdraws what
+//! it had asked for. Nothing here needs the caller's runtime.
 //!
 //! # How a request flows
 //!
@@ -58,11 +65,12 @@
 //!           guard ◄── lease (keeper, warden) ◄── grant
 //! ```
 //!
-//! Stores implement [`store::Store`]; [`line`](mod@line) is what they all must do, as a pure state machine.
+//! Stores implement [`store::Store`]; [`line`](mod@line) is what they all must do, as a pure state
+//! machine.
 
 pub mod blocking;
 mod client;
-mod duration;
+mod duration_text;
 mod engine;
 mod error;
 pub mod fence;
@@ -71,24 +79,22 @@ pub mod lease;
 pub mod line;
 mod lock;
 mod name;
-#[cfg(feature = "redis")]
-mod scripted;
 pub mod store;
 pub mod stores;
 pub mod url;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub mod versioned;
 
-pub use client::{Client, Stats, connect};
-pub use duration::{parse_duration, show_duration};
+pub use client::{Client, Pong, Stats, connect};
+pub use duration_text::{parse_duration, show_duration};
 pub use engine::acquire::WaitLimit;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::{Fence, SharedFence};
 pub use guard::{AnyMode, DetachedGrant, Exclusive, Guard, GuardMode, Permits, Refused, Shared};
 pub use lease::{LossReason, Status};
 pub use lock::{
-    Election, Leadership, Member, Multi, MultiGuard, MultiReleased, Mutex, Observer, Once,
-    OnceGuard, OncePer, Owner, RwLock, Semaphore,
+    Attempt, Cause, Election, Identity, Leadership, Member, Multi, MultiGuard, MultiReleased,
+    Mutex, Observer, Obstacle, Once, OnceGuard, OncePer, RwLock, Semaphore,
 };
 pub use name::Name;
 pub use store::{Leader, Released};
@@ -114,6 +120,9 @@ mod pages {
     #[doc = include_str!("../../../docs/stores/zookeeper.md")]
     #[cfg(feature = "zookeeper")]
     struct ZooKeeper;
+    #[doc = include_str!("../../../docs/stores/mysql.md")]
+    #[cfg(feature = "mysql")]
+    struct Mysql;
     #[doc = include_str!("../../../docs/stores/sqlite.md")]
     #[cfg(feature = "sqlite")]
     struct Sqlite;

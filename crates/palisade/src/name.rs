@@ -11,17 +11,31 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// What is locked: any UTF-8 string of 1–512 bytes. Cheap to clone.
+/// The name of a lock: any UTF-8 string of 1–512 bytes. Cheap to clone.
 ///
-/// `Display` writes the name as it was given, control characters included; a log or a terminal wants `Debug`, which escapes them.
+/// `Display` writes the name as it was given, control characters included; a log or a terminal
+/// wants `Debug`, which escapes them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
 impl Name {
+    /// The name that a ping looks at. Nothing is ever locked by it.
+    #[cfg(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        feature = "postgres",
+        feature = "mysql"
+    ))]
+    pub(crate) fn of_ping() -> Name {
+        Name("palisade-ping".into())
+    }
+
     /// The longest name, in bytes.
     pub const LONGEST: usize = 512;
 
-    /// The smallest limit that [`mapped`](Name::mapped) can keep: 20 characters, `~` and 32 hex digits.
+    /// The smallest limit that [`mapped`](Name::mapped) can keep: 20 characters, `~` and 32 hex
+    /// digits.
     pub const SMALLEST_LIMIT: usize = HEAD + 1 + HASH;
 
     /// Checks a name.
@@ -45,19 +59,25 @@ impl Name {
         &self.0
     }
 
-    /// The name as a store writes it: at most `limit` characters out of `[A-Za-z0-9_.%~-]`, and never that of another name.
+    /// The name as a store writes it: at most `limit` characters out of `[A-Za-z0-9_.%~-]`, and
+    /// never that of another name.
     ///
-    /// - A plain name, `[A-Za-z0-9_-][A-Za-z0-9_.-]{0,59}`, stays as it is, so that programs in other languages find it.
-    /// - In any other name each byte outside of that alphabet becomes `%xx`, and so does a dot at the beginning. Length alone
-    ///   escapes nothing: 61 plain characters stay as they are where the limit allows.
-    /// - What is then longer than `limit` becomes its first 20 characters, `~`, and 32 hex digits of the SHA-256 of the name. A `%xx`
-    ///   that would be cut by the 20th character is left out, so that 18 or 19 characters remain. A bare `~` is in no other
-    ///   mapping, and the hash is that of the whole name, so two names never meet.
+    /// - A plain name, `[A-Za-z0-9_-][A-Za-z0-9_.-]{0,59}`, stays as it is, so that programs in
+    ///   other languages find it.
+    /// - In any other name each byte outside of that alphabet becomes `%xx`, and so does a dot at
+    ///   the beginning. Length alone escapes nothing: 61 plain characters stay as they are where
+    ///   the limit allows.
+    /// - A result longer than `limit` becomes its first 20 characters, `~`, and 32 hex digits of
+    ///   the SHA-256 of the name. A `%xx` that would be cut by the 20th character is left out, so
+    ///   that 18 or 19 characters remain. A bare `~` is in no other mapping, and the hash is that
+    ///   of the whole name, so two names never meet.
     ///
-    /// Upper and lower case stay apart. A store that folds case must not compare mapped names by itself.
+    /// Upper and lower case stay apart. A store that folds case must not compare mapped names by
+    /// itself.
     ///
-    /// A `limit` below [`SMALLEST_LIMIT`](Name::SMALLEST_LIMIT) is a mistake in the store; a release build takes the smallest instead.
-    /// Below 60 the limit wins over the first rule: a longer plain name is hashed.
+    /// A `limit` below [`SMALLEST_LIMIT`](Name::SMALLEST_LIMIT) is a mistake in the store; a
+    /// release build takes the smallest instead. Below 60 the limit wins over the first rule: a
+    /// longer plain name is hashed.
     ///
     /// ```
     /// # fn main() -> palisade::Result<()> {
@@ -111,7 +131,8 @@ impl Name {
 
     /// Reads back what [`mapped`](Name::mapped) wrote.
     ///
-    /// `None` for a hashed name, which cannot be read back, and for everything that `mapped` never writes: a peer's key, another spelling.
+    /// `None` for a hashed name, which cannot be read back, and for everything that `mapped` never
+    /// writes: a peer's key, another spelling.
     ///
     /// ```
     /// use palisade::Name;
@@ -163,7 +184,8 @@ impl Name {
 
 /// How many characters of a hashed name people can still read.
 const HEAD: usize = 20;
-/// How many hex digits of the hash are written: 128 bits, so that nobody finds two names with one mapping.
+/// How many hex digits of the hash are written: 128 bits, so that two names with one mapping cannot
+/// be found.
 const HASH: usize = 32;
 
 fn push_hex(text: &mut String, byte: u8) {
@@ -290,7 +312,8 @@ mod tests {
                     Name::new(String::from_iter(chars)).unwrap_or_else(|_| name.clone());
                 (name, neighbour)
             });
-        // A name against the mapping of itself or another: the reader of a mapping must not mistake it for a name.
+        // A name that looks like a mapping of itself or another: the reader of a mapping must not
+        // mistake it for one.
         let nested = (names(), 53..100_usize)
             .prop_map(|(name, limit)| (Name::new(name.mapped(limit)).unwrap(), name));
         prop_oneof![(names(), names()), edited, nested]
@@ -368,7 +391,7 @@ mod tests {
         assert!(Name::unmapped(&"%00".repeat(512)).is_some());
     }
 
-    /// A store's mistake is found by its tests, and does not bring down its users.
+    /// A store's mistake is found by its tests, and does not stop its users.
     #[test]
     #[cfg_attr(
         debug_assertions,

@@ -7,8 +7,9 @@
 //!
 //! # For authors of stores
 //!
-//! [`StoreUrl::parse`] has already read and checked the words that all stores share: they are in [`StoreUrl::common`]. A store
-//! takes its own words one by one, and then lets [`StoreUrl::finish`] refuse the rest:
+//! [`StoreUrl::parse`] has already read and checked the words that all stores share: they are in
+//! [`StoreUrl::common`]. A store takes its own words one by one, and then lets [`StoreUrl::finish`]
+//! refuse the rest:
 //!
 //! ```
 //! # fn main() -> palisade::Result<()> {
@@ -27,10 +28,10 @@
 //!
 //! # Secrets
 //!
-//! Neither an error of this module nor the `Debug` or `Display` of anything in it holds the user, the password, or the value of a
-//! word that only a store knows. People forget to escape `/`, `?`, `#` and `@` in passwords, which moves a part of the password into
-//! what looks like a host, a path or a word. So a bare `@` is taken only where it cannot follow a misread password, and
-//! this is checked before anything else is looked at.
+//! Neither an error of this module nor the `Debug` or `Display` of anything in it holds the user,
+//! the password, or the value of a word that only a store knows. People forget to escape `/`, `?`,
+//! `#` and `@` in passwords, which moves a part of the password into a host, a path or a word. So a
+//! bare `@` is accepted only where it cannot follow a misread password, and this is checked first.
 
 mod host;
 mod parse;
@@ -49,8 +50,10 @@ use self::query::Words;
 pub use self::query::{Common, Names};
 pub use self::secret::Secret;
 use crate::error::{Error, Result};
+use crate::stores;
 
-/// A store's URL, read and checked. Its `Debug` and `Display` hide what may be secret. See the [module documentation](self).
+/// A store's URL, read and checked. Its `Debug` and `Display` hide what may be secret. See the
+/// [module documentation](self).
 #[derive(Clone)]
 pub struct StoreUrl {
     scheme: String,
@@ -67,17 +70,18 @@ impl StoreUrl {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config), with a message that says what to change and holds no secret.
+    /// [`Config`](crate::ErrorKind::Config), with a message that says what to change and holds no
+    /// secret.
     pub fn parse(text: &str) -> Result<StoreUrl> {
         parse::store_url(text)
     }
 
-    /// What stands before the colon, in lower case: `redis`, `rediss+sentinel`, `memory`.
+    /// The scheme, in lower case: `redis`, `rediss+sentinel`, `memory`.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// Who logs in; `None` when nobody is named.
+    /// The user; `None` when the URL names none.
     pub fn user(&self) -> Option<&Secret> {
         self.user.as_ref()
     }
@@ -96,8 +100,8 @@ impl StoreUrl {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) when there is no host, or when the default port makes two of them the same: a server
-    /// that is counted twice would be two votes of a quorum.
+    /// [`Config`](crate::ErrorKind::Config) when there is no host, or when the default port makes
+    /// two of them the same: one server would count as two votes of a quorum.
     pub fn endpoints(&self, default_port: u16) -> Result<Vec<Host>> {
         let endpoints: Vec<Host> = self
             .hosts
@@ -119,7 +123,8 @@ impl StoreUrl {
         &self.path
     }
 
-    /// The path without the slash that parts it from the hosts: a database, a prefix, a master's name. Empty when there is none.
+    /// The path without the slash that separates it from the hosts: a database, a prefix, a
+    /// master's name. Empty when there is none.
     pub fn below_hosts(&self) -> &str {
         self.path.strip_prefix('/').unwrap_or(&self.path)
     }
@@ -128,7 +133,8 @@ impl StoreUrl {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) when there are hosts: `sqlite://file` names a host, and was meant as `sqlite:file`.
+    /// [`Config`](crate::ErrorKind::Config) when there are hosts: `sqlite://file` names a host, and
+    /// was meant as `sqlite:file`.
     pub fn local_path(&self) -> Result<&str> {
         match self.hosts.is_empty() {
             true => Ok(&self.path),
@@ -149,7 +155,8 @@ impl StoreUrl {
         self.words.take(word)
     }
 
-    /// Takes the value of a word, read as a `T`. `expected` ends the sentence "write …" of the error: "a number".
+    /// Takes the value of a word, read as a `T`. `expected` ends the sentence "write …" of the
+    /// error: "a number".
     ///
     /// # Errors
     ///
@@ -176,19 +183,21 @@ impl StoreUrl {
             .transpose()
     }
 
-    /// Refuses the words that nobody has taken. `known` are all words that the store has of its own, for the message.
+    /// Refuses the words that the store has not taken. `known` are all words that the store has of
+    /// its own, for the message.
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config), naming the first such word, the ones that are accepted, and the one that was perhaps meant.
+    /// [`Config`](crate::ErrorKind::Config), naming the first such word, the ones that are
+    /// accepted, and the one that was perhaps meant.
     pub fn finish(&self, known: &[&str]) -> Result<()> {
         self.words.refuse_rest(&self.scheme, known)
     }
 }
 
 impl StoreUrl {
-    /// Two URLs with the same identity lead to the same locks. The reverse is not certain: a server has many names. `None` for
-    /// a store that no other client can reach.
+    /// Two URLs with the same identity lead to the same locks. The reverse is not certain: a server
+    /// has many names. `None` for a store that no other client can reach.
     pub(crate) fn identity(&self) -> Option<String> {
         let Common {
             format,
@@ -196,10 +205,41 @@ impl StoreUrl {
             names,
             ..
         } = &self.common;
-        let mut hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        let scheme = match self.scheme.as_str() {
+            "postgresql" => "postgres",
+            "mariadb" => "mysql",
+            other => other,
+        };
+        let port = match scheme {
+            "postgres" => 5432,
+            "mysql" => 3306,
+            "redis+sentinel" | "rediss+sentinel" => 26379,
+            "etcd" | "etcds" => 2379,
+            "zk" => 2181,
+            "zks" => 2281,
+            _ => 6379,
+        };
+        let hosts = self.hosts.iter().map(|host| host.with_default_port(port));
+        let mut hosts: Vec<String> = hosts.map(|host| host.to_string()).collect();
         hosts.sort_unstable();
+        // The defaults, so that a URL which spells them out is the same.
+        let format = format
+            .as_deref()
+            .or_else(|| stores::default_format(&self.scheme));
+        let (default_prefix, default_names) = match format {
+            Some("palisade") => ("palisade", Names::Escaped),
+            Some("simple") => ("", Names::Exact),
+            _ => ("", Names::Escaped),
+        };
+        let prefix = prefix.as_deref().unwrap_or(default_prefix);
+        let names = names.unwrap_or(default_names);
         let path = match self.scheme.as_str() {
             "memory" if self.path.is_empty() => return None,
+            // The number of the database.
+            "redis+sentinel" | "rediss+sentinel" if self.path.matches('/').count() < 2 => {
+                format!("{}/0", self.path)
+            }
+            scheme if scheme.starts_with("redis") && self.path.len() < 2 => "/0".to_owned(),
             // A file has many names, too.
             "sqlite" => format!(
                 "{:?}",
@@ -209,9 +249,10 @@ impl StoreUrl {
             ),
             _ => self.path.clone(),
         };
+        // Other tables are other locks.
+        let tables = ["schema", "table"].map(|word| self.words.look_up(word));
         Some(format!(
-            "{}:{hosts:?} {path} {format:?} {prefix:?} {names:?}",
-            self.scheme
+            "{scheme}:{hosts:?} {path} {format:?} {prefix:?} {names:?} {tables:?}"
         ))
     }
 }
@@ -228,7 +269,7 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// What must be escaped so that the path reads back as the same path.
+/// The characters to escape so that the path reads back as the same path.
 const PATH: &AsciiSet = &CONTROLS
     .add(b'%')
     .add(b'?')

@@ -1,13 +1,16 @@
-//! Who waits gets there, and nobody asks in a circle meanwhile.
+//! Waiters make progress, and nothing asks the store in a busy loop meanwhile.
 
 mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Bench, bench, bench_on, give_back, hooked, in_line, ms};
+use common::odd_store::OddStore;
+use common::{Bench, bench, bench_on, give_back, in_line, ms, odd_bench};
 use palisade::lease::{BootClock, Clock, ManualClock};
+use palisade::stores::memory::MemoryStore;
 use palisade::{Client, ErrorKind, Guard, LossReason, Mutex};
+use palisade_conformance::around::Wrapped;
 use palisade_conformance::faults::Faults;
 use palisade_conformance::{PATIENCE, eventually};
 use tokio::task::JoinHandle;
@@ -15,7 +18,8 @@ use tokio::time::timeout;
 
 type Waiting = JoinHandle<palisade::Result<Guard>>;
 
-/// How long renewals are counted. A keeper that spins sends hundreds in this time, one that does not a handful.
+/// How long renewals are counted. A keeper that spins sends hundreds in this time, and a correct
+/// one a handful.
 const WINDOW: Duration = ms(1000);
 
 fn boot() -> Arc<BootClock> {
@@ -45,7 +49,8 @@ async fn requests(faults: &Faults) -> usize {
     faults.renewal_requests() - before
 }
 
-/// A waiter outlives its own lease while the store is away: it has no time left to divide by, and asks at an even pace.
+/// A waiter outlives its own lease during an outage. It has no time left to divide by, and asks at
+/// an even pace.
 #[tokio::test]
 async fn a_waiter_does_not_spin_through_an_outage() {
     let Bench {
@@ -67,7 +72,7 @@ async fn a_waiter_does_not_spin_through_an_outage() {
     waiting.abort();
 }
 
-/// A store that neither answers nor fails must not be handed ever more requests to hang in.
+/// A store that neither answers nor fails must not receive ever more requests.
 #[tokio::test]
 async fn renewals_that_hang_do_not_pile_up() {
     let Bench {
@@ -87,10 +92,11 @@ async fn renewals_that_hang_do_not_pile_up() {
     waiting.abort();
 }
 
-/// One shard fails while another answers: each answer must not look like the end of an outage, which renews everything again.
+/// One shard fails while another answers. An answer of the second must not look like the end of an
+/// outage, which renews everything again.
 #[tokio::test]
 async fn a_dead_shard_does_not_make_the_keeper_spin() {
-    let (Bench { client, faults, .. }, store) = hooked(boot(), |_| {});
+    let (Bench { client, faults, .. }, store) = odd_bench(boot(), |_| {});
     let minute = Duration::from_secs(60);
     let _dead = client
         .mutex("dead")
@@ -110,10 +116,10 @@ async fn a_dead_shard_does_not_make_the_keeper_spin() {
     assert!(sent < 20, "{sent} renewals of two leases of a minute");
 }
 
-/// Renewals share a request and not their fate: the holders of the other shards are renewed on.
+/// Renewals in one request succeed and fail separately: holders on the other shards are renewed.
 #[tokio::test]
 async fn a_dead_shard_costs_only_its_own_holders() {
-    let (Bench { client, .. }, store) = hooked(boot(), |_| {});
+    let (Bench { client, .. }, store) = odd_bench(boot(), |_| {});
     let lease = ms(1500);
     let dead = client
         .mutex("dead")
@@ -140,7 +146,8 @@ async fn a_dead_shard_costs_only_its_own_holders() {
     assert!(alive.is_held());
 }
 
-/// A wake is no reason to ask a store that cannot be asked: the keeper does that, at its own pace.
+/// A wake-up is no reason to ask a store that is unreachable: the keeper does that, at its own
+/// pace.
 #[tokio::test]
 async fn an_eager_wake_does_not_make_the_keeper_spin_in_an_outage() {
     let (
@@ -150,7 +157,7 @@ async fn an_eager_wake_does_not_make_the_keeper_spin_in_an_outage() {
             faults,
         },
         store,
-    ) = hooked(boot(), |_| {});
+    ) = odd_bench(boot(), |_| {});
     let (_holder, waiting) = behind(
         &outside,
         client
@@ -166,10 +173,11 @@ async fn an_eager_wake_does_not_make_the_keeper_spin_in_an_outage() {
     waiting.abort();
 }
 
-/// A session's lease counts from its last heartbeat. When that is long ago, a renewal is overdue at once and cannot help it.
+/// A session's lease counts from its last heartbeat. When that is long ago, a renewal is overdue at
+/// once and does not help.
 #[tokio::test]
 async fn an_old_heartbeat_does_not_make_the_keeper_spin() {
-    let (Bench { client, faults, .. }, store) = hooked(boot(), |_| {});
+    let (Bench { client, faults, .. }, store) = odd_bench(boot(), |_| {});
     store.last_heartbeat(BootClock.now().before(Duration::from_secs(12)));
     let guard = client
         .mutex("x")
@@ -182,8 +190,8 @@ async fn an_old_heartbeat_does_not_make_the_keeper_spin() {
     assert!(guard.is_held());
 }
 
-/// A claim that waits inside the engine is granted after longer than its lease, counted from when it was sent. To give that up
-/// and go to the end of the line would starve it for ever.
+/// A claim that waits inside the engine is granted later than its lease, counted from its send.
+/// Giving that up and queueing again would starve it.
 #[tokio::test]
 async fn a_grant_that_comes_late_is_kept() {
     let (lease, clock) = (Duration::from_secs(30), ManualClock::new());
@@ -192,7 +200,7 @@ async fn a_grant_that_comes_late_is_kept() {
             client, outside, ..
         },
         _,
-    ) = hooked(Arc::new(clock.clone()), |capability| {
+    ) = odd_bench(Arc::new(clock.clone()), |capability| {
         capability.claim_blocks = true
     });
     let (holder, late) = behind(&outside, client.mutex("x").lease(lease)).await;
@@ -207,7 +215,7 @@ async fn a_grant_that_comes_late_is_kept() {
     assert!(acquired(next).await.is_held());
 }
 
-/// A grant without renewal must be dated anew before it begins, also on a clock on which no time has passed since.
+/// A grant without auto-renewal is dated anew before it begins, also on a clock that stands still.
 #[tokio::test]
 async fn a_hand_over_without_renewal_needs_no_time_to_pass() {
     let Bench {
@@ -225,7 +233,8 @@ async fn a_hand_over_without_renewal_needs_no_time_to_pass() {
     assert!(acquired(waiting).await.is_held());
 }
 
-/// The same on a session: the renewal counts from the same heartbeat as before, so no later deadline can be waited for.
+/// The same on a session: the renewal counts from the same heartbeat as before, so there is no
+/// later deadline to wait for.
 #[tokio::test]
 async fn a_hand_over_without_renewal_needs_no_new_heartbeat() {
     let (
@@ -233,7 +242,7 @@ async fn a_hand_over_without_renewal_needs_no_new_heartbeat() {
             client, outside, ..
         },
         store,
-    ) = hooked(boot(), |_| {});
+    ) = odd_bench(boot(), |_| {});
     store.last_heartbeat(BootClock.now());
     let (holder, waiting) = behind(
         &outside,
@@ -247,10 +256,11 @@ async fn a_hand_over_without_renewal_needs_no_new_heartbeat() {
     drop(acquired(waiting).await);
 }
 
-/// Another server answers while the old one's answer is read: that answer says nothing about the new server.
+/// Another server answers while the old one's answer is read: that answer says nothing about the
+/// new server.
 #[tokio::test]
 async fn a_renewal_that_was_asked_for_during_another_is_not_forgotten() {
-    let (Bench { client, faults, .. }, store) = hooked(boot(), |_| {});
+    let (Bench { client, faults, .. }, store) = odd_bench(boot(), |_| {});
     let _guard = client
         .mutex("x")
         .lease(Duration::from_secs(3600))
@@ -262,14 +272,14 @@ async fn a_renewal_that_was_asked_for_during_another_is_not_forgotten() {
     eventually("both renewals", async || faults.renewals() >= 2).await;
 }
 
-/// Two tasks of one owner take turns inside the client. The time-out of the second counts there, too.
+/// Two tasks of one owner take turns inside the client. The second's time-out counts there, too.
 #[tokio::test]
 async fn an_owner_times_out_behind_its_own_waiting_task() {
     let Bench {
         client, outside, ..
     } = bench();
     let _holder = outside.mutex("x").acquire().await.expect("acquired");
-    let owner = client.owner("o");
+    let owner = client.identity("o");
     let (lock, first) = (client.mutex("x"), owner.clone());
     let waiting = tokio::spawn(async move { lock.acquire_as(&first).await });
     in_line(&outside, "x", 1).await;
@@ -279,19 +289,20 @@ async fn an_owner_times_out_behind_its_own_waiting_task() {
     )
     .await
     .expect("timed out by itself");
-    let error = second.expect_err("held by somebody else");
+    let error = second.expect_err("held by another owner");
     assert!(matches!(error.kind(), ErrorKind::Timeout), "{error:?}");
     waiting.abort();
 }
 
-/// A task that has entered a lock leaves no timer of its time-out behind: shutdown would wait for the end of it.
+/// A task that has entered a lock leaves no timer of its time-out behind, for which shutdown would
+/// wait.
 #[tokio::test]
 async fn shutdown_does_not_wait_for_the_time_out_of_an_owner() {
     let Bench {
         client, outside, ..
     } = bench();
     let holder = outside.mutex("x").acquire().await.expect("acquired");
-    let owner = client.owner("o");
+    let owner = client.identity("o");
     let enter = || {
         let (lock, owner) = (client.mutex("x"), owner.clone());
         tokio::spawn(async move {
@@ -316,7 +327,7 @@ async fn shutdown_does_not_wait_for_the_time_out_of_an_owner() {
         .expect("nothing is in flight");
 }
 
-/// Somebody who still waits in line is no work that must be finished: shutdown would wait for the lock itself.
+/// A claim that still waits in line is no pending work: shutdown would wait for the lock itself.
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_claim_in_line() {
     let Bench {
@@ -331,4 +342,22 @@ async fn shutdown_does_not_wait_for_a_claim_in_line() {
         acquired(waiting).await.is_held(),
         "nor does shutdown end it"
     );
+}
+
+/// Each grant is over when its answer comes. An attempt that does not wait in line ends all the
+/// same.
+#[tokio::test]
+async fn an_attempt_on_a_store_that_answers_after_the_lease_ends() {
+    let (clock, lease) = (ManualClock::new(), Duration::from_secs(2));
+    let store = MemoryStore::new(Arc::new(clock.clone()));
+    let store = Arc::new(OddStore::over(store, |_| {}));
+    store.answer_late(clock.clone(), lease * 2);
+    let client = Client::over(Arc::new(Wrapped(store)), Arc::new(clock));
+    let lock = client.mutex("x").lease(lease);
+    let error = timeout(PATIENCE, lock.try_acquire())
+        .await
+        .expect("it ends")
+        .expect_err("no grant lasts");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("longer"), "{error}");
 }

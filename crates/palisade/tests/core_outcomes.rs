@@ -1,4 +1,4 @@
-//! What users are told is what happened, and what nobody wanted leaves nothing behind.
+//! Users are told what happened, and abandoned work leaves nothing behind.
 
 mod common;
 
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use common::{Bench, bench, bench_on, give_back, hooked, in_line, ms};
+use common::{Bench, bench, bench_on, give_back, in_line, ms, odd_bench};
 use palisade::blocking::Wait as _;
 use palisade::lease::{BootClock, ManualClock};
 use palisade::stores::memory::MemoryStore;
-use palisade::{Client, ErrorKind, Guard, LossReason, Multi};
+use palisade::{Attempt, Cause, Client, ErrorKind, Guard, LossReason, Multi, Obstacle, WaitLimit};
 use palisade_conformance::{PATIENCE, eventually};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -23,9 +23,10 @@ async fn is_free(client: &Client, name: &str) -> bool {
     client.show(name).await.expect("an answer").is_none()
 }
 
-/// The user left while the grant was on its way: nobody has done the hour's work, so the hour must not be marked as done.
+/// The caller left while the grant was in flight. The hour's work was not done, so the hour must
+/// not be marked as done.
 #[tokio::test]
-async fn an_acquisition_that_nobody_received_leaves_no_once_per_mark() {
+async fn an_undelivered_acquisition_leaves_no_once_per_mark() {
     let Bench {
         client,
         outside,
@@ -50,10 +51,10 @@ async fn an_acquisition_that_nobody_received_leaves_no_once_per_mark() {
         .try_acquire()
         .await
         .expect("an answer");
-    assert!(next.is_some(), "nobody ran, and the hour is marked");
+    assert!(next.is_some(), "no work ran, and the hour is marked");
 }
 
-/// A default stop margin that is longer than the longest hold would stop every body before it begins.
+/// A default stop margin longer than the longest hold would stop every body before it begins.
 #[tokio::test]
 async fn a_short_max_hold_leaves_time_to_run() {
     let client = palisade::connect("memory:").await.expect("a client");
@@ -68,15 +69,15 @@ async fn a_short_max_hold_leaves_time_to_run() {
     );
 }
 
-/// A store that panics takes the acquisition down. Its place in line must not be renewed for ever for nobody.
+/// A store that panics ends the acquisition. Its place in line must not be renewed any more.
 #[tokio::test]
-async fn a_store_that_panics_leaves_nobody_in_line() {
+async fn a_store_that_panics_leaves_no_claim_in_line() {
     let (
         Bench {
             client, outside, ..
         },
         store,
-    ) = hooked(Arc::new(BootClock), |_| {});
+    ) = odd_bench(Arc::new(BootClock), |_| {});
     let holder = outside.mutex("x").acquire().await.expect("acquired");
     store.claim_panics();
     client
@@ -87,10 +88,10 @@ async fn a_store_that_panics_leaves_nobody_in_line() {
         .expect_err("the store panicked");
     in_line(&outside, "x", 0).await;
     give_back(holder).await;
-    eventually("nobody holds it", async || is_free(&outside, "x").await).await;
+    eventually("the name is free", async || is_free(&outside, "x").await).await;
 }
 
-/// A guard in a thread-local is dropped when the thread has no runtime any more to release it with.
+/// A guard in a thread-local is dropped when the thread has no runtime left to release it with.
 #[tokio::test]
 async fn a_guard_in_a_thread_local_is_released_at_the_threads_end() {
     thread_local! {
@@ -107,8 +108,8 @@ async fn a_guard_in_a_thread_local_is_released_at_the_threads_end() {
     eventually("released", async || is_free(&client, "x").await).await;
 }
 
-/// The seal arrived, its answer did not, and then the lease ran out: the work is recorded, and its doer must not be told that
-/// it was not.
+/// The seal arrived, its answer did not, and the lease ran out. The work is recorded, and the
+/// caller must not be told otherwise.
 #[tokio::test]
 async fn a_seal_whose_answer_was_lost_is_found() {
     let clock = ManualClock::new();
@@ -169,9 +170,10 @@ fn arm<F: Future>(future: &mut std::pin::Pin<Box<F>>) {
     );
 }
 
-/// The warden runs the users' wakers. One that panics must not leave the other holders without word of their loss.
+/// The warden runs the users' wakers. A panicking one must not stop it from telling the other
+/// holders of their loss.
 #[tokio::test]
-async fn a_panicking_waker_leaves_nobody_unwatched() {
+async fn a_panicking_waker_leaves_no_guard_unwatched() {
     let clock = ManualClock::new();
     let Bench { client, faults, .. } = bench_on(Arc::new(clock.clone()), Arc::new(BootClock));
     let mut guards = Vec::new();
@@ -193,7 +195,7 @@ async fn a_panicking_waker_leaves_nobody_unwatched() {
     .await;
 }
 
-/// A guard that outlives its run holds nothing: the next one who runs would not be alone.
+/// A guard that outlives its `run` holds nothing: otherwise the next `run` would not be alone.
 #[tokio::test]
 async fn a_multi_guard_that_was_kept_beyond_its_run_holds_nothing() {
     let client = palisade::connect("memory:").await.expect("a client");
@@ -206,7 +208,8 @@ async fn a_multi_guard_that_was_kept_beyond_its_run_holds_nothing() {
     assert!(is_free(&client, "a").await && is_free(&client, "b").await);
 }
 
-/// Thousands of members are lost one with the other: flat, since a loss that told the next from within would end the stack.
+/// Thousands of members are lost together, without recursion: a loss that told the next from within
+/// would overflow the stack.
 #[tokio::test]
 async fn a_large_multi_lock_is_lost_without_recursion() {
     let clock = ManualClock::new();
@@ -214,7 +217,7 @@ async fn a_large_multi_lock_is_lost_without_recursion() {
         Arc::new(MemoryStore::new(Arc::new(BootClock))),
         Arc::new(clock.clone()),
     );
-    // None of the keeper's: the warden alone tells all.
+    // Not renewed: the warden alone tells all of them.
     let members =
         (0..8000).map(|number| client.mutex(format!("m{number}")).auto_renew(false).into());
     let guard = Multi::of(members).acquire().await.expect("acquired");
@@ -224,7 +227,7 @@ async fn a_large_multi_lock_is_lost_without_recursion() {
     assert!(guard.members().iter().all(|member| !member.is_held()));
 }
 
-/// Who runs twice in a row must not find itself in the way: `run` is over when the lock is free.
+/// `run` returns when the lock is free, so that two runs in a row do not block each other.
 #[tokio::test]
 async fn run_ends_after_its_release() {
     let Bench {
@@ -246,7 +249,7 @@ async fn run_ends_after_its_release() {
         .await
     });
     ended.notified().await;
-    // Nothing tells that something does not happen.
+    // There is no event to wait for when something must not happen.
     tokio::time::sleep(ms(100)).await;
     assert!(
         !running.is_finished(),
@@ -258,7 +261,7 @@ async fn run_ends_after_its_release() {
     assert!(is_free(&outside, "x").await);
 }
 
-/// An operator who revokes wants to read "revoked" in the log of the program that lost its lock.
+/// After a revocation the program's log says "revoked".
 #[tokio::test]
 async fn run_tells_the_true_reason_of_a_loss() {
     let Bench {
@@ -276,7 +279,8 @@ async fn run_tells_the_true_reason_of_a_loss() {
     assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Revoked));
 }
 
-/// The keeper runs the users' wakers, too: when it finds a claim over by the clock before the warden does. It must go on.
+/// The keeper runs the users' wakers, too, when it finds an expired claim before the warden does.
+/// It must go on.
 #[tokio::test]
 async fn a_panicking_waker_does_not_end_the_keeper() {
     for _ in 0..10 {
@@ -300,7 +304,8 @@ async fn a_panicking_waker_does_not_end_the_keeper() {
     }
 }
 
-/// A revocation is pushed, and whoever hears of it runs wakers: one that panics must not make the client deaf.
+/// A revocation is pushed, and its handler runs wakers. A panicking one must not end the client's
+/// event loop.
 #[tokio::test]
 async fn a_panicking_waker_does_not_make_the_client_deaf() {
     let Bench {
@@ -349,4 +354,60 @@ async fn a_panicking_waker_does_not_keep_the_loss_from_the_other_members() {
         timeout(PATIENCE, second.lost()).await.expect("told"),
         LossReason::MemberLost
     );
+}
+
+/// Every lock says what stood in its way, and a multi-lock says which of its names.
+#[tokio::test]
+async fn a_refused_attempt_names_the_obstacle() {
+    let client = Client::connect("memory:")
+        .expect("a good URL")
+        .with_owner("web-3");
+    let writer = client.rwlock("config").reason("reload");
+    let _writer = writer.write().await.expect("acquired");
+    let permits = client.semaphore("gpu", 2);
+    let _both = permits.acquire_many(2).await.expect("acquired");
+    let _held = client.mutex("b").acquire().await.expect("acquired");
+    let tick = client.mutex("tick").once_per(Duration::from_secs(60));
+    let run = tick.try_acquire().await.expect("an answer").expect("due");
+    run.release().await.expect("released");
+
+    let reader = busy(client.rwlock("config").try_read_or_holder().await);
+    assert_eq!(reader.to_string(), "config is held by web-3 (reload)");
+    let writer = busy(client.rwlock("config").try_write_or_holder().await);
+    assert_eq!(
+        writer.holder.map(|holder| holder.owner),
+        Some("web-3".to_owned())
+    );
+    let permit = busy(permits.try_acquire_or_holder().await);
+    assert_eq!((&*permit.name, permit.cause), ("gpu", Cause::Held));
+    let both = busy(client.multi(["a", "b"]).try_acquire_or_holder().await);
+    assert_eq!(both.to_string(), "b is held by web-3");
+    let free = client.mutex("a").try_acquire().await.expect("an answer");
+    assert!(free.is_some(), "a refused multi-lock keeps nothing");
+    let early = busy(tick.attempt(WaitLimit::Forever).await);
+    assert_eq!(early.cause, Cause::TooSoon);
+    assert!(
+        early
+            .left
+            .is_some_and(|left| left > Duration::from_secs(50)),
+        "{early}"
+    );
+}
+
+fn busy<G>(attempt: palisade::Result<Attempt<G>>) -> Obstacle {
+    match attempt.expect("an answer") {
+        Attempt::Busy(obstacle) => obstacle,
+        Attempt::Acquired(_) => panic!("not refused"),
+    }
+}
+
+/// Two clients of `memory:` are two stores; of `memory:NAME` they are one.
+#[tokio::test]
+async fn each_unnamed_memory_store_is_its_own() {
+    for (url, shared) in [("memory:", false), ("memory:two-clients", true)] {
+        let [one, two] = [(); 2].map(|()| Client::connect(url).expect("a good URL"));
+        let _held = one.mutex("x").acquire().await.expect("acquired");
+        let other = two.mutex("x").try_acquire().await.expect("an answer");
+        assert_eq!(other.is_none(), shared, "{url}");
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::bent::Bent;
+use common::scripted_store::ScriptedStore;
 use common::{Bench, bench, ms};
 use palisade::blocking::Wait;
 use palisade::lease::BootClock;
@@ -60,7 +60,7 @@ fn inside_of_a_runtime() {
     assert_free(&bench, "inside");
 }
 
-/// The release waits at the gate; the drop does not.
+/// The release waits at the gate, and the drop does not.
 #[test]
 fn a_current_thread_runtime_is_not_blocked() {
     let bench = bench();
@@ -114,17 +114,19 @@ fn while_a_panic_unwinds() {
     assert_free(&bench, "panic");
 }
 
-/// A store that panics in the caller's thread: a drop never does, for it may run while another panic unwinds.
+/// A store that panics in the caller's thread: a drop never panics, because it may run while
+/// another panic unwinds.
 #[test]
 fn a_store_that_panics_does_not_panic_the_drop() {
-    let (bent, bends) = Bent::over(Arc::new(MemoryStore::new(Arc::new(BootClock))), |can| can);
-    let client = Client::over(bent, Arc::new(BootClock));
+    let (scripted, script) =
+        ScriptedStore::over(Arc::new(MemoryStore::new(Arc::new(BootClock))), |can| can);
+    let client = Client::over(scripted, Arc::new(BootClock));
     let (dropped, released) = (client.mutex("dropped"), client.mutex("released"));
     let (dropped, released) = (
         dropped.acquire().wait().expect("acquired"),
         released.acquire().wait().expect("acquired"),
     );
-    bends
+    script
         .release_panics
         .store(true, std::sync::atomic::Ordering::SeqCst);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(dropped)));
@@ -244,7 +246,7 @@ fn guards_and_futures_are_send() {
     everywhere::<palisade::OnceGuard>();
     everywhere::<palisade::Client>();
     everywhere::<palisade::Mutex>();
-    everywhere::<palisade::Owner>();
+    everywhere::<palisade::Identity>();
     everywhere::<palisade::Error>();
     everywhere::<palisade::DetachedGrant>();
     let locks = palisade::connect("memory:").wait().expect("a client");

@@ -5,6 +5,7 @@ mod common;
 
 use common::actors::connect;
 use common::etcd::{Etcdctl, Metrics, SHORT, line_is};
+use palisade::versioned::etcd::VersionedKeys;
 use palisade::{Client, ErrorKind, LossReason, Released};
 use palisade_conformance::PATIENCE;
 use palisade_testkit::etcd::Etcd;
@@ -82,9 +83,10 @@ async fn a_peer_that_is_killed_is_replaced() {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
 
-/// A session lives by its other claims: one that nobody renews ends all the same, in its own time.
+/// A session lives by its other claims: a claim that is not renewed ends all the same, in its own
+/// time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_nobody_renews_ends_though_its_session_lives() {
+async fn an_unrenewed_claim_ends_though_its_session_lives() {
     let server = Etcd::start();
     let (ours, theirs) = (client(&server), client(&server));
     let kept = ours
@@ -195,4 +197,20 @@ async fn errors_say_what_to_do() {
             .expect_err("refused");
         assert_eq!(refused.kind(), ErrorKind::Config, "{wrong}: {refused}");
     }
+}
+
+/// More keys of other programs than one page reads, without a lock among them: the list goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_goes_on_behind_many_keys_of_other_programs() {
+    let server = Etcd::start();
+    let client = client(&server);
+    let keys = VersionedKeys::connect(format!("etcd://{}", server.address())).expect("a good URL");
+    for number in 0..1_001 {
+        let key = format!("config-{number:04}");
+        let _new = keys.swap(&key, None, "theirs").await.expect("written");
+    }
+    let _held = client.mutex("job").acquire().await.expect("a grant");
+    let lines = client.list("").await.expect("a list");
+    let names: Vec<_> = lines.into_iter().map(|line| line.name).collect();
+    assert_eq!(names, ["job"]);
 }

@@ -32,7 +32,7 @@ async fn begin(clients: &[Client; 3], name: &str, lease: Duration) -> Pair {
     Pair::begin(clients.each_ref(), name, lease).await
 }
 
-/// Who begins at whichever member gets a lock.
+/// A client gets a lock, whichever member it begins at.
 async fn new_claims_succeed(three: &Cluster, what: &str) {
     for number in 0..4 {
         let fresh = client(three);
@@ -46,7 +46,7 @@ async fn new_claims_succeed(three: &Cluster, what: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_killed_costs_nobody_a_lock() {
+async fn a_killed_leader_costs_no_lock() {
     let three = Cluster::start();
     let clients = clients(&three);
     let pair = begin(&clients, "killed", LEASE).await;
@@ -92,7 +92,7 @@ async fn one_of_three_is_down() {
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
 }
 
-/// For less than the lease: another leads meanwhile, and nobody loses anything.
+/// For less than the lease: another member leads meanwhile, and no grant is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_hangs_is_replaced() {
     let three = Cluster::start();
@@ -110,7 +110,8 @@ async fn a_leader_that_hangs_is_replaced() {
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
 }
 
-/// For longer than the lease, and the holder is cut off besides: it is told by its own clock, and then the next gets in.
+/// For longer than the lease, and the holder is cut off besides: it is told by its own clock, and
+/// then the next gets in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_hangs_for_longer_than_the_lease() {
     let three = Cluster::start();
@@ -133,10 +134,12 @@ async fn a_leader_that_hangs_for_longer_than_the_lease() {
     leader.resume();
 }
 
-/// A leader is paused, is replaced, wakes, and answers a keep-alive out of its memory before it knows; then the holder is cut off.
+/// A leader is paused, is replaced, wakes, and answers a keep-alive out of its memory before it
+/// knows; then the holder is cut off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keep_alive_of_a_deposed_leader_is_not_counted() {
-    // A third of it is longer than an election takes, and shorter than the time for which a keep-alive is waited for.
+    // A third of it is longer than an election takes, and shorter than the time for which a
+    // keep-alive is waited for.
     let lease = Duration::from_secs(18);
     let three = Cluster::start();
     let old = three.leader();
@@ -166,7 +169,8 @@ async fn a_keep_alive_of_a_deposed_leader_is_not_counted() {
     .await;
     let renewed = Confirmed::of(&pair.held);
     old.resume();
-    // By the old leader's word at once, or soon after by that of the new one, which then knows of it.
+    // By the old leader's word at once, or soon after by that of the new one, which then knows of
+    // it.
     let renewed = tokio::time::timeout(Duration::from_secs(3), renewed.again(&pair.held)).await;
     proxy.stall(Way::Both);
     println!(
@@ -178,7 +182,8 @@ async fn a_keep_alive_of_a_deposed_leader_is_not_counted() {
     assert_eq!(reason, LossReason::Expired);
 }
 
-/// A holder that dies just before its leader: leases begin anew with the next leader, and so the name is free a lease later.
+/// A holder that dies just before its leader: leases begin anew with the next leader, and so the
+/// name is free a lease later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_holder_keeps_the_name_for_a_whole_lease_after_a_new_leader() {
     let lease = Duration::from_secs(4);
@@ -216,8 +221,8 @@ async fn a_dead_holder_keeps_the_name_for_a_whole_lease_after_a_new_leader() {
     assert!(took < lease * 2 + Duration::from_secs(10), "{took:?}");
 }
 
-/// Cables are pulled: first the leader's from everybody, then a leader's from the other members only, so that we still reach it
-/// and it has nothing to say.
+/// Cables are pulled: first the leader's from all others, then a leader's from the other members
+/// only, so that we still reach it and it has nothing to say.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_is_cut_off_is_left() {
     let lan = Lan::new();

@@ -27,7 +27,7 @@ fn soak() -> usize {
         .map_or(1, |soak| soak.parse().expect("a number"))
 }
 
-/// What the server was asked since.
+/// The requests that the server got since.
 struct Since(Metrics, Instant);
 
 impl Since {
@@ -52,7 +52,7 @@ impl Since {
         Metrics::of(server).bytes() - self.0.bytes()
     }
 
-    /// What comes by the clock may have come so often.
+    /// How often requests that depend on the clock may have come.
     fn ticks(&self, every: Duration) -> u64 {
         1 + (self.1.elapsed().as_millis() / every.as_millis()) as u64
     }
@@ -141,7 +141,8 @@ async fn every_verb_costs_what_the_page_says() {
             .is_none()
     );
     assert_eq!(since.requests(&server, "Txn"), 1);
-    // Standing in line: the first wait opens its session, and the line is read once more if something was written meanwhile.
+    // Standing in line: the first wait opens its session, and the line is read once more if
+    // something was written meanwhile.
     let since = Since::now(&server);
     let lock = theirs.mutex("taken").lease(LONG).store_wait(LONG);
     let waiting = tokio::spawn(async move { lock.acquire().await });
@@ -178,7 +179,8 @@ async fn every_verb_costs_what_the_page_says() {
     );
 }
 
-/// However many locks are held, each renewal is one keep-alive and one read. No key is looked at once its watch is open.
+/// However many locks are held, each renewal is one keep-alive and one read. No key is looked at
+/// once its watch is open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_cost_one_keep_alive() {
     const LOCKS: usize = 10_000;
@@ -256,8 +258,8 @@ async fn ten_thousand_locks_cost_one_keep_alive() {
     println!("given back in {:?}", begun.elapsed());
 }
 
-/// One release, one look and at most one claim for each turn, and one event for the next in line, whether few wait or many; and an
-/// answer is as short, whoever waits and for what.
+/// One release, one look and at most one claim for each turn, and one event for the next in line,
+/// whether few wait or many; and an answer is as short, whatever the waiters wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_the_same_with_many_waiters() {
     let server = Etcd::start();
@@ -313,15 +315,16 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
             since.1.elapsed()
         );
         let turns = waiters + 1;
-        // The release, the look of the next, and a renewal where little is left of its lease as a waiter. Permits are written when
-        // they are granted, and then the next looks.
+        // The release, the look of the next, and a renewal where little is left of its lease as a
+        // waiter. Permits are written when they are granted, and then the next looks.
         let most = if line.waiter == Takes::Permits { 5 } else { 3 };
         assert!(
             (turns..=most * turns + heartbeats).contains(&requests),
             "{}: {requests} requests",
             line.what
         );
-        // The deletion to the next in line and to its own watch, and the end of three watches: a herd would be hundreds each.
+        // The deletion to the next in line and to its own watch, and the end of three watches: a
+        // herd would be hundreds each.
         assert!(
             events <= 3 * most * turns + since.ticks(HEARTBEAT),
             "{}: {events} messages",
@@ -349,9 +352,10 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
     }
 }
 
-/// Where some take turns, each waits behind the same one again: its watch stays open, and a turn is a claim, a look and a release.
+/// Where some take turns, each waits behind the same one again: its watch stays open, and a turn is
+/// a claim, a look and a release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_takes_turns_opens_no_watch_for_each() {
+async fn taking_turns_opens_no_watch_for_each_turn() {
     const TURNS: u64 = 100;
     let server = Etcd::start();
     let clients: Vec<Client> = (0..4).map(|_| client(&server)).collect();
@@ -371,7 +375,7 @@ async fn who_takes_turns_opens_no_watch_for_each() {
             task.await.expect("no panic");
         }
     };
-    // What each needs to wait for the first time.
+    // Requests that each client needs to wait for the first time.
     take_turns(2).await;
     let since = Since::now(&server);
     take_turns(TURNS).await;
@@ -385,7 +389,7 @@ async fn who_takes_turns_opens_no_watch_for_each() {
         since.1.elapsed()
     );
     let heartbeats = clients.len() as u64 * since.ticks(HEARTBEAT);
-    // A look more where somebody has changed places with another just then.
+    // One read more where two waiters have changed places just then.
     assert!(
         requests <= 3 * turns + turns / 20 + heartbeats,
         "{requests} transactions for {turns} turns"
@@ -395,7 +399,7 @@ async fn who_takes_turns_opens_no_watch_for_each() {
         messages <= turns / 2 + heartbeats,
         "{messages} messages for {turns} turns"
     );
-    eventually("nothing is watched that nobody needs", async || {
+    eventually("no watch is left that is not needed", async || {
         Metrics::of(&server).watches() == 0
     })
     .await;
@@ -436,7 +440,8 @@ fn a_worker() {
     client.shutdown().wait();
 }
 
-/// Fifty processes with two hundred cycles each, of which every tenth is killed in the middle of its work.
+/// Fifty processes with two hundred cycles each, of which every tenth is killed in the middle of
+/// its work.
 #[test]
 fn after_many_cycles_and_kills_nothing_is_left() {
     const PROCESSES: usize = 50;

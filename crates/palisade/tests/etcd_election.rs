@@ -1,4 +1,5 @@
-//! Elections on real etcd servers: in order, told to observers, through faults, and shared with `etcdctl elect`.
+//! Elections on real etcd servers: in order, told to observers, through faults, and shared with
+//! `etcdctl elect`.
 #![cfg(feature = "etcd")]
 
 use std::fs::File;
@@ -113,7 +114,7 @@ async fn candidates_lead_in_order_and_observers_hear_each() {
             .await
             .expect("an answer")
             .is_none(),
-        "somebody leads"
+        "there is a leader"
     );
     let second = candidate(&theirs, "order", "two", 1).await;
     let third = candidate(&ours, "order", "three", 2).await;
@@ -196,7 +197,7 @@ async fn lists_show_the_value() {
     );
 }
 
-/// What would be taken for a lock of ours, or for one of a newer version, is no value.
+/// A value that would be taken for a lock of ours, or of a newer version, is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_value_cannot_pretend_to_be_a_lock() {
     let server = Etcd::start();
@@ -219,8 +220,9 @@ async fn a_value_cannot_pretend_to_be_a_lock() {
     );
 }
 
-/// The lease is revoked by hand: the leader is told, and may proclaim nothing more; the next leads. All candidates hang on one
-/// lease here, so all go in one step, in the order of their keys: the observer must not take one of them for a leader on the way.
+/// The lease is revoked by hand: the leader is told, and may proclaim nothing more; the next leads.
+/// All candidates hang on one lease here, so all go in one step, in the order of their keys: the
+/// observer must not take one of them for a leader on the way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_lead_is_told_and_the_next_leads() {
     const DOOMED: usize = 10;
@@ -279,7 +281,7 @@ async fn a_lost_lead_is_told_and_the_next_leads() {
     );
 }
 
-/// A proclamation of somebody who was deposed behind his back changes nothing.
+/// A proclamation by a leader that was deposed unnoticed changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deposed_leader_proclaims_nothing() {
     let server = Etcd::start();
@@ -352,9 +354,9 @@ async fn observers_survive_compaction_and_a_restart() {
     assert_eq!(heard(&mut observer).await, leader(&second, "second"));
 }
 
-/// What happens while the observer is cut off is told when it is back: who leads by then.
+/// An observer that was cut off is told the present leader when it is back.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_observer_that_was_cut_off_hears_who_leads_by_then() {
+async fn an_observer_that_was_cut_off_hears_the_present_leader() {
     use palisade_testkit::proxy::Proxy;
 
     let server = Etcd::start();
@@ -553,7 +555,7 @@ async fn an_election_and_a_mutex_of_one_name_exclude_each_other() {
     resign(leadership).await;
     let guard = client
         .mutex("one")
-        .owner_label("holder")
+        .owner("holder")
         .acquire()
         .await
         .expect("acquired");

@@ -1,4 +1,5 @@
-//! One etcd server under faults, with locks that are held and waited for meanwhile: a mutex, readers, permits, and `format=plain`.
+//! One etcd server under faults, with locks that are held and waited for meanwhile: a mutex,
+//! readers, permits, and `format=plain`.
 
 #![cfg(feature = "etcd")]
 
@@ -68,7 +69,8 @@ fn through(proxy: &Proxy) -> String {
     format!("etcd://{}/lock?request_timeout=2s", proxy.address())
 }
 
-/// A client of two addresses of one server, which asks through the proxy just now. To it they are two members.
+/// A client of two addresses of one server, which asks through the proxy just now. To it they are
+/// two members.
 async fn of_two_members(server: &Etcd, proxy: &Proxy, words: &str) -> Client {
     let url = format!(
         "etcd://{},{}/lock{words}",
@@ -105,7 +107,8 @@ async fn all_connections_are_reset_at_once() {
     assert_eq!(keys(&scene.server), [""; 0]);
 }
 
-/// Nothing arrives any more and nobody says so. The holder's renewal finds out, and the waiter's heartbeat.
+/// Packets are dropped without notice. The holder's renewal finds out, and the waiter's
+/// heartbeat.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_died_without_a_word_are_found_out() {
     let scene = Scene::start();
@@ -119,11 +122,12 @@ async fn connections_that_died_without_a_word_are_found_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_answer_is_lost_finds_its_one_grant() {
     let scene = Scene::start();
-    // Who waits with so short a lease waits on the session of those who hold.
+    // A waiter with so short a lease waits on the session of the holders.
     let lease = Duration::from_secs(5);
     for line in LINES {
         for waits in [false, true] {
-            // Opens a session, so that the claim is the next request. The one before was given up with the claim in doubt.
+            // Opens a session, so that the claim is the next request. The one before was given up
+            // with the claim in doubt.
             let warm = format!("warm-{}", line.what);
             let warm = line
                 .holder
@@ -177,7 +181,8 @@ async fn a_claim_whose_answer_is_lost_finds_its_one_grant() {
     }
 }
 
-/// The release has arrived, and its answer has not: the next is let in once, and nothing of it is released by the second attempt.
+/// The release has arrived, and its answer has not: the next is let in once, and nothing of it is
+/// released by the second attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_is_lost_is_made_once() {
     // So that the next ones are renewed while we wait.
@@ -192,7 +197,8 @@ async fn a_release_whose_answer_is_lost_is_made_once() {
                 .await
                 .expect("a grant"),
         );
-        // It goes around the proxy, and so nothing but the release lets it in. Its line is that of both formats.
+        // It goes around the proxy, and so nothing but the release lets it in. Its line is that of
+        // both formats.
         let (client, name) = (scene.outside.clone(), name(&line));
         waiting.push(tokio::spawn(async move {
             line.waiter.take(&client, &name, lease).await
@@ -237,7 +243,8 @@ async fn a_release_whose_answer_is_lost_is_made_once() {
     assert_eq!(keys(&scene.server), [""; 0]);
 }
 
-/// A release that hangs at one member for longer than the lease, while the session lives on by another: the key must not.
+/// A release that hangs at one member for longer than the lease, while the session lives on by
+/// another: the key must not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_did_not_arrive_is_made_good() {
     let server = Etcd::start();
@@ -257,11 +264,13 @@ async fn a_release_that_did_not_arrive_is_made_good() {
     println!("the other one: {:?}", kept.status());
 }
 
-/// A claim hangs on its way to one member, is made at another, and is given back. When it arrives after all, the session that it names is
-/// gone, or ends soon: the client's other locks have left that session, which would keep the name locked for as long as they live.
+/// A claim hangs on its way to one member, is made at another, and is given back. When it arrives
+/// after all, the session that it names is gone, or ends soon: the client's other locks have left
+/// that session, which would keep the name locked for as long as they live.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_arrives_late_does_not_lock_the_name() {
-    // Longer than a key is deleted after its claim was withdrawn, which is twice the request time-out.
+    // Longer than a key is deleted after its claim was withdrawn, which is twice the request
+    // time-out.
     let (lease, late_by) = (Duration::from_secs(12), Duration::from_secs(6));
     let server = Etcd::start();
     let (proxy, outside) = (proxy(&server), client(&server));
@@ -316,7 +325,8 @@ async fn a_release_while_the_server_is_away_is_made_good() {
     tokio::time::sleep(SHORT * 2).await;
     scene.server.restart();
     for line in LINES {
-        // The same session as before, if nobody minds: and with it the key that should be gone.
+        // By mistake it could be the same session as before, and with it the key that should be
+        // gone.
         let name = format!("other-{}", line.what);
         let other = line.holder.take(scene.clients.holder(&line), &name, SHORT);
         let other = tokio::time::timeout(LIMIT, other)
@@ -330,7 +340,7 @@ async fn a_release_while_the_server_is_away_is_made_good() {
         );
         let next = next
             .await
-            .unwrap_or_else(|_| panic!("{}: somebody holds it", line.what))
+            .unwrap_or_else(|_| panic!("{}: another claim holds it", line.what))
             .expect("a grant");
         assert!(next.is_held() && other.is_held(), "{}", line.what);
     }
@@ -383,7 +393,7 @@ async fn a_watch_that_hangs_is_not_believed() {
 
 // Servers.
 
-/// Who holds goes on holding, who waits is not lost.
+/// Holders go on holding, and no waiter is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_is_survived() {
     let scene = Scene::start();
@@ -397,9 +407,10 @@ async fn a_restart_is_survived() {
     pairs.hand_over().await;
 }
 
-/// Nothing answers: the holders are told by their own clocks, and nobody else believes before that.
+/// Nothing answers: the holders are told by their own clocks, and no other client holds before
+/// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_longer_than_the_lease_never_makes_two_believers() {
+async fn a_pause_longer_than_the_lease_never_makes_two_holders() {
     let scene = Scene::start();
     let pairs = scene.begin("paused", SHORT).await;
     scene.server.pause();
@@ -408,7 +419,7 @@ async fn a_pause_longer_than_the_lease_never_makes_two_believers() {
     pairs.lose_it_to_the_next(LossReason::Expired).await;
 }
 
-/// The holders are cut off, and nobody else is.
+/// Only the holders are cut off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_cut_off_is_told_before_the_next_is_admitted() {
     let scene = Scene::start();
@@ -434,7 +445,8 @@ async fn a_holder_that_is_cut_off_is_told_before_the_next_is_admitted() {
     }
 }
 
-/// Compaction behind the back of those who wait changes nothing for them, with their connections broken or not.
+/// Compaction behind the back of those who wait changes nothing for them, with their connections
+/// broken or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compaction_during_a_wait_is_survived() {
     let scene = Scene::start();
@@ -459,9 +471,10 @@ async fn compaction_during_a_wait_is_survived() {
     }
 }
 
-/// Leases that are revoked by hand take all their claims with them. Who held is told, and who waited stands in line again.
+/// Leases that are revoked by hand take all their claims with them. Who held is told, and who
+/// waited stands in line again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn revoked_leases_are_told_and_nobody_is_lost() {
+async fn revoked_leases_are_told_and_no_waiter_is_lost() {
     let scene = Scene::start();
     let holder = scene.clients.holder(&LINES[0]);
     let other = holder
@@ -471,7 +484,7 @@ async fn revoked_leases_are_told_and_nobody_is_lost() {
         .await
         .expect("a grant");
     let pairs = scene.begin("revoked", LONG).await;
-    // Those who wait first: nobody is granted anything that the next revocation takes from it.
+    // Waiters first: no waiter is granted what the next revocation takes from it.
     let holders = leases_of(&scene.server, &pairs.fences());
     let (last, first): (Vec<_>, Vec<_>) = leases(&scene.server)
         .into_iter()
@@ -536,7 +549,8 @@ async fn a_waiter_whose_lease_is_revoked_stands_in_line_again() {
 
 // Clients.
 
-/// One process of [`a_holder_that_was_stopped_past_its_lease_does_not_believe`]: says as often as it can that it holds.
+/// One process of [`a_holder_that_was_stopped_past_its_lease_does_not_believe`]: says as often as
+/// it can that it holds.
 #[test]
 #[ignore = "started by another test"]
 fn a_stopped_holder() {
@@ -574,7 +588,8 @@ fn millis() -> u128 {
         .as_millis()
 }
 
-/// A process that is stopped for longer than its lease, and goes on: it does not believe for a moment that it holds.
+/// A process that is stopped for longer than its lease, and goes on: it does not believe for a
+/// moment that it holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_was_stopped_past_its_lease_does_not_believe() {
     let server = Etcd::start();

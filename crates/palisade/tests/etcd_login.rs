@@ -1,5 +1,5 @@
-//! Who we are, by certificate or by password; and what happens to locks that are held and waited for when the server does not know
-//! us any more.
+//! Login by certificate or by password; and what happens to locks that are held and waited
+//! for when the server does not know us any more.
 
 #![cfg(feature = "etcd")]
 
@@ -30,7 +30,8 @@ async fn a_client_is_known_by_its_certificate() {
     let pair = Pair::begin(clients.each_ref(), "certified", LONG).await;
     let next = pair.hands_over().await;
     assert_eq!(next.release().await.expect("an answer"), Released::Done);
-    // Without one, or without TLS, or by an authority that we do not trust: nobody gets in, and it is said why.
+    // Without one, or without TLS, or by an authority that we do not trust: the client is refused,
+    // and it is said why.
     for (url, words) in [
         // In TLS 1.3 a client may hear only that the connection was closed.
         (
@@ -119,7 +120,7 @@ async fn a_certificate_is_a_login() {
         .try_acquire()
         .await
         .map(|_| ())
-        .expect_err("nobody knows this name");
+        .expect_err("an unknown name");
     assert_eq!(stranger.kind(), ErrorKind::Denied, "{stranger}");
     server.etcdctl(&["user", "add", "client:not-used"]);
     server.etcdctl(&["user", "grant-role", "client", "locks"]);
@@ -162,7 +163,7 @@ fn refusals(server: &Etcd) -> usize {
     log.matches("invalid auth token").count()
 }
 
-/// However the server comes to forget a login, nobody notices.
+/// However the server comes to forget a login, no client notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_that_ends_is_made_again() {
     let server = Etcd::with().auth().start();
@@ -198,7 +199,7 @@ async fn a_login_that_ends_is_made_again() {
         fault(&server);
         confirmed.again(&pair.held).await;
         pair.stands();
-        // Whoever comes new is woken too: its watch is opened with the login that has ended.
+        // A new waiter is woken too: its watch is opened with the login that has ended.
         let lock = clients[1].mutex(&name).lease(lease).store_wait(LONG);
         let third = tokio::spawn(async move { lock.acquire().await });
         eventually("two wait", async || keys(&server).len() == 3).await;
@@ -233,9 +234,10 @@ async fn watches_are_opened_with_a_login_that_is_taken() {
     drop(warm.hands_over().await);
 }
 
-/// A login that is not used ends by itself. The streams that were opened with it go on, and the next request logs in again.
+/// A login that is not used ends by itself. The streams that were opened with it go on, and the
+/// next request logs in again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_that_ends_by_idleness_costs_nobody_a_lock() {
+async fn a_login_that_ends_by_idleness_costs_no_lock() {
     // The server looks every second for those that have ended: so it is gone between two renewals.
     let (lasts, lease) = (1, Duration::from_secs(9));
     let server = Etcd::with().auth().login_lasts(lasts).start();
@@ -261,7 +263,8 @@ async fn a_login_that_ends_by_idleness_costs_nobody_a_lock() {
     // Each is looked at once more after that. Then nothing is asked.
     is_renewed(&held).await;
     let (logins, asked) = (count("Authenticate"), count("Txn"));
-    // This is what it is about: the login ends before the first of these, and is asked for by newer servers.
+    // This is what it is about: the login ends before the first of these, and is asked for by newer
+    // servers.
     is_renewed(&held).await;
     is_renewed(&held).await;
     assert_eq!(count("Txn"), asked, "it was not idle");
@@ -288,7 +291,7 @@ async fn a_login_that_ends_by_idleness_costs_nobody_a_lock() {
         LossReason::Revoked
     );
     assert!(held.is_held() && next.is_held());
-    // Who waits asks by its heartbeats, of which each finds its login ended.
+    // A waiter asks by its heartbeats, each of which finds its login ended.
     let pair = Pair::begin([&client, &waiter, &outside], "waited", LONG).await;
     let logins = count("Authenticate");
     eventually("it has logged in twice", async || {

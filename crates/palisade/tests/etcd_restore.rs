@@ -1,4 +1,5 @@
-//! A cluster that was restored from a snapshot: it has forgotten grants that it confirmed, and would give the same fences again.
+//! A cluster that was restored from a snapshot: it has forgotten grants that it confirmed, and
+//! would give the same fences again.
 
 #![cfg(feature = "etcd")]
 
@@ -35,7 +36,8 @@ fn revision(server: &Etcd) -> u64 {
 async fn a_restored_snapshot_is_found_out() {
     let server = Etcd::start();
     let client = client(&server);
-    // Held when the snapshot is taken, and given back after it: so the snapshot holds it for nobody.
+    // Held when the snapshot is taken, and given back after it: so the snapshot holds it for
+    // no client.
     let orphan = client
         .mutex("orphan")
         .lease(LONG)
@@ -77,7 +79,7 @@ async fn a_restored_snapshot_is_found_out() {
             .expect("told long before the lease ends");
         assert_eq!(reason, LossReason::SessionEnded);
     }
-    // Nobody is granted a fence that was given before, and everybody is told why.
+    // No claim is granted a fence that was given before, and each is told why.
     let refused = tokio::time::timeout(LIMIT, waiting)
         .await
         .expect("refused")
@@ -118,7 +120,7 @@ async fn a_restored_snapshot_is_found_out() {
         .mutex("orphan")
         .acquire_timeout(LIMIT)
         .await
-        .expect("nobody holds it");
+        .expect("it is free");
     assert!(orphan.is_held() && next.is_held());
 }
 
@@ -128,7 +130,8 @@ async fn the_last_fence_is_not_given_twice() {
     let server = Etcd::start();
     let client = client(&server);
     let snapshot = server.snapshot();
-    // Its next renewal is twenty minutes away, and it is not watched yet: only the broken connection can tell it.
+    // Its next renewal is twenty minutes away, and it is not watched yet: only the broken
+    // connection can tell it.
     let first = client
         .mutex("twice")
         .lease(LONG * 30)
@@ -143,7 +146,7 @@ async fn the_last_fence_is_not_given_twice() {
     let outcome = client.mutex("twice").try_acquire().await;
     match outcome {
         Ok(guard) => {
-            let guard = guard.expect("nobody holds it");
+            let guard = guard.expect("it is free");
             assert!(
                 guard.fence() > first.fence(),
                 "{} after {}",
@@ -192,7 +195,8 @@ async fn a_url_of_two_clusters_is_refused() {
     ));
     // Each in turn is away, so that the other is asked.
     let mut refused = None;
-    // A release in the background may be the first to meet the other cluster: then it went back, for once.
+    // A release in the background may be the first to meet the other cluster: then it went back,
+    // for once.
     for away in [&one, &other, &one, &other, &one] {
         away.kill();
         let outcome = client

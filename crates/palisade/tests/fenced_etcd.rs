@@ -26,7 +26,7 @@ fn url(server: &Etcd) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_holds_writes_and_nobody_else() {
+async fn only_the_holder_writes() {
     let server = Etcd::start();
     let (locks, shop) = (
         connect(url(&server)),
@@ -64,7 +64,7 @@ async fn whoever_holds_writes_and_nobody_else() {
         keys(&server),
         [String::from_utf8(by_hand.lock_key()).expect("text")]
     );
-    // What was released is over, though nobody came after it.
+    // A released grant is over, even without a later holder.
     assert_eq!(guard.release().await.expect("an answer"), Released::Done);
     for refused in [
         shop.put(&held, "stock", "4").await,
@@ -80,7 +80,8 @@ async fn whoever_holds_writes_and_nobody_else() {
     assert_eq!(value(&server, "stock"), "5");
 }
 
-/// Revoked, expired, or followed by another: the stale holder's write is refused, by the server and not by a clock.
+/// Revoked, expired, or followed by another: the stale holder's write is refused, by the server and
+/// not by a clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stale_holder_is_refused() {
     let server = Etcd::start();
@@ -109,7 +110,8 @@ async fn a_stale_holder_is_refused() {
         shop.put(&held, "left", "6").await,
         Err(KeyError::NotHeld)
     ));
-    // A holder that is cut off, and whose writes still find their way: its lease ends, and another comes.
+    // A holder that is cut off, and whose writes still find their way: its lease ends, and another
+    // comes.
     let cut_off = connect(format!("etcd://{}/lock", proxy.address()));
     let guard = cut_off
         .mutex("stock")
@@ -144,7 +146,8 @@ async fn a_stale_holder_is_refused() {
     assert_eq!(value(&server, "left"), "3");
 }
 
-/// The next claim of this client stands where the last one stood; what that one was allowed is not for ever.
+/// The next claim of this client stands where the last one stood; what that one was allowed is not
+/// for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_earlier_grant_by_the_same_key_writes_nothing() {
     let server = Etcd::start();
@@ -256,7 +259,10 @@ async fn what_cannot_work_is_refused_with_what_to_do() {
     server.kill();
     let shop =
         FencedKeys::connect(format!("{}?connect_timeout=300ms", url(&server))).expect("a good URL");
-    let error = shop.put(&held, "x", "1").await.expect_err("nobody answers");
+    let error = shop
+        .put(&held, "x", "1")
+        .await
+        .expect_err("no server answers");
     assert!(error.to_string().contains("do the same again"), "{error}");
     assert!(
         !format!("{held:?} {error:?} {shop:?}")

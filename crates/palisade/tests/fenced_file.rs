@@ -169,7 +169,7 @@ fn an_existing_file_is_adopted_and_keeps_mode_and_owner() {
     let (_dir, file) = fenced();
     fs::write(file.path(), "before").unwrap();
     fs::set_permissions(file.path(), Permissions::from_mode(0o640)).unwrap();
-    // Only root can have a file of somebody else to keep.
+    // Only root can create a file of another user.
     if fs::metadata(file.path()).unwrap().uid() == 0 {
         std::os::unix::fs::chown(file.path(), Some(4242), Some(4343)).unwrap();
     }
@@ -235,7 +235,8 @@ fn what_is_not_a_regular_file_is_refused() {
     assert!(fs::symlink_metadata(file.path()).unwrap().is_symlink());
 }
 
-/// Another user may plant links in a directory that all may write: a write must not make or change a file elsewhere.
+/// Another user may plant links in a directory that all may write: a write must not make or change
+/// a file elsewhere.
 #[test]
 fn a_link_in_the_place_of_the_lock_or_the_mark_is_not_followed() {
     let (dir, file) = fenced();
@@ -249,7 +250,7 @@ fn a_link_in_the_place_of_the_lock_or_the_mark_is_not_followed() {
     assert!(!elsewhere.exists(), "made through the link");
     fs::remove_file(beside(&file, ".fence")).unwrap();
 
-    // A mark that says what its planter wants.
+    // A mark with contents of the attacker's choice.
     let (_other_dir, other) = fenced();
     other.write(fence(9), b"nine").unwrap();
     symlink(beside(&other, ".fence.mark"), beside(&file, ".fence.mark")).unwrap();
@@ -387,7 +388,7 @@ fn a_removed_mark_is_not_a_new_file() {
     );
     assert_eq!(file.read().unwrap(), None);
 
-    // What the message says to do works.
+    // The advice of the message works.
     fs::remove_file(beside(&file, ".fence")).unwrap();
     file.write(fence(6), b"six").unwrap();
     assert_eq!(file.highest().unwrap(), Some(fence(6)));
@@ -489,7 +490,7 @@ fn among_many_writers_the_visible_fence_never_falls() {
 }
 
 #[test]
-fn writers_wait_for_whoever_has_the_lock_file() {
+fn writers_wait_for_the_lock_file() {
     let (_dir, file) = fenced();
     file.install(fence(1)).unwrap();
     let lock = fs::File::open(beside(&file, ".fence")).unwrap();
@@ -510,7 +511,8 @@ fn writers_wait_for_whoever_has_the_lock_file() {
     });
 }
 
-// Tests in a process of their own: this binary calls itself, with the name of one test and the work in the environment.
+// Tests in a process of their own: this binary calls itself, with the name of one test and the work
+// in the environment.
 
 const CHILD: &str = "PALISADE_TEST_FENCED_FILE_CHILD";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -531,7 +533,7 @@ fn child() {
     let (work, path) = task.split_once(' ').unwrap();
     let file = FencedFile::new(path).unwrap();
     match work {
-        // Not for ever: when the parent is killed, nobody is left to end us.
+        // Not for ever: when the parent is killed, no process is left to end this one.
         "write-on" => {
             let end = Instant::now() + PATIENCE * 2;
             while Instant::now() < end {
@@ -594,7 +596,7 @@ fn killed_writers_leave_whole_contents_under_a_mark_that_covers_them() {
         while !moved() {
             assert!(
                 Instant::now() < patience,
-                "round {round}: nobody gets on after {last}"
+                "round {round}: no writer goes on after {last}"
             );
             thread::sleep(Duration::from_millis(1));
         }
@@ -626,7 +628,8 @@ fn a_read_only_directory_is_named_and_explained() {
     for suffix in [".fence", ".fence.mark"] {
         fs::set_permissions(beside(&file, suffix), Permissions::from_mode(0o666)).unwrap();
     }
-    // Root may write anywhere, so the child is somebody else, with a copy of this binary that it can reach.
+    // Root may write anywhere, so the child runs as another user, with a copy of this binary that
+    // it can reach.
     let root = fs::metadata(dir.path()).unwrap().uid() == 0;
     let exe = if root {
         home.path().join("child")
@@ -641,7 +644,7 @@ fn a_read_only_directory_is_named_and_explained() {
     } else {
         child_of(&exe, file.path(), "write-once")
     };
-    // Another test may start a process of its own just while the copy is written: that one has it open until it is a program itself.
+    // A process that another test starts while the copy is written has it open until its own exec.
     let patience = Instant::now() + Duration::from_secs(60);
     let output = loop {
         match child.output() {

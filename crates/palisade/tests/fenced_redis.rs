@@ -1,4 +1,5 @@
-//! Fenced keys on a real Redis: what they refuse, what they keep, and that the refusals can be seen to fail.
+//! Fenced keys on a real Redis: which writes they refuse, what they keep, and sabotaged twins in
+//! which the checks fail.
 
 #![cfg(feature = "redis")]
 
@@ -92,7 +93,7 @@ async fn a_check_changes_nothing_and_an_install_stops_the_old_holder() {
     KEYS.check(&mut redis, &key, fence(6)).await.unwrap();
     KEYS.set(&mut redis, &key, fence(5), "7")
         .await
-        .expect("a check by 6 has stopped nobody");
+        .expect("a check by 6 has stopped no writer");
     KEYS.install(&mut redis, &key, fence(6)).await.unwrap();
     assert_stale(KEYS.set(&mut redis, &key, fence(5), "6").await, 5, 6);
     assert_eq!(value(&mut redis, &key).await.as_deref(), Some("7"));
@@ -158,7 +159,8 @@ async fn fences_do_not_lose_digits() {
     }
 }
 
-/// The check as many write it. It must be caught by the same numbers, or the test above shows nothing.
+/// The check as it is often written. The same numbers must catch it, or the test above proves
+/// nothing.
 #[tokio::test]
 async fn the_sabotaged_twin_compares_doubles_and_lets_a_stale_write_pass() {
     const TWIN: &str = "local highest = redis.call('HGET', KEYS[1], 'fence')
@@ -184,7 +186,8 @@ async fn the_sabotaged_twin_compares_doubles_and_lets_a_stale_write_pass() {
     }
 }
 
-/// Reads a piece count, is paused while somebody else takes the lock and writes, and writes what it had in mind.
+/// Reads a piece count, is paused while another holder takes the lock and writes, and then writes its
+/// own result.
 async fn after_the_pause(key: &str, fenced: bool) -> String {
     let mut ours = connect(shared::redis().url()).await;
     let mut theirs = ours.clone();
@@ -316,7 +319,7 @@ async fn an_install_moves_neither_the_end_of_the_value_nor_that_of_the_fence_for
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_not_touched() {
+async fn a_foreign_key_is_not_touched() {
     let (mut redis, key) = fresh("foreign").await;
     let others: [(&[&str], &str); 4] = [
         (&["SET", &key, "7"], "string"),
@@ -394,7 +397,7 @@ async fn flushed_scripts_are_sent_again() {
     server.call(&["SCRIPT", "FLUSH"]);
     KEYS.set(&mut redis, "a", fence(2), "y")
         .await
-        .expect("one that has forgotten it");
+        .expect("a server that has lost the script");
     server.call(&["SCRIPT", "FLUSH"]);
     assert_eq!(
         KEYS.get(&mut redis, "a").await.unwrap().unwrap().fence,
@@ -419,9 +422,9 @@ fn calls(server: &Redis, command: &str) -> u64 {
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// The answer is lost; the same is written again on another connection, and stands there once.
+/// The reply is lost; the same write on another connection is done once.
 #[tokio::test]
-async fn after_a_lost_answer_the_same_is_written_again() {
+async fn after_a_lost_reply_the_same_is_written_again() {
     let server = Redis::start();
     let address = server.address();
     // It runs a runtime of its own while it starts.
@@ -440,7 +443,7 @@ async fn after_a_lost_answer_the_same_is_written_again() {
         "it was done"
     );
     let again = async || KEYS.set(&mut redis.clone(), "a", fence(2), "y").await;
-    // The manager needs a moment to connect anew.
+    // The manager needs a moment to reconnect.
     let mut answer = again().await;
     for _ in 0..50 {
         if answer.is_ok() {
@@ -457,7 +460,7 @@ async fn after_a_lost_answer_the_same_is_written_again() {
     );
 }
 
-/// A lock in Redis, worked by the scripts of the store: what `set_if_held` must understand.
+/// A lock in Redis, changed by the scripts of the store: `set_if_held` must understand it.
 struct Lock {
     name: String,
     key: String,
@@ -467,9 +470,9 @@ struct Lock {
 macro_rules! line_script {
     ($words:literal, $($file:literal),+) => {
         concat!(
-            include_str!("../src/stores/redis/line/open.lua"),
+            include_str!("../src/stores/redis/line/head.lua"),
             "local key, ", $words, " = KEYS[1], unpack(ARGV)\n",
-            include_str!("../src/stores/redis/line/look.lua"),
+            include_str!("../src/stores/redis/line/read_state.lua"),
             $(include_str!(concat!("../src/stores/redis/line/", $file))),+
         )
     };
@@ -500,7 +503,7 @@ impl Lock {
             .unwrap()
     }
 
-    /// Claims the name for one holder, and answers the grant. `how` is a word of the store's.
+    /// Claims the name for one holder, and returns the grant. `how` is an argument of the script.
     async fn claim<C: ConnectionLike>(
         &self,
         redis: &mut C,
@@ -510,7 +513,6 @@ impl Lock {
     ) -> DetachedGrant {
         let script = line_script!(
             "how, wanted, min_hold, once_per",
-            "time.lua",
             "claim_fast.lua",
             "line.lua",
             "claim.lua"
@@ -535,13 +537,7 @@ impl Lock {
     }
 
     async fn revoke<C: ConnectionLike>(&self, redis: &mut C, grant: &DetachedGrant) {
-        let script = line_script!(
-            "fence",
-            "time.lua",
-            "no_claim.lua",
-            "line.lua",
-            "revoke.lua"
-        );
+        let script = line_script!("fence, claim", "line.lua", "revoke.lua");
         let said = self
             .run(redis, script, &[grant.fence().to_string().as_bytes()])
             .await;
@@ -561,7 +557,7 @@ async fn assert_not_held(redis: &mut MultiplexedConnection, held: &Held, key: &s
 }
 
 #[tokio::test]
-async fn who_holds_writes_and_who_has_expired_does_not_though_nobody_came_since() {
+async fn a_holder_writes_and_an_expired_one_does_not_even_without_a_next_holder() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("expired"));
     let grant = lock
         .claim(&mut redis, 1, Duration::from_millis(1000), "nmx")
@@ -581,13 +577,14 @@ async fn who_holds_writes_and_who_has_expired_does_not_though_nobody_came_since(
     );
     tokio::time::sleep(Duration::from_millis(1100)).await;
     assert_not_held(&mut redis, &held, &key).await;
-    // The twin: the fence alone knows of nobody else, and lets the write pass.
+    // The twin: the fence alone has seen no later holder, and lets the write pass.
     KEYS.set(&mut redis, &key, grant.fence(), "5")
         .await
         .unwrap();
 }
 
-/// The guard of a real client, with and without a prefix, with names as they are, alone and with somebody in line behind it.
+/// The guard of a real client, with and without a prefix, with exact names, alone and with a waiter
+/// behind it.
 #[tokio::test]
 async fn the_guard_of_a_client_writes_until_it_is_given_back() {
     let mut redis = connect(shared::redis().url()).await;
@@ -611,7 +608,7 @@ async fn the_guard_of_a_client_writes_until_it_is_given_back() {
             let lock = locks.mutex(&name);
             async move { lock.acquire().await }
         });
-        palisade_conformance::eventually("somebody in line", async || {
+        palisade_conformance::eventually("a waiter in line", async || {
             locks
                 .show(&name)
                 .await
@@ -629,9 +626,10 @@ async fn the_guard_of_a_client_writes_until_it_is_given_back() {
 }
 
 #[tokio::test]
-async fn who_was_revoked_does_not_write() {
+async fn a_revoked_holder_does_not_write() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("revoked"));
-    // The one-holder form of the state, and the general one of a writer of a rwlock after a revocation.
+    // The one-holder form of the state, and the general one of a writer of a rwlock after a
+    // revocation.
     for (number, how) in [(1, "nmx"), (2, "nrx")] {
         let grant = lock.claim(&mut redis, number, LONG, how).await;
         let held = Held::by_grant(&grant).unwrap();
@@ -645,7 +643,7 @@ async fn who_was_revoked_does_not_write() {
 }
 
 #[tokio::test]
-async fn who_was_replaced_does_not_write_though_the_next_holder_never_wrote() {
+async fn a_replaced_holder_does_not_write_even_if_the_next_never_wrote() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("taken"));
     let old = lock
         .claim(&mut redis, 1, Duration::from_millis(200), "nmx")
@@ -673,9 +671,9 @@ async fn who_was_replaced_does_not_write_though_the_next_holder_never_wrote() {
     assert_not_held(&mut redis, &new, &key).await; // or is something else
 }
 
-/// The lock was lost with its server's memory, so that an older grant holds: the fence still refuses.
+/// The server has lost its data, so that an older grant holds: the fence still refuses the write.
 #[tokio::test]
-async fn who_holds_by_an_older_fence_than_was_seen_is_stale() {
+async fn a_holder_with_an_older_fence_than_was_seen_is_stale() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("older"));
     let grant = lock.claim(&mut redis, 1, LONG, "nmx").await;
     let held = Held::by_grant(&grant).unwrap();
@@ -690,7 +688,7 @@ async fn who_holds_by_an_older_fence_than_was_seen_is_stale() {
 }
 
 #[tokio::test]
-async fn only_exclusive_grants_in_redis_and_keys_beside_them_are_taken() {
+async fn only_exclusive_grants_in_redis_and_keys_in_their_slot_are_accepted() {
     let (mut redis, lock) = (connect(shared::redis().url()).await, Lock::new("slot"));
     let grant = lock.claim(&mut redis, 1, LONG, "nmx").await;
     let held = Held::by_grant(&grant).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::bent::{Bends, Bent};
+use common::scripted_store::{Script, ScriptedStore};
 use common::{Bench, bench, bench_on, ms};
 use palisade::blocking::Wait;
 use palisade::lease::{BootClock, Clock, ManualClock};
@@ -20,8 +20,8 @@ use palisade_conformance::{PATIENCE, eventually};
 
 const LEASE: Duration = ms(1000);
 
-/// A runtime that is blocked past the lease while the store is cut off: `on_lost` fires before the deadline all the same, on
-/// the warden's thread, and the first look after the block says lost.
+/// A runtime is blocked past the lease while the store is cut off. `on_lost` fires before the
+/// deadline all the same, on the warden's thread, and the first read after the block says lost.
 #[test]
 fn a_holder_on_a_blocked_runtime_is_told_in_time() {
     let Bench { client, faults, .. } = bench();
@@ -50,7 +50,7 @@ fn a_holder_on_a_blocked_runtime_is_told_in_time() {
             let reason = watched.lost().wait();
             (stopped, BootClock.now(), reason)
         });
-        // What a user must not do, and does.
+        // A mistake that users make.
         std::thread::sleep(LEASE * 2);
         assert!(!guard.is_held());
         let (stopped, lost, reason) = told.join().expect("no panic");
@@ -172,7 +172,8 @@ async fn nothing_is_revived() {
     );
 }
 
-/// A machine that slept for an hour: lost at the first look, before user code goes on (user-asks R11).
+/// A machine that slept for an hour: lost at the first look, before user code goes on (user-asks
+/// R11).
 #[tokio::test]
 async fn suspend_is_counted() {
     let clock = ManualClock::new();
@@ -222,7 +223,8 @@ async fn states_are_computed_from_the_clock() {
     faults.hang(false);
 }
 
-/// A store that comes back, or is another one, is asked about everything at once, not at the next cadence.
+/// A store that is reachable again, or replaced, is asked about all claims at once, not at the next
+/// cadence.
 #[tokio::test]
 async fn everything_is_renewed_when_the_store_comes_back() {
     let Bench {
@@ -257,7 +259,8 @@ async fn everything_is_renewed_when_the_store_comes_back() {
     assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), 49);
 }
 
-/// The same for a store without events: the first renewal that succeeds again brings all others forward.
+/// The same for a store without events: the first renewal that succeeds again brings all others
+/// forward.
 #[tokio::test]
 async fn the_first_answer_after_an_outage_renews_everything() {
     let Bench { client, faults, .. } = bench();
@@ -306,7 +309,8 @@ async fn renewals_share_requests() {
     assert!(guards.iter().all(palisade::Guard::is_held));
 }
 
-/// Without renewal the guard is lost with its first lease, also when it was handed over (user-asks R15).
+/// Without renewal the guard is lost with its first lease, also when it was handed over (user-asks
+/// R15).
 #[tokio::test]
 async fn without_renewal_the_first_lease_is_the_last() {
     let Bench {
@@ -355,7 +359,8 @@ async fn without_renewal_the_first_lease_is_the_last() {
     );
 }
 
-/// `run` stops its body before the loss, and says so; a body that ends is not touched; whatever happens, the lock is given back.
+/// `run` stops its body before the loss, and says so. A body that ends in time is not touched. The
+/// lock is released in every case.
 #[tokio::test]
 async fn run_cancels_its_body_on_loss() {
     let Bench {
@@ -418,7 +423,8 @@ async fn run_cancels_its_body_on_loss() {
     drop(outside);
 }
 
-/// The holder's grant was replaced under the same claim: the store forgot it. That is a loss, not a renewal.
+/// The holder's grant was replaced under the same claim: the store lost it. That is a loss, not a
+/// renewal.
 #[tokio::test]
 async fn another_fence_under_our_claim_is_a_loss() {
     let Bench {
@@ -445,12 +451,16 @@ async fn another_fence_under_our_claim_is_a_loss() {
     assert!(next.is_held());
 }
 
-/// A client over a bent store, on a clock that is moved by hand.
-fn bent(capability: fn(Capability) -> Capability) -> (Client, Arc<Bends>, ManualClock) {
+/// A client over a scripted store, on a clock that is moved by hand.
+fn scripted(capability: fn(Capability) -> Capability) -> (Client, Arc<Script>, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::new(Arc::new(clock.clone()));
-    let (bent, bends) = Bent::over(Arc::new(store), capability);
-    (Client::over(bent, Arc::new(clock.clone())), bends, clock)
+    let (scripted, script) = ScriptedStore::over(Arc::new(store), capability);
+    (
+        Client::over(scripted, Arc::new(clock.clone())),
+        script,
+        clock,
+    )
 }
 
 /// A renewal that failed is tried again sooner than one that hangs would be.
@@ -481,7 +491,7 @@ async fn a_failed_renewal_is_soon_tried_again() {
     );
 }
 
-/// A revocation is told by push: no renewal is due, for the clock stands still.
+/// A revocation is pushed: no renewal is due, because the clock stands still.
 #[tokio::test]
 async fn a_push_tells_of_the_loss() {
     let Bench {
@@ -504,10 +514,10 @@ async fn a_push_tells_of_the_loss() {
     eventually("not kept any more", async || client.stats().kept == 0).await;
 }
 
-/// A store that knows that it is cut off says so, and guards are at risk before a renewal has failed.
+/// A store that knows it is cut off says so, and guards are at risk before a renewal has failed.
 #[tokio::test]
 async fn a_store_that_is_cut_off_says_so() {
-    let (client, bends, clock) = bent(|can| can);
+    let (client, script, clock) = scripted(|can| can);
     let guard = client
         .mutex("cut-off")
         .lease(ms(3000))
@@ -515,17 +525,17 @@ async fn a_store_that_is_cut_off_says_so() {
         .await
         .expect("acquired");
     assert_eq!(guard.status(), Status::Held);
-    bends.say_cut_off();
+    script.say_cut_off();
     eventually("at risk", async || guard.status() == Status::AtRisk).await;
     clock.advance(ms(1000));
     eventually("renewed", async || guard.status() == Status::Held).await;
 }
 
-/// A store that answers fewer renewals than it was asked is not believed for any of them.
+/// A store that answers fewer renewals than it was asked is believed for none of them.
 #[tokio::test]
 async fn an_answer_of_the_wrong_length_is_no_answer() {
-    let (client, bends, clock) = bent(|can| can);
-    *bends.standings.lock().expect("no panic") = Some(|mut standings| {
+    let (client, script, clock) = scripted(|can| can);
+    *script.standings.lock().expect("no panic") = Some(|mut standings| {
         standings.pop();
         standings
     });
@@ -553,7 +563,7 @@ async fn an_answer_of_the_wrong_length_is_no_answer() {
 /// However many claims are due, one call renews a bounded number of them.
 #[tokio::test]
 async fn a_renewal_carries_a_bounded_number_of_claims() {
-    let (client, bends, clock) = bent(|can| can);
+    let (client, script, clock) = scripted(|can| can);
     let mut guards = Vec::new();
     for number in 0..1100 {
         guards.push(
@@ -570,10 +580,11 @@ async fn a_renewal_carries_a_bounded_number_of_claims() {
         guards.iter().all(|guard| guard.remaining() > ms(2900))
     })
     .await;
-    assert_eq!(bends.largest_renewal.load(Ordering::SeqCst), 1024);
+    assert_eq!(script.largest_renewal.load(Ordering::SeqCst), 1024);
 }
 
-/// The deadline counts from before the request was sent, for a renewal as for an adoption, however late the answer comes.
+/// The deadline counts from before the request was sent, for a renewal as for an adoption, however
+/// late the answer comes.
 #[tokio::test]
 async fn a_late_answer_counts_from_its_question() {
     let ours = ManualClock::new();
@@ -608,10 +619,10 @@ async fn a_late_answer_counts_from_its_question() {
 /// A grant that the store has replaced by another is not the one that was detached.
 #[tokio::test]
 async fn another_fence_is_not_adopted() {
-    let (client, bends, _) = bent(|can| can);
+    let (client, script, _) = scripted(|can| can);
     let guard = client.mutex("replaced").acquire().await.expect("acquired");
     let grant = guard.detach().await.map_err(Error::from).expect("detached");
-    *bends.standings.lock().expect("no panic") = Some(|mut standings| {
+    *script.standings.lock().expect("no panic") = Some(|mut standings| {
         for standing in &mut standings {
             if let Ok(Standing::Held(grant)) = standing {
                 grant.fence = Fence::MAX;
@@ -623,7 +634,8 @@ async fn another_fence_is_not_adopted() {
     assert_eq!(client.stats().kept, 0);
 }
 
-/// However `run` ends, the lock is given back, also when the body has put its guard where it outlives the body.
+/// However `run` ends, the lock is released, also when the body has stored its guard where it
+/// outlives the body.
 #[tokio::test]
 async fn run_gives_back_what_its_body_has_kept() {
     let Bench {

@@ -1,4 +1,4 @@
-//! What cannot work is refused before anything is sent, and says what to do.
+//! Impossible options are refused before anything is sent, and the error says what to do.
 
 use std::time::Duration;
 
@@ -86,8 +86,25 @@ fn a_multi_lock_of_one_name_by_two_clients_of_one_store_is_refused() {
             "redis+cluster://h:1,g:2",
             "redis+cluster://user:password@g:2,h:1?request_timeout=9s",
         ),
-        ("etcd://h/lock", "etcd://h/lock"),
-        ("zk://h/lock", "zk://h/lock"),
+        (
+            "redis://h",
+            "redis://h:6379/0?format=palisade&prefix=palisade&names=escaped",
+        ),
+        ("redis+sentinel://h/main", "redis+sentinel://h:26379/main/0"),
+        (
+            "redis://h?format=simple",
+            "redis://h?format=simple&names=exact",
+        ),
+        ("etcd://h/lock", "etcd://h:2379/lock?format=mutex"),
+        (
+            "postgres://u:p@h/d?schema=s",
+            "postgresql://u:p@h:5432/d?schema=s",
+        ),
+        ("mysql://u:p@h/d", "mariadb://u:p@h:3306/d"),
+        (
+            "zk://h/lock",
+            "zk://h:2181/lock?format=curator&names=escaped",
+        ),
         (&sqlite(&file), &sqlite(&link)),
     ];
     for (one, other) in same {
@@ -103,6 +120,8 @@ fn a_multi_lock_of_one_name_by_two_clients_of_one_store_is_refused() {
         ("redis://h", "redis://h?format=simple"),
         ("redis://h?prefix=a", "redis://h?prefix=b"),
         ("etcd://h/a", "etcd://h/b"),
+        ("postgres://u:p@h/d?schema=a", "postgres://u:p@h/d?schema=b"),
+        ("mysql://u:p@h/d?table=a", "mysql://u:p@h/d?table=b"),
         (&sqlite(&file), &sqlite(&dir.path().join("other.db"))),
     ];
     for (one, other) in different {

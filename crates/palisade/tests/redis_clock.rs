@@ -1,4 +1,5 @@
-//! A server whose clock is wrong: fences rise, nobody is kept out for an hour, and a server without memory and time is refused.
+//! A server whose clock is wrong: fences rise, no claim is kept out for an hour, and a server that
+//! has lost its data and its clock is refused.
 
 #![cfg(feature = "redis")]
 
@@ -49,7 +50,8 @@ async fn fences_rise_whatever_the_clock_does() {
     fences.push(cycle(&client, "jumps").await);
     fences.push(cycle(&client, "jumps").await);
     rise(&fences);
-    // An hour later by its clock it has forgotten a fence that lies ahead of the right time: again memory and time are lost.
+    // An hour later by its clock it has forgotten a fence that is ahead of the right time: again its
+    // data and its clock are lost.
     redis.clock().set_right();
     let refused = client
         .mutex("jumps")
@@ -62,10 +64,10 @@ async fn fences_rise_whatever_the_clock_does() {
     );
 }
 
-/// A step forward ends every lease: those who held and waited are told, and get in again. No promise is broken that the store
-/// could have kept: it frees by its own clock.
+/// A step forward ends every lease: holders and waiters are told, and can acquire again. The store
+/// frees by its own clock, so it breaks no promise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_steps_ahead_keeps_nobody_out() {
+async fn a_clock_that_steps_ahead_keeps_no_claim_out() {
     let redis = Redis::with().clock().start();
     let (holder, waiter, outside) = (
         connect(redis.url()),
@@ -86,9 +88,10 @@ async fn a_clock_that_steps_ahead_keeps_nobody_out() {
     rise(&[held.fence(), next.fence()]);
 }
 
-/// A step back makes leases seem to begin in the future: they are kept for as long as was asked, and not for an hour more.
+/// A step back makes leases seem to begin in the future: they last as long as was asked, and not an
+/// hour more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_steps_back_keeps_nobody_out_for_an_hour() {
+async fn a_clock_that_steps_back_keeps_no_claim_out_for_an_hour() {
     let redis = Redis::with().clock().start();
     let (holder, waiter, outside) = (
         connect(redis.url()),
@@ -104,7 +107,7 @@ async fn a_clock_that_steps_back_keeps_nobody_out_for_an_hour() {
         .expect("a grant");
     let waiting = wait_for(&long(&waiter, "back"));
     in_line(&outside, "back", 1).await;
-    // Nobody renews this one: its process has crashed.
+    // This one is not renewed: its process has crashed.
     let crashed = holder
         .mutex("crashed")
         .lease(ms(2000))
@@ -126,9 +129,10 @@ async fn a_clock_that_steps_back_keeps_nobody_out_for_an_hour() {
     rise(&[fence, gets_in(waiting).await.fence()]);
 }
 
-/// It has lost the last fence and the time: there is nothing left that could make a fence rise. Whoever remembers refuses.
+/// The server has lost the last fence and the time, so its fences may fall. A client that remembers
+/// the last fence refuses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_memory_and_time_is_refused() {
+async fn a_server_that_lost_its_data_and_its_clock_is_refused() {
     let redis = Redis::with().clock().start();
     let (client, waiter) = (connect(redis.url()), connect(redis.url()));
     let first = cycle(&client, "amnesia").await;
@@ -155,7 +159,7 @@ async fn a_server_without_memory_and_time_is_refused() {
             .is_none_or(|line| line.holders.is_empty()),
         "given back"
     );
-    // By hand-off: whoever does not remember holds, and gives it to one who does.
+    // By hand-off: a client that does not remember holds, and releases to one that does.
     let forgetful = connect(redis.url());
     let low = forgetful
         .mutex("amnesia")
@@ -178,7 +182,7 @@ async fn a_server_without_memory_and_time_is_refused() {
         refused.to_string().contains("gave a fence lower"),
         "{refused}"
     );
-    // The clock is set, and everything is well.
+    // The clock is right again, and the store is usable.
     redis.clock().set_right();
     rise(&[first, cycle(&client, "amnesia").await]);
 }

@@ -1,4 +1,5 @@
-//! A cluster whose slots move, and whose primaries are killed or stand still, while locks are held and waited for.
+//! A cluster whose slots move, and whose primaries are killed or paused, while locks are held and
+//! waited for.
 
 #![cfg(feature = "redis")]
 
@@ -45,7 +46,7 @@ fn names_on<'a>(
         .collect()
 }
 
-/// A held and waited-for key is at its old place, then asked for at the new one, then has moved.
+/// A key with a holder and a waiter is on its old server, then redirected by ASK, then moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_takes_its_line_along() {
     let cluster = Cluster::start();
@@ -83,7 +84,7 @@ async fn a_slot_that_moves_takes_its_line_along() {
             "5000",
         ],
     );
-    // Now the old place says ASK: for renewals, for releases, for the line's own heartbeat, and for new claims.
+    // Now the old server says ASK: for renewals, releases, the waiters' heartbeats and new claims.
     is_renewed(&held).await;
     in_line(&outside, "moves", 3).await;
     let mut fences = vec![held.fence()];
@@ -107,7 +108,7 @@ async fn a_slot_that_moves_takes_its_line_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
+async fn a_killed_primary_loses_no_confirmed_grant() {
     let cluster = Cluster::start();
     let (holder, waiter, outside) = (
         connect(cluster.url()),
@@ -143,7 +144,7 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_stands_still_is_replaced_and_left() {
+async fn a_paused_primary_is_replaced_and_left() {
     let cluster = Cluster::start();
     let (holder, waiter, outside) = (
         connect(cluster.url()),
@@ -181,7 +182,8 @@ async fn a_primary_that_stands_still_is_replaced_and_left() {
     assert!(next.is_held());
 }
 
-/// Neither the primary nor its replica answers: names elsewhere are renewed, claimed and handed over as if nothing were.
+/// Neither the primary nor its replica answers: names on other servers are renewed, claimed and
+/// handed over as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_that_hangs_holds_up_no_other() {
     let cluster = Cluster::start();
@@ -232,7 +234,8 @@ async fn a_shard_that_hangs_holds_up_no_other() {
         .expect("one replica");
     replica.pause();
     cluster.nodes()[0].pause();
-    // Those there are lost by the clock, one lease later. Those elsewhere have been renewed until then, and go on to be.
+    // Grants on that shard are lost by the clock, one lease later. Grants on the others are renewed
+    // all the time.
     for guard in &stuck {
         assert_eq!(
             common::redis::is_told(guard).await,
@@ -243,7 +246,7 @@ async fn a_shard_that_hangs_holds_up_no_other() {
         is_renewed(guard).await;
         assert!(guard.is_held());
     }
-    // New claims too, also of one that has only just come.
+    // New claims too, also of a new client.
     for client in [&client, &connect(cluster.url())] {
         let begun = Instant::now();
         give_back(
@@ -259,7 +262,7 @@ async fn a_shard_that_hangs_holds_up_no_other() {
     replica.resume();
 }
 
-/// Where each node's subscribers listen.
+/// The inboxes that are subscribed on a node.
 fn inboxes(node: &Redis) -> Vec<String> {
     node.call(&["PUBSUB", "CHANNELS"])
         .list()
@@ -268,7 +271,7 @@ fn inboxes(node: &Redis) -> Vec<String> {
         .collect()
 }
 
-/// It answers as before, but does not hear of what is published elsewhere.
+/// The server answers as before, but messages published elsewhere do not reach it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_inbox_moves_away_from_a_server_that_left_the_cluster() {
     let cluster = Cluster::start();
@@ -283,7 +286,7 @@ async fn an_inbox_moves_away_from_a_server_that_left_the_cluster() {
         role == "master" && node.address() != leaves.address()
     });
     let stays = stays.expect("another primary");
-    // Whoever waits for the first time listens where it waits.
+    // A client subscribes its inbox on the server where it waits first.
     let held = long(&holder, "first").acquire().await.expect("a grant");
     let waiting = wait_for(&long(&waiter, "first"));
     in_line(&outside, "first", 1).await;

@@ -1,4 +1,4 @@
-//! What locks cost, by the server's own count, and that nothing is left of them.
+//! The cost of locks by the server's own count, and that they leave nothing behind.
 
 #![cfg(feature = "redis")]
 
@@ -15,14 +15,14 @@ use palisade_testkit::redis::Redis;
 
 /// How often a waiter renews its place.
 const HEARTBEAT: Duration = Duration::from_millis(5000 / 3);
-/// How often a link asks how many replicas there are.
+/// How often a connection asks how many replicas there are.
 const ROLE: Duration = Duration::from_secs(10);
 
 fn long(client: &Client, name: &str) -> Mutex {
     client.mutex(name).lease(LONG).store_wait(LONG)
 }
 
-/// What the server has run since.
+/// The commands that the server has run since.
 struct Since(BTreeMap<String, u64>, Instant);
 
 impl Since {
@@ -60,12 +60,12 @@ impl Ran {
         self.of("eval") + self.of("evalsha")
     }
 
-    /// What comes by the clock may have come so often.
+    /// How often a periodic request may have been sent.
     fn ticks(&self, every: Duration) -> u64 {
         1 + (self.took.as_millis() / every.as_millis()) as u64
     }
 
-    /// What is sent besides scripts, without what scripts run themselves and what this test asks.
+    /// The commands besides scripts, without those that scripts and this test run.
     fn besides(&self) -> Vec<&str> {
         const INSIDE: [&str; 9] = [
             "eval", "evalsha", "time", "exists", "hget", "hset", "hdel", "expireat", "info",
@@ -131,7 +131,7 @@ async fn a_hand_off_costs_the_same_with_a_thousand_waiters() {
     for waiters in [16_u64, 1000] {
         let name = format!("crowd-{waiters}");
         let held = long(&holder, &name).acquire().await.expect("a grant");
-        // Its connection and its inbox are there, and the scripts.
+        // The connection, the inbox and the scripts are there.
         give_back(long(&waiter, "warm").acquire().await.expect("a grant")).await;
         let since = Since::now(&redis);
         let turns: Vec<_> = (0..waiters)
@@ -149,7 +149,7 @@ async fn a_hand_off_costs_the_same_with_a_thousand_waiters() {
         .await;
         let claims = since.ran(&redis);
         let heartbeats = |ran: &Ran| waiters * ran.ticks(HEARTBEAT);
-        // Each writes once, and some go together.
+        // Each writes once, and some are batched.
         assert!(
             (waiters..=waiters + heartbeats(&claims)).contains(&claims.of("hset")),
             "{claims:?}"
@@ -183,7 +183,7 @@ async fn a_hand_off_costs_the_same_with_a_thousand_waiters() {
     }
 }
 
-/// What the kernel handed to the server: reads of sockets, not commands.
+/// How often the server read from a socket, not how many commands it ran.
 fn reads(redis: &Redis) -> u64 {
     let stats = redis.call(&["INFO", "stats"]).text();
     let line = stats
@@ -227,7 +227,8 @@ async fn many_renewals_are_one_pipeline() {
     let asked = round(&since).await;
     let ran = since.ran(&redis);
     let read = reads(&redis) - before;
-    // Some 200 bytes each, of which the server reads 16 kB at once; and what this test asked: two reads a question at most.
+    // About 200 bytes each, of which the server reads 16 kB at once; and the requests of this test,
+    // at most two reads each.
     let ours = 2 * (asked + 3);
     println!(
         "{} renewals in {} reads, {ours} of them ours at most",
@@ -255,7 +256,7 @@ async fn after_many_cycles_nothing_is_left() {
         let client = clients[task % clients.len()].clone();
         tokio::spawn(async move {
             for cycle in 0..cycles {
-                // Half of them contended: those wait, and are pushed to.
+                // Half of them are contended: they wait, and are pushed to.
                 let name = if cycle % 2 == 0 {
                     format!("own-{task}-{}", cycle % 100)
                 } else {
@@ -310,9 +311,9 @@ async fn after_many_cycles_nothing_is_left() {
     }
 }
 
-/// Shared with other programs, which wake nobody: waiters ask, as seldom as they were told to.
+/// Shared with other programs, which push nothing: waiters poll, within the bounds that were set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_that_must_ask_ask_within_their_bounds() {
+async fn waiters_that_must_poll_stay_within_their_bounds() {
     const WAITERS: u64 = 5;
     let redis = Redis::start();
     let url = format!("{}?format=simple", redis.url());
@@ -335,7 +336,7 @@ async fn waiters_that_must_ask_ask_within_their_bounds() {
     assert!((WAITERS + 1..=most).contains(&ran.scripts()), "{ran:?}");
     give_back(held).await;
     for waiter in waiting {
-        // In whatever order: this format has no line.
+        // In any order: this format has no line.
         tokio::spawn(async move { drop(gets_in(waiter).await) });
     }
     drop(
@@ -345,9 +346,9 @@ async fn waiters_that_must_ask_ask_within_their_bounds() {
     );
 }
 
-/// A server that was told to tell of its keys: waiters ask nothing while nothing happens.
+/// A server with keyspace events: waiters send nothing while nothing changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_that_are_told_of_keys_ask_almost_nothing() {
+async fn waiters_with_keyspace_events_send_almost_nothing() {
     const WAITERS: u64 = 5;
     let redis = Redis::with().set("notify-keyspace-events", "Kgx").start();
     let url = format!("{}?format=simple", redis.url());
@@ -363,7 +364,7 @@ async fn waiters_that_are_told_of_keys_ask_almost_nothing() {
             .len()
     };
     eventually("the key is watched", async || channels() == 1).await;
-    // Each asks once more behind the subscription.
+    // Each asks once more after the subscription.
     tokio::time::sleep(ms(200)).await;
     let since = Since::now(&redis);
     tokio::time::sleep(ms(2000)).await;

@@ -1,5 +1,5 @@
-//! A failover while locks are held and waited for: of a primary under sentinels that is killed or stands still, and of one behind
-//! an address that leads to the new primary afterwards.
+//! A failover while locks are held and waited for: of a primary under sentinels that is killed or
+//! paused, and of one behind an address that leads to the new primary afterwards.
 
 #![cfg(feature = "redis")]
 
@@ -19,7 +19,7 @@ fn long(client: &Client, name: &str) -> Mutex {
     client.mutex(name).lease(LONG).store_wait(LONG)
 }
 
-/// How many connections of this library a server has: nobody else here speaks the new protocol.
+/// How many connections of this library a server has: only it uses RESP3 here.
 fn connections(redis: &Redis) -> usize {
     redis
         .call(&["CLIENT", "LIST"])
@@ -28,7 +28,7 @@ fn connections(redis: &Redis) -> usize {
         .count()
 }
 
-/// So many clients listen to all sentinels.
+/// Waits until so many clients are subscribed to all sentinels.
 async fn all_listen(pair: &Sentinel, clients: usize) {
     eventually("the sentinels are listened to", async || {
         let listeners = |sentinel: &Redis| {
@@ -46,7 +46,7 @@ async fn all_listen(pair: &Sentinel, clients: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
+async fn a_killed_primary_loses_no_confirmed_grant() {
     let pair = Sentinel::start();
     let (holder, waiter, outside) = (
         connect(pair.url()),
@@ -59,16 +59,16 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
     let (old, new) = (pair.primary(), pair.replica());
     let confirmed = Confirmed::of(&held);
     old.kill();
-    // One who comes while nobody is there waits for the store.
+    // A claim during the failover waits for the store.
     let early = wait_for(&long(&connect(pair.url()), "early"));
     pair.wait_for_primary(new);
     let switched = Instant::now();
-    // A replica had it before anybody held it.
+    // A replica had the grant before the client did.
     confirmed.again(&held).await;
     println!("renewed {:?} after the switch", switched.elapsed());
     assert!(held.is_held());
     drop(gets_in(early).await);
-    // New claims, of somebody who has never known another primary.
+    // New claims, of a client that has known no other primary.
     let fresh = soon("a new claim", long(&connect(pair.url()), "fresh").acquire())
         .await
         .expect("a grant");
@@ -76,7 +76,7 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
     println!("new claims {:?} after the switch", switched.elapsed());
     let mut fences = vec![held.fence()];
     give_back(held).await;
-    // Each gets in, in whatever order: a place in line need not have reached the replica.
+    // All waiters are granted, in any order: a place in line need not have reached the replica.
     let mut rest = waiting;
     while !rest.is_empty() {
         let next = some_gets_in(&mut rest).await;
@@ -87,7 +87,7 @@ async fn a_killed_primary_costs_nobody_a_confirmed_grant() {
     println!("all in {:?} after the switch", switched.elapsed());
 }
 
-/// It stands still, is replaced, and goes on as if nothing had been: for some seconds it takes itself for the primary.
+/// The primary is paused, replaced and resumed: for some seconds it still acts as the primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_comes_back_is_not_written_to() {
     let pair = Sentinel::start();
@@ -99,7 +99,7 @@ async fn a_primary_that_comes_back_is_not_written_to() {
     let held = long(&holder, "paused").acquire().await.expect("a grant");
     let waiting = wait_for(&long(&waiter, "paused"));
     in_line(&idle, "paused", 1).await;
-    // Has connections in this runtime too, and asks for nothing while it happens.
+    // Is connected, and sends no request meanwhile.
     give_back(long(&idle, "before").acquire().await.expect("a grant")).await;
     all_listen(&pair, 3).await;
     let (old, new) = (pair.primary(), pair.replica());
@@ -108,7 +108,7 @@ async fn a_primary_that_comes_back_is_not_written_to() {
     pair.wait_for_primary(new);
     let switched = Instant::now();
     confirmed.again(&held).await;
-    // All three have heard of it, also the one that asked nothing.
+    // All three clients know of it, also the idle one.
     eventually("all have gone over", async || connections(new) >= 3).await;
     println!("gone over {:?} after the switch", switched.elapsed());
     old.resume();
@@ -141,15 +141,15 @@ async fn a_primary_that_comes_back_is_not_written_to() {
     assert!(next.is_held());
 }
 
-/// Nobody is subscribed and nobody asks the sentinels: the silence of the primary is enough.
+/// Without a subscription to the sentinels: the silence of the primary is enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_stands_still_is_left_by_whoever_waits_for_its_answer() {
+async fn a_paused_primary_is_left_while_a_request_is_in_flight() {
     let pair = Sentinel::start();
     let client = connect(pair.url());
     give_back(long(&client, "before").acquire().await.expect("a grant")).await;
     let (old, new) = (pair.primary(), pair.replica());
     old.pause();
-    // On its way to a server that does not answer.
+    // In flight to a server that does not answer.
     let waiting = wait_for(&long(&client, "during"));
     pair.wait_for_primary(new);
     let switched = Instant::now();
@@ -159,8 +159,8 @@ async fn a_primary_that_stands_still_is_left_by_whoever_waits_for_its_answer() {
     assert!(guard.is_held());
 }
 
-/// A virtual address, a DNS name or a proxy leads to the new primary. The old one is its replica now, keeps the connections that it
-/// has, and refuses all writes.
+/// A virtual address, a DNS name or a proxy leads to the new primary. The old one is its replica
+/// now, keeps the connections that it has, and refuses all writes.
 async fn a_failover_behind_one_address_costs_no_grant(words: &str) {
     let (old, new) = (Redis::start(), Redis::start());
     follow(&new, &old).await;
@@ -192,7 +192,7 @@ async fn a_failover_behind_one_address_costs_no_grant(words: &str) {
         reason = held.lost() => panic!("{words:?}: lost {:?} after the switch: {reason:?}", switched.elapsed()),
         () = confirmed.again(&held) => println!("{words:?}: renewed {:?} after the switch", switched.elapsed()),
     }
-    // A claim that finds itself on the old primary is sent again: no caller sees the failover.
+    // A claim that the old primary refuses is sent again: no caller sees the failover.
     let idle = soon("an answer", holder.mutex("idle").try_acquire())
         .await
         .expect("an answer")

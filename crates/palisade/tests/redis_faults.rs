@@ -1,6 +1,6 @@
 //! One Redis server under faults, with a lock that is held and waited for meanwhile.
 //!
-//! Leases are so long that nobody gets in by waiting for the end of one: who gets in was told, or asked.
+//! Leases are so long that no waiter is granted by the end of one: it was told, or asked.
 
 #![cfg(feature = "redis")]
 
@@ -20,7 +20,7 @@ use palisade_conformance::eventually;
 use palisade_testkit::proxy::{Protocol, Proxy, Way};
 use palisade_testkit::redis::Redis;
 
-/// A server, somebody who holds, somebody who waits, and somebody who looks on.
+/// A server, a client that holds, one that waits, and one that observes.
 struct Scene {
     redis: Redis,
     holder: Client,
@@ -47,7 +47,7 @@ impl Scene {
         client.mutex(name).lease(LONG).store_wait(LONG)
     }
 
-    /// The lock is held, and one waits for it.
+    /// A holder of the lock, and a waiter for it.
     async fn begin(&self, name: &str) -> (Guard, tokio::task::JoinHandle<palisade::Result<Guard>>) {
         let held = Scene::long(&self.holder, name)
             .acquire()
@@ -59,10 +59,10 @@ impl Scene {
     }
 }
 
-/// A server behind a proxy, for those two; the onlooker goes around it.
+/// A server behind a proxy for the holder and the waiter; the observer connects directly.
 fn behind_proxy(words: &str) -> (Proxy, Scene) {
     let redis = Redis::start();
-    // It starts by blocking, which a task may not.
+    // Starting it blocks, which a task must not.
     let address = redis.address();
     let starts = std::thread::spawn(move || Proxy::speaking(Protocol::Redis, address));
     let proxy = starts.join().expect("a proxy");
@@ -76,7 +76,7 @@ fn behind_proxy(words: &str) -> (Proxy, Scene) {
     (proxy, scene)
 }
 
-/// The requests of a claim that may queue: how it is asked for stands in no other.
+/// Whether a request is a claim that may queue: only such a claim has this word.
 fn is_claim(request: &[u8]) -> bool {
     request
         .windows(3)
@@ -99,7 +99,7 @@ fn writes(redis: &Redis) -> u64 {
 // Connections that end.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_connections_are_restored_and_nobody_sleeps_for_a_lease() {
+async fn killed_connections_are_restored_long_before_the_lease_ends() {
     let scene = Scene::start();
     for (round, kinds) in [&["normal", "pubsub"][..], &["pubsub"], &["normal"]]
         .into_iter()
@@ -144,7 +144,7 @@ async fn a_push_into_a_killed_inbox_is_not_missed() {
     rise(&[fence, next.fence()]);
 }
 
-/// Many at once: each connection that ends is replaced, and none is left over.
+/// Each of many connections that end at once is replaced, and none is left over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_do_not_pile_up() {
     let scene = Scene::start();
@@ -157,11 +157,11 @@ async fn connections_do_not_pile_up() {
     }
     give_back(held).await;
     drop(gets_in(waiting).await);
-    // Of three clients, each for the test's runtime and for its own, and for renewals; and the one that asks.
+    // Of three clients: for requests and for renewals; and the one of this test.
     eventually("few connections", async || count() <= 3 * 3 + 1).await;
 }
 
-/// While a server is away it is asked again and again, but not without a pause.
+/// While a server is away, the client tries to reconnect with pauses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_away_is_not_flooded() {
     let scene = Scene::start();
@@ -210,7 +210,7 @@ async fn a_lost_push_is_healed_by_the_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_reply_is_lost_finds_its_one_grant() {
     let (proxy, scene) = behind_proxy("");
-    // Once, so that it is connected.
+    // One cycle, so that the client is connected.
     give_back(
         Scene::long(&scene.holder, "warm")
             .acquire()
@@ -231,7 +231,7 @@ async fn a_claim_whose_reply_is_lost_finds_its_one_grant() {
         .expect("held");
     assert_eq!((line.holders.len(), line.waiters.len()), (1, 0));
     assert_eq!(line.holders[0].fence, held.fence());
-    // The same of claims that must wait: of a client that is not connected yet, and of one that is.
+    // The same for claims that must wait: of a client that is not connected yet, and of one that is.
     let mut held = held;
     for lost in [2, 3] {
         let before = writes(&scene.redis);
@@ -265,7 +265,7 @@ async fn a_claim_whose_reply_is_lost_finds_its_one_grant() {
     }
 }
 
-/// It was released, and nobody can know whether before or after it was lost: not that it was lost.
+/// The release was done, but the second attempt cannot tell: `AlreadyLost` would be wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_reply_is_lost_is_done_once() {
     let (proxy, scene) = behind_proxy("");
@@ -290,10 +290,9 @@ async fn a_release_whose_reply_is_lost_is_done_once() {
     give_back(next).await;
 }
 
-/// Nothing arrives any more and nobody says so. The renewal's connection is found out because it is used, and the inbox because
-/// a push did not come.
+/// Half-open connections. A renewal detects its own connection, and a missing push the inbox's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_died_without_a_word_are_found_out() {
+async fn half_open_connections_are_detected() {
     let (proxy, scene) = behind_proxy("?request_timeout=1s");
     let held = scene
         .holder
@@ -308,7 +307,7 @@ async fn connections_that_died_without_a_word_are_found_out() {
     is_renewed(&held).await;
     proxy.freeze();
     let fence = held.fence();
-    // By somebody whose connection is good.
+    // By a client whose connection works.
     assert_eq!(
         scene
             .outside
@@ -321,7 +320,7 @@ async fn connections_that_died_without_a_word_are_found_out() {
     rise(&[fence, next.fence()]);
     // By the store, or by its own clock.
     is_told(&held).await;
-    // The inbox too was found out and replaced, though nobody asked anything there: the next push comes by itself.
+    // The inbox was moved too, though no request used its connection: the next push arrives.
     let third = wait_for(&Scene::long(&scene.waiter, "frozen"));
     in_line(&scene.outside, "frozen", 1).await;
     let begun = Instant::now();
@@ -330,9 +329,10 @@ async fn connections_that_died_without_a_word_are_found_out() {
     println!("by push after {:?}", begun.elapsed());
 }
 
-/// A firewall forgets the open connections. The default request time-out is longer than this lease.
+/// A firewall drops the open connections silently. The default request time-out is longer than this
+/// lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_lease_survives_connections_that_died_without_a_word() {
+async fn a_short_lease_survives_half_open_connections() {
     let (proxy, scene) = behind_proxy("");
     for lease in [ms(6000), ms(3000), ms(1500)] {
         let held = scene
@@ -353,7 +353,8 @@ async fn a_short_lease_survives_connections_that_died_without_a_word() {
                 () = confirmed.again(&held) => {}
             }
         }
-        // The connection for requests died with that for renewals, and no request was in flight there.
+        // The connection for requests died with that for renewals, and no request was in flight
+        // there.
         let begun = Instant::now();
         give_back(held).await;
         assert!(
@@ -364,9 +365,9 @@ async fn a_short_lease_survives_connections_that_died_without_a_word() {
     }
 }
 
-/// Everything towards the clients is swallowed for a while, then the network is new.
+/// Everything sent to the clients is dropped for a while, then the network works again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_swallows_everything_is_survived() {
+async fn a_network_that_drops_everything_is_survived() {
     let (proxy, scene) = behind_proxy("?request_timeout=1s&connect_timeout=500ms");
     let (held, waiting) = scene.begin("swallowed").await;
     proxy.swallow(Way::ToClient);
@@ -401,13 +402,13 @@ async fn a_restart_without_its_data_tells_the_holder_at_once() {
     let (held, waiting) = scene.begin("emptied").await;
     let begun = Instant::now();
     scene.redis.restart();
-    // Long before its next renewal would have been.
+    // Long before its next renewal is due.
     is_told(&held).await;
     let next = gets_in(waiting).await;
     rise(&[held.fence(), next.fence()]);
     assert!(begun.elapsed() < LONG / 3);
     assert!(next.is_held());
-    // The old one cannot end the new one.
+    // The old grant cannot end the new one.
     assert!(matches!(held.release().await, Ok(Released::AlreadyLost)));
     assert!(
         scene
@@ -457,7 +458,7 @@ async fn flushed_scripts_are_sent_again() {
         .await
         .expect("a grant");
     scene.redis.call(&["SCRIPT", "FLUSH"]);
-    // The first attempt after it is as good as any.
+    // The first attempt after the flush succeeds.
     let first = scene
         .holder
         .mutex("first")
@@ -501,9 +502,10 @@ async fn a_pause_shorter_than_the_lease_is_survived() {
     rise(&[fence, gets_in(waiting).await.fence()]);
 }
 
-/// The holder is told by its own clock while nothing answers, and nobody else believes before that.
+/// The holder is told by its own clock while no server answers, and no other client holds before
+/// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_longer_than_the_lease_never_makes_two_believers() {
+async fn a_pause_longer_than_the_lease_never_makes_two_holders() {
     let scene = Scene::start();
     let held = Arc::new(
         scene
@@ -525,7 +527,7 @@ async fn a_pause_longer_than_the_lease_never_makes_two_believers() {
     in_line(&scene.outside, "long-pause", 1).await;
     let believer = Believer::watch(Arc::clone(&held));
     scene.redis.pause();
-    // Twice the lease. Nothing answers: nobody but its own clock can tell it.
+    // Twice the lease. No server answers: only its own clock can tell the holder.
     tokio::time::sleep(ms(1800)).await;
     assert_eq!(held.status(), Status::Lost(LossReason::Expired));
     let resumed = Instant::now();
@@ -558,17 +560,17 @@ async fn a_server_that_is_gone_fails_closed() {
         .store_wait(ms(500))
         .acquire()
         .await
-        .expect_err("nobody there");
+        .expect_err("no server");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     let tried = scene
         .waiter
         .mutex("gone")
         .try_acquire()
         .await
-        .expect_err("nobody there");
+        .expect_err("no server");
     assert_eq!(tried.kind(), ErrorKind::Unavailable);
     assert!(begun.elapsed() < ms(8000), "{:?}", begun.elapsed());
-    // It comes back, and so do we.
+    // The server comes back, and the client reconnects.
     scene.redis.start_again();
     let next = soon("a grant", Scene::long(&scene.waiter, "gone").acquire())
         .await
@@ -576,7 +578,8 @@ async fn a_server_that_is_gone_fails_closed() {
     rise(&[held.fence(), next.fence()]);
 }
 
-/// What was never sent needs no withdrawal, which would be tried until the lease has ended: nobody who leaves waits for that.
+/// A claim that was never sent needs no withdrawal, which would be retried until the lease has
+/// ended: no caller that leaves waits for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_never_reached_a_server_is_not_withdrawn() {
     let scene = Scene::start();
@@ -587,23 +590,20 @@ async fn a_claim_that_never_reached_a_server_is_not_withdrawn() {
         .store_wait(ms(200))
         .acquire()
         .await
-        .expect_err("nobody there");
+        .expect_err("no server");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert_eq!(
-        mutex.try_acquire().await.expect_err("nobody there").kind(),
+        mutex.try_acquire().await.expect_err("no server").kind(),
         ErrorKind::Unavailable
     );
-    let waited = mutex
-        .acquire_timeout(ms(200))
-        .await
-        .expect_err("nobody there");
+    let waited = mutex.acquire_timeout(ms(200)).await.expect_err("no server");
     assert_eq!(waited.kind(), ErrorKind::Unavailable);
     soon("nothing is left to do", scene.waiter.shutdown()).await;
     assert_eq!(scene.waiter.stats().unsent_releases, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_sleeps_or_loads_keeps_nobody_waiting_longer() {
+async fn a_server_that_sleeps_or_loads_delays_no_caller_longer() {
     let setup = Redis::with()
         .set("enable-debug-command", "yes")
         .set("loading-process-events-interval-bytes", "1024");
@@ -631,7 +631,7 @@ async fn a_server_that_sleeps_or_loads_keeps_nobody_waiting_longer() {
         });
         let mut loading = false;
         while !fault.is_finished() {
-            // A time-out of its own: one that sleeps answers nothing.
+            // A time-out of its own: a server that sleeps answers nothing.
             let asked =
                 tokio::time::timeout(ms(300), scene.outside.mutex("other").try_acquire()).await;
             if let Ok(Err(error)) = asked {
@@ -654,7 +654,7 @@ async fn a_server_that_sleeps_or_loads_keeps_nobody_waiting_longer() {
 // Rights.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_that_was_changed_is_told_and_not_shown() {
+async fn a_changed_password_is_reported_and_not_shown() {
     let redis = Redis::with()
         .acl("locker on >s3cr3t-one ~* &* +@all")
         .start();
@@ -688,7 +688,7 @@ async fn a_password_that_was_changed_is_told_and_not_shown() {
         assert!(error.to_string().contains("password"), "{error}");
     }
     assert_eq!(is_told(&held).await, LossReason::Expired);
-    // Put right again: everything works.
+    // The password is back: everything works.
     redis.call(&["ACL", "SETUSER", "locker", "resetpass", ">s3cr3t-one"]);
     let next = soon("a grant", waiter.mutex("rotated").acquire())
         .await

@@ -1,4 +1,4 @@
-//! What a failover may lose, and that a grant is refused that it could lose.
+//! Grants that a failover could lose are refused, and grants that it did lose are told.
 
 #![cfg(feature = "redis")]
 
@@ -16,7 +16,8 @@ fn long(client: &Client, name: &str) -> Mutex {
     client.mutex(name).lease(LONG).store_wait(LONG)
 }
 
-/// Kills the primary, whose replica lacks what was written since it was stranded, and returns when that one is the primary.
+/// Kills the primary, whose replica lacks all writes since it was cut off, and returns when that
+/// replica is the primary.
 fn lose_the_primary(pair: &Sentinel) {
     let (old, new) = (pair.primary(), pair.replica());
     old.kill();
@@ -24,7 +25,7 @@ fn lose_the_primary(pair: &Sentinel) {
     pair.wait_for_primary(new);
 }
 
-/// The primary has the replica no more, by its own word.
+/// Waits until the primary reports no replica.
 async fn replica_is_gone(pair: &Sentinel) {
     eventually("no replica", async || {
         pair.primary().call(&["ROLE"]).list()[2].list().is_empty()
@@ -35,7 +36,7 @@ async fn replica_is_gone(pair: &Sentinel) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
     let pair = Sentinel::start();
-    // At least one, by the user's word, and one, as it is where there is a replica.
+    // One client with `replicas=1`, and one with the default, which is the same here.
     let (strict, default) = (
         connect(format!("{}?replicas=1", pair.url())),
         connect(pair.url()),
@@ -45,7 +46,8 @@ async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
     give_back(before).await;
     // The default knows of the replica from now on.
     give_back(long(&default, "known").acquire().await.expect("a grant")).await;
-    // It does not read any more, and the primary does not know it yet: the default needs it as well.
+    // The replica does not read any more, and the primary does not know it yet: the default needs
+    // it as well.
     pair.replica().pause();
     for client in [&strict, &default] {
         let refused = client
@@ -61,14 +63,14 @@ async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
             "given back"
         );
     }
-    // One that waits for the store gets it when the replica is back.
+    // A claim that waits for the store is granted when the replica is back.
     let waiting = wait_for(&long(&strict, "stranded"));
     tokio::time::sleep(ms(300)).await;
     assert!(!waiting.is_finished());
     pair.replica().resume();
     let after = gets_in(waiting).await;
     rise(&[fence, after.fence()]);
-    // And that one survives.
+    // And that grant survives.
     let (old, new) = (pair.primary(), pair.replica());
     old.kill();
     pair.wait_for_primary(new);
@@ -79,9 +81,9 @@ async fn a_grant_that_no_replica_has_is_refused_and_given_back() {
     assert!(after.is_held());
 }
 
-/// The last replica goes. By default a lock is worth more than a replica that is not there; by the user's word it is not.
+/// The last replica goes. By default the locks stay available; with `replicas=1` they do not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_default_gives_way_when_the_last_replica_goes() {
+async fn the_default_needs_no_replica_when_the_last_one_goes() {
     let pair = Sentinel::start();
     let (strict, default) = (
         connect(format!("{}?replicas=1", pair.url())),
@@ -105,8 +107,8 @@ async fn the_default_gives_way_when_the_last_replica_goes() {
     assert!(held.is_held());
 }
 
-/// Without replicas a failover may lose a grant: it is granted a second time, the first holder is told at its next contact,
-/// and the fence tells them apart.
+/// Without replicas a failover may lose a grant: it is granted a second time, the first holder is
+/// told at its next contact, and the fence tells them apart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_replicas_a_failover_loses_the_grant_and_the_fence_tells() {
     let pair = Sentinel::start();
@@ -118,7 +120,7 @@ async fn without_replicas_a_failover_loses_the_grant_and_the_fence_tells() {
     let held = long(&holder, "lost")
         .acquire()
         .await
-        .expect("a grant that nobody else has");
+        .expect("a grant on the primary alone");
     lose_the_primary(&pair);
     let second = soon("granted again", long(&next, "lost").acquire())
         .await
@@ -128,12 +130,12 @@ async fn without_replicas_a_failover_loses_the_grant_and_the_fence_tells() {
     assert!(second.is_held());
 }
 
-/// The hand-off is written by the one who releases. Whoever is handed the name makes sure that a replica has it before anybody
-/// believes it: here none has, and the failover loses it. The release is lost with the hand-off: by the new primary's word the first
-/// one still holds, for two minutes. Its client releases again when it meets the new primary, and the waiter gets in once there is
-/// a replica.
+/// The releasing client writes the hand-off. The next holder's client checks that a replica has it
+/// before the core gets the grant: here none has, and the failover loses it. The release is lost with
+/// the hand-off: on the new primary the first claim still holds, for two minutes. Its client repeats
+/// the release when it reaches the new primary, and the waiter is granted once there is a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_off_that_no_replica_has_is_not_believed() {
+async fn a_hand_off_that_no_replica_has_is_refused() {
     let pair = Sentinel::start();
     let strict = format!("{}?replicas=1", pair.url());
     let (holder, waiter, outside) = (connect(&strict), connect(&strict), connect(&strict));
@@ -142,7 +144,7 @@ async fn a_hand_off_that_no_replica_has_is_not_believed() {
     let waiting = wait_for(&long(&waiter, "handed"));
     in_line(&outside, "handed", 1).await;
     pair.strand_replica();
-    // Sent to the primary, which hands over at once; only the confirmation is missing.
+    // The primary hands over at once; only the confirmation is missing.
     give_back(held).await;
     let handed = outside.show("handed").await.expect("an answer");
     assert!(
@@ -155,7 +157,7 @@ async fn a_hand_off_that_no_replica_has_is_not_believed() {
     lose_the_primary(&pair);
     assert!(!waiting.is_finished(), "believed without a replica");
     old.restart();
-    // The sentinels would do it, some seconds later.
+    // The sentinels would do it some seconds later.
     old.call(&[
         "REPLICAOF",
         &new.ip().to_string(),
@@ -163,7 +165,8 @@ async fn a_hand_off_that_no_replica_has_is_not_believed() {
     ]);
     let next = gets_in(waiting).await;
     rise(&[first, next.fence()]);
-    // What the new primary has is what the waiter believes. Not every sentinel knows the new one yet, so some may still name the old.
+    // The waiter's grant is the one on the new primary. Not every sentinel knows the new primary yet,
+    // so some may still name the old one.
     eventually("an answer", async || outside.show("handed").await.is_ok()).await;
     let line = outside.show("handed").await.expect("an answer");
     assert_eq!(line.expect("held").holders[0].fence, next.fence());

@@ -1,4 +1,4 @@
-//! A store that takes a connection and says nothing.
+//! A store that accepts a connection and never answers.
 
 #![cfg(all(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 
@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use palisade::{Client, ErrorKind};
 
-/// The wait ends before any answer: that the name is busy is not known. `Timeout` would say so.
+/// The wait ends before any answer, so it is unknown whether the name is busy. `Timeout` would say
+/// that it is.
 #[tokio::test]
 async fn a_wait_that_ends_without_any_answer_is_unavailable() {
-    // The system takes connections for it; they are never read.
+    // The kernel accepts connections for it; they are never read.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("an address");
     for scheme in ["redis", "etcd", "zk"] {

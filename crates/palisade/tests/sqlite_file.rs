@@ -1,4 +1,4 @@
-//! What happens to the embedded store's file from outside.
+//! Changes to the embedded store's file from outside.
 
 #![cfg(feature = "sqlite")]
 
@@ -20,7 +20,8 @@ fn client(folder: &tempfile::TempDir) -> Client {
     .expect("a client")
 }
 
-/// A file that was removed decides nothing any more: the holder learns it at its next renewal, and everybody meets in the new one.
+/// A removed file decides nothing any more. The holder learns it at its next renewal, and all
+/// clients meet in the new file.
 #[tokio::test]
 async fn a_holder_in_a_removed_file_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -38,7 +39,7 @@ async fn a_holder_in_a_removed_file_is_told() {
         .await
         .expect("told");
     assert!(
-        matches!(reason, LossReason::Expired | LossReason::Taken),
+        matches!(reason, LossReason::Forgotten | LossReason::Expired),
         "{reason:?}"
     );
     let next = theirs.mutex("x").acquire().await.expect("acquired");
@@ -73,7 +74,7 @@ async fn a_link_leads_to_the_same_locks() {
     drop(guard);
 }
 
-/// Many who come at once to a file that is not there yet: one makes it, and all get their turn.
+/// Many processes open a file that does not exist yet: one creates it, and all get their turn.
 #[test]
 fn many_make_the_file_at_once() {
     use palisade::blocking::Wait;
@@ -96,7 +97,7 @@ fn many_make_the_file_at_once() {
             .collect();
         threads
             .into_iter()
-            .for_each(|thread| thread.join().expect("everybody gets his turn"));
+            .for_each(|thread| thread.join().expect("every thread gets its turn"));
     }
 }
 
@@ -149,7 +150,8 @@ fn clients_of(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("locks.db-clients")
 }
 
-/// A user who owns the folder of the clients could delete their pipes: all holders would be taken for dead.
+/// A user who owns the clients' folder could delete their pipes, and all holders would be taken for
+/// dead.
 #[test]
 fn a_clients_folder_of_another_user_is_refused() {
     if !is_root() {
@@ -158,6 +160,20 @@ fn a_clients_folder_of_another_user_is_refused() {
     let folder = open_to_all();
     as_another_user("mkdir", &["-m", "777"], &clients_of(&folder));
     assert_refused(&folder, "belongs to another user");
+}
+
+/// The same by a user who has made the database, too.
+#[test]
+fn a_database_that_another_user_has_made_in_a_shared_place_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let folder = open_to_all();
+    let database = folder.path().join("locks.db");
+    as_another_user("touch", &[], &database);
+    as_another_user("chmod", &["666"], &database);
+    as_another_user("mkdir", &["-m", "777"], &clients_of(&folder));
+    assert_refused(&folder, "the database belongs to another user");
 }
 
 /// The same by a link to a folder of that user.
@@ -177,7 +193,7 @@ fn a_planted_link_is_not_taken_for_the_clients_folder() {
     assert_refused(&folder, "not a folder");
 }
 
-/// Rights like those of the database: users who may write that may do as they like anyway.
+/// The same rights as the database: users who may write to that can do as they like anyway.
 #[test]
 fn a_clients_folder_that_all_may_write_needs_a_database_that_all_may_write() {
     use palisade::blocking::Wait;

@@ -1,4 +1,5 @@
-//! Callers that are not polled while the connections to their store are lost and restored.
+//! Callers that are not polled while the connections to their store are lost and restored, and
+//! callers whose wakers panic.
 //!
 //! That they hold up no other request on a good network is in the suite: `checks::runtimes`.
 
@@ -6,7 +7,8 @@ mod common;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use common::actors::{connect, give_back, is_renewed, soon};
@@ -43,13 +45,25 @@ type Going<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// Polls once, without a waker.
 fn begin<T>(future: &mut Going<T>) {
+    begin_with(future, Waker::noop());
+}
+
+fn begin_with<T>(future: &mut Going<T>, waker: &Waker) {
     assert!(
         future
             .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
+            .poll(&mut Context::from_waker(waker))
             .is_pending(),
         "it cannot be ready at once"
     );
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("the test wants a panic here");
+    }
 }
 
 fn run(scene: &Scene) {
@@ -59,12 +73,51 @@ fn run(scene: &Scene) {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
+        wakers_that_panic_harm_no_other(scene).await;
         connections_are_restored(scene).await;
         a_dropped_release_is_repeated(scene).await;
     });
 }
 
-/// Claims are in flight, and are not polled when the connection is lost: it is restored without them.
+/// The wakers of some callers panic. The requests of the others are answered, on the same
+/// connections: new ones are refused.
+async fn wakers_that_panic_harm_no_other(scene: &Scene) {
+    let kept = scene.short("kept").acquire().await.expect("a grant");
+    let long = scene.client.mutex("long").acquire().await.expect("a grant");
+    let panics = Waker::from(Arc::new(Panics));
+    for (round, waker) in [Waker::noop(), &panics, &panics, &panics]
+        .into_iter()
+        .enumerate()
+    {
+        let mut claims: Vec<Going<Guard>> = Vec::new();
+        for number in 0..10 {
+            let lock = scene.client.mutex(format!("panics-{round}-{number}"));
+            let mut claim: Going<Guard> = Box::pin(async move { lock.acquire().await });
+            begin_with(&mut claim, waker);
+            claims.push(claim);
+            let lock = scene.client.mutex(format!("other-{number}"));
+            let other = soon("an answer", lock.try_acquire())
+                .await
+                .expect("no error");
+            give_back(other.expect("it is free")).await;
+        }
+        if round == 0 {
+            // By now all connections are open.
+            is_renewed(&kept).await;
+            scene.proxy.refuse();
+        }
+        for claim in claims {
+            give_back(soon("it comes to its end", claim).await.expect("a grant")).await;
+        }
+    }
+    is_renewed(&kept).await;
+    scene.proxy.heal();
+    give_back(kept).await;
+    give_back(long).await;
+}
+
+/// Claims are in flight, and are not polled when the connection is lost: it is restored without
+/// them.
 async fn connections_are_restored(scene: &Scene) {
     let kept = scene.short("kept").acquire().await.expect("a grant");
     let names: Vec<String> = (0..50).map(|number| format!("unpolled-{number}")).collect();

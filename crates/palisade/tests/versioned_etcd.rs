@@ -33,7 +33,7 @@ fn conflict(swapped: Swapped) -> Option<Versioned> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_who_has_seen_it_changes_it() {
+async fn a_value_changes_only_if_it_was_seen() {
     let server = Etcd::start();
     let keys = keys(&server);
     assert_eq!(keys.get("k").await.expect("read"), None);
@@ -59,7 +59,7 @@ async fn only_who_has_seen_it_changes_it() {
     // Made again: no version repeats.
     let again = done(keys.swap("k", None, "2").await.expect("an answer"));
     assert!(removed > second && again > removed);
-    // Whoever writes by other means is seen as well.
+    // Writes by other clients are seen as well.
     server.etcdctl(&["put", "k", "2"]);
     assert!(
         conflict(keys.swap("k", Some(again), "3").await.expect("an answer"))
@@ -113,7 +113,7 @@ async fn many_count_and_none_is_lost() {
         .expect("read")
         .expect("a value");
     assert_eq!(count.value, (TASKS * EACH).to_string().into_bytes());
-    // With one try, somebody who is always faster wins; and who leaves it as it is changes nothing.
+    // With one try, a faster client always wins. A change that returns nothing changes nothing.
     let keys = keys(&server);
     let contended = keys.clone().tries(1);
     let outcome = contended
@@ -192,7 +192,7 @@ async fn a_lost_answer_is_settled_or_unknown() {
         direct.get("k").await.expect("read").map(|now| now.version),
         Some(second)
     );
-    // It never arrived, and somebody else was there: it was not done.
+    // It never arrived, and another client wrote: it was not done.
     let (keys, swap) = lose(Way::ToServer, second, "3").await;
     let other = done(
         direct
@@ -203,7 +203,7 @@ async fn a_lost_answer_is_settled_or_unknown() {
     assert!(
         matches!(settled(&keys, &swap).await, Settled::Conflict(Some(now)) if now.version == other)
     );
-    // It was done, but who can say so? The same value may be somebody else's.
+    // It was done, but the same value may be another client's.
     let (keys, swap) = lose(Way::ToClient, other, "4").await;
     let outcome = settled(&keys, &swap).await;
     assert!(

@@ -1,4 +1,5 @@
-//! Versioned keys on a real Redis: who is too late is told, nothing is lost, and lost answers are found out.
+//! Versioned keys on a real Redis: a late writer gets a conflict, no update is lost, and lost replies
+//! are settled.
 
 #![cfg(feature = "redis")]
 
@@ -44,7 +45,7 @@ fn one_more(value: Option<&[u8]>) -> Option<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn only_who_has_seen_what_is_there_changes_it() {
+async fn only_the_current_version_can_be_swapped() {
     let (mut redis, key) = fresh("rules").await;
     assert_eq!(KEYS.get(&mut redis, &key).await.unwrap(), None);
     assert_eq!(
@@ -102,7 +103,7 @@ async fn versions_do_not_repeat_after_a_removal() {
     let again = done(KEYS.swap(&mut redis, &key, None, "a").await);
     assert!(first < removed && removed < again);
     assert_eq!(cmd("PTTL").arg(&key).query_async(&mut redis).await, Ok(-1));
-    // ABA: the same bytes are there again, and still it is another value.
+    // ABA: the same bytes are there again, with another version.
     assert_eq!(
         conflict(KEYS.swap(&mut redis, &key, Some(first), "b").await)
             .unwrap()
@@ -134,7 +135,7 @@ async fn versions_rise_when_the_clock_goes_back_and_when_the_last_one_is_forgott
     assert!(done(KEYS.swap(&mut redis, "a", None, "x").await) > third);
 }
 
-/// So many tasks add one, so often, each by this way of changing a key. Answers the sum.
+/// Many tasks add one, many times, with or without the check. Returns the sum.
 async fn race(key: &str, checked: bool) -> u64 {
     let redis = connect(shared::redis().url()).await;
     let tasks: Vec<_> = (0..20)
@@ -189,7 +190,7 @@ async fn many_updates_lose_nothing_and_the_sabotaged_twin_does() {
 }
 
 #[tokio::test]
-async fn an_update_leaves_what_it_shall_leave_and_gives_up_in_time() {
+async fn an_update_keeps_the_value_if_told_so_and_gives_up_in_time() {
     let (mut redis, key) = fresh("update").await;
     assert_eq!(
         KEYS.update(&mut redis, &key, |old| old.map(<[u8]>::to_vec))
@@ -214,7 +215,7 @@ async fn an_update_leaves_what_it_shall_leave_and_gives_up_in_time() {
     let keys = KEYS.tries(4);
     let disturbed = keys.update(&mut redis, &key, |old| {
         calls += 1;
-        // Somebody else is faster, every time.
+        // Another writer is faster, every time.
         shared::redis().call(&["HINCRBY", &key, "version", "1"]);
         one_more(old)
     });
@@ -271,7 +272,7 @@ impl Shaky {
         shaky
     }
 
-    /// The next swap is done, and its answer is lost.
+    /// The next swap is done, and its reply is lost.
     fn lose_the_answer(&self) {
         self.proxy
             .lose_reply_to(|request| request.windows(7).any(|word| word == b"EVALSHA"));
@@ -282,7 +283,7 @@ impl Shaky {
         self.proxy.swallow(Way::ToServer);
     }
 
-    /// A connection works again.
+    /// Makes the connection work again.
     async fn heal(&mut self) {
         self.proxy.heal();
         self.proxy.reset();
@@ -313,7 +314,7 @@ fn pending(swapped: Result<Swapped, SwapError>) -> PendingSwap {
 }
 
 #[tokio::test]
-async fn a_swap_whose_answer_was_lost_is_found_done() {
+async fn a_swap_whose_reply_was_lost_is_found_done() {
     let mut shaky = Shaky::new().await;
     shaky.lose_the_answer();
     let swap = pending(KEYS.swap(&mut shaky.ours, "a", None, "secret").await);
@@ -387,15 +388,15 @@ async fn a_swap_that_was_replaced_since_is_unknown_and_one_that_was_beaten_is_a_
             KEYS.settle(&mut shaky.theirs, &swap).await.unwrap(),
             Settled::Unknown(_)
         ),
-        "two changes on, nobody can say"
+        "two changes later it cannot be known"
     );
 }
 
 #[tokio::test]
-async fn an_update_survives_lost_answers() {
+async fn an_update_survives_lost_replies() {
     let mut shaky = Shaky::new().await;
     for round in 1..=5 {
-        // The question before the swap is a script as well.
+        // The read before the swap is a script as well.
         shaky
             .proxy
             .lose_reply_to(|request| request.windows(8).any(|word| word == b"$3\r\nset\r"));
@@ -424,7 +425,7 @@ async fn a_server_that_refuses_has_done_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_not_touched() {
+async fn a_foreign_key_is_not_touched() {
     let (mut redis, key) = fresh("foreign").await;
     let others: [(&[&str], &str); 4] = [
         (&["SET", &key, "7"], "string"),

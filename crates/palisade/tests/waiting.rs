@@ -1,6 +1,7 @@
-//! Waiting: what brings the turn, what ends the wait, and what is left of a claim that nobody waits for any more.
+//! Waiting: what brings the turn, what ends the wait, and what is left of an abandoned claim.
 //!
-//! Clocks stand still where the point is that no heartbeat heals what a push or a timer should have brought.
+//! Clocks stand still where the point is that no heartbeat heals what a push or a timer should have
+//! brought.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::bent::{Bends, Bent};
+use common::scripted_store::{Script, ScriptedStore};
 use common::{Bench, bench, bench_on, ms};
 use palisade::lease::{BootClock, Clock, ManualClock};
 use palisade::store::Capability;
@@ -18,17 +19,17 @@ use palisade_conformance::faults::Faulty;
 use palisade_conformance::{PATIENCE, eventually};
 use tokio::task::JoinHandle;
 
-/// A client over a bent store, and one that is not bent.
-fn bent(
+/// A client over a scripted store, and one that bypasses the script.
+fn scripted(
     clock: Arc<dyn Clock>,
     capability: fn(Capability) -> Capability,
-) -> (Client, Client, Arc<Bends>) {
+) -> (Client, Client, Arc<Script>) {
     let store = MemoryStore::new(Arc::new(BootClock));
-    let (bent, bends) = Bent::over(Arc::new(store.another()), capability);
+    let (scripted, script) = ScriptedStore::over(Arc::new(store.another()), capability);
     (
-        Client::over(bent, clock),
+        Client::over(scripted, clock),
         Client::over(Arc::new(store), Arc::new(BootClock)),
-        bends,
+        script,
     )
 }
 
@@ -55,7 +56,7 @@ async fn free(client: &Client, name: &str) {
     .await;
 }
 
-/// A hand-over is one push: no heartbeat, no question.
+/// A hand-over is one push: no heartbeat, no request.
 #[tokio::test]
 async fn a_push_brings_the_turn() {
     let Bench {
@@ -73,15 +74,16 @@ async fn a_push_brings_the_turn() {
 /// A push that only says that something has changed makes the waiter ask at once.
 #[tokio::test]
 async fn a_push_without_a_grant_makes_it_ask() {
-    let (client, outside, bends) = bent(Arc::new(ManualClock::new()), |can| can);
-    bends.pushes_only_ask.store(true, Ordering::SeqCst);
+    let (client, outside, script) = scripted(Arc::new(ManualClock::new()), |can| can);
+    script.pushes_only_ask.store(true, Ordering::SeqCst);
     let holder = outside.mutex("ask").acquire().await.expect("acquired");
     let waiting = stands_in_line(&client, client.mutex("ask")).await;
     drop(holder);
     drop(acquired(waiting).await);
 }
 
-/// Time has no event: the first in line asks when the closed period is over, and not at its next heartbeat.
+/// Time has no event: the first in line asks when the closed period is over, and not at its next
+/// heartbeat.
 #[tokio::test]
 async fn the_first_in_line_asks_when_time_alone_may_free_the_name() {
     let clock = ManualClock::new();
@@ -101,7 +103,7 @@ async fn the_first_in_line_asks_when_time_alone_may_free_the_name() {
     drop(acquired(waiting).await);
 }
 
-/// The store forgot the waiter: to the end of the line, without a word to the user.
+/// The store forgot the waiter: it queues again at the end of the line, without an error.
 #[tokio::test]
 async fn a_waiter_that_the_store_forgot_queues_again() {
     let theirs = ManualClock::new();
@@ -132,21 +134,21 @@ async fn a_waiter_that_the_store_forgot_queues_again() {
     drop(acquired(waiting).await);
 }
 
-/// A store that is away for less than `store_wait` costs the user nothing, before the line and in it.
+/// An outage shorter than `store_wait` costs the user nothing, before the line and in it.
 #[tokio::test]
 async fn a_short_outage_is_waited_out() {
     let store = MemoryStore::new(Arc::new(BootClock));
     let (faulty, faults) = Faulty::over(Arc::new(store.another()));
-    let (bent, bends) = Bent::over(faulty, |can| can);
+    let (scripted, script) = ScriptedStore::over(faulty, |can| can);
     let (client, outside) = (
-        Client::over(bent, Arc::new(BootClock)),
+        Client::over(scripted, Arc::new(BootClock)),
         Client::over(Arc::new(store), Arc::new(BootClock)),
     );
     faults.cut(true);
     let lock = client.mutex("away").store_wait(PATIENCE);
     let waiting = tokio::spawn(async move { lock.acquire().await });
     eventually("tried again", async || {
-        bends.claims.load(Ordering::SeqCst) >= 3
+        script.claims.load(Ordering::SeqCst) >= 3
     })
     .await;
     faults.cut(false);
@@ -169,7 +171,8 @@ async fn a_short_outage_is_waited_out() {
     drop(acquired(waiting).await);
 }
 
-/// A store that is away for longer is `Unavailable`, and nothing is left of the claim, in the client or in the store.
+/// A longer outage is `Unavailable`, and nothing is left of the claim, in the client or in the
+/// store.
 #[tokio::test]
 async fn a_long_outage_is_an_error() {
     let Bench {
@@ -218,7 +221,7 @@ async fn a_long_outage_is_an_error() {
     free(&outside, "line").await;
 }
 
-/// A waiter asks a store that is away now and then, also when its place must have ended long ago.
+/// A waiter asks an unreachable store at intervals, also when its place must have ended long ago.
 #[tokio::test]
 async fn an_outage_is_no_storm() {
     let Bench {
@@ -245,7 +248,8 @@ async fn an_outage_is_no_storm() {
     assert!(asked < 250, "{asked} requests in a second");
 }
 
-/// A user who leaves between two attempts: the claim may have arrived all the same, and is withdrawn.
+/// The caller leaves between two attempts: the claim may have arrived all the same, and is
+/// withdrawn.
 #[tokio::test]
 async fn leaving_between_two_attempts_withdraws() {
     let Bench {
@@ -266,7 +270,8 @@ async fn leaving_between_two_attempts_withdraws() {
     free(&outside, "left").await;
 }
 
-/// A time-out while the claim is in flight: it is let arrive, then withdrawn. Without an answer the name is not known to be taken.
+/// A time-out while the claim is in flight: the claim arrives, and is then withdrawn. Without an
+/// answer it is unknown whether the name is taken.
 #[tokio::test]
 async fn a_time_out_on_the_way_withdraws() {
     let clock = ManualClock::new();
@@ -298,19 +303,19 @@ async fn a_time_out_on_the_way_withdraws() {
     free(&outside, "late").await;
 }
 
-/// Where the claim itself waits in the store, only a release beside it ends it.
+/// Where the claim itself waits in the store, only a concurrent release ends it.
 #[tokio::test]
 async fn leaving_ends_a_claim_that_waits_in_the_store() {
     let capability = |can| Capability {
         claim_blocks: true,
         ..can
     };
-    let (client, _, bends) = bent(Arc::new(BootClock), capability);
-    bends.claim_waits.store(true, Ordering::SeqCst);
+    let (client, _, script) = scripted(Arc::new(BootClock), capability);
+    script.claim_waits.store(true, Ordering::SeqCst);
     let lock = client.mutex("engine");
     let waiting = tokio::spawn(async move { lock.acquire().await });
     eventually("it waits", async || {
-        bends.claims.load(Ordering::SeqCst) == 1
+        script.claims.load(Ordering::SeqCst) == 1
     })
     .await;
     waiting.abort();
@@ -320,16 +325,17 @@ async fn leaving_ends_a_claim_that_waits_in_the_store() {
         .expect("the claim is ended");
 }
 
-/// The caller's task polls the store's futures: a store that answers at once costs no switch of threads, also in a drop.
+/// The caller's task polls the store's futures: a store that answers at once costs no thread
+/// switch, also in a drop.
 #[tokio::test]
 async fn a_store_that_answers_at_once_is_asked_in_the_callers_thread() {
     let here = std::thread::current().name().map(str::to_owned);
-    let (client, _, bends) = bent(Arc::new(BootClock), |can| can);
+    let (client, _, script) = scripted(Arc::new(BootClock), |can| can);
     drop(client.mutex("here").acquire().await.expect("acquired"));
-    assert_eq!(bends.take_threads(), [here.clone(), here]);
+    assert_eq!(script.take_threads(), [here.clone(), here]);
 }
 
-/// A grant that comes with little left is renewed before its holder begins: the first thing the holder sees is not a loss.
+/// A grant that comes with little time left is renewed before its holder begins.
 #[tokio::test]
 async fn a_grant_with_little_left_is_renewed_first() {
     let ours = ManualClock::new();

@@ -40,7 +40,7 @@ async fn line_is(client: &Client, name: &str, wanted: (usize, usize)) {
     .await;
 }
 
-/// What Curator and go-zookeeper expect to find.
+/// The nodes that Curator and go-zookeeper expect.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_are_named_as_curator_names_them() {
     let server = ZooKeeper::start();
@@ -78,7 +78,7 @@ async fn nodes_are_named_as_curator_names_them() {
     assert_eq!(
         node("/pool/locks"),
         "",
-        "whoever has its permit has left the line"
+        "a claim with its permit has left the line"
     );
     let stat = server.cli(&["stat", &format!("/mixed/{}", node("/mixed"))]);
     assert!(
@@ -89,7 +89,8 @@ async fn nodes_are_named_as_curator_names_them() {
     client.shutdown().await;
 }
 
-/// Two requests at once, and not one after the other: with 400 ms there and back, one round trip is less than 700 ms.
+/// Two requests at once, and not one after the other: with 400 ms there and back, one round trip is
+/// less than 700 ms.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_free_lock_takes_one_round_trip() {
     let server = ZooKeeper::with().long_sessions().start();
@@ -106,7 +107,7 @@ async fn a_free_lock_takes_one_round_trip() {
     for way in [Way::ToServer, Way::ToClient] {
         proxy.delay(way, Duration::from_millis(200), Duration::ZERO);
     }
-    // A name that nobody has used, and one that is known.
+    // A name that was never used, and one that is known.
     for name in ["new", "warm2", "new"] {
         let begun = Instant::now();
         let guard = client
@@ -137,7 +138,7 @@ async fn a_length_that_the_server_does_not_grant_is_refused_with_its_limits() {
         .expect_err("the server grants 10 s");
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("1s to 10s"), "{error}");
-    // Nobody asked for the default: it becomes what the server grants.
+    // The default was not asked for: it becomes what the server grants.
     let guard = client.mutex("long").acquire().await.expect("acquired");
     assert_eq!(
         guard.lease(),
@@ -146,9 +147,10 @@ async fn a_length_that_the_server_does_not_grant_is_refused_with_its_limits() {
     );
 }
 
-/// Every request keeps all nodes of its session alive: so the client itself must end what nobody renews.
+/// Every request keeps all nodes of its session alive: so the client itself must end claims that
+/// are not renewed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_nobody_renews_ends_though_its_session_lives() {
+async fn an_unrenewed_claim_ends_though_its_session_lives() {
     let server = ZooKeeper::start();
     let (ours, theirs) = (client(&server).await, client(&server).await);
     let kept = ours
@@ -173,9 +175,9 @@ async fn a_claim_that_nobody_renews_ends_though_its_session_lives() {
     assert!(next.fence() > forgotten.fence());
 }
 
-/// A waiter that gives up is not a release: whoever stood behind it goes on waiting.
+/// A waiter that gives up is not a release: the waiter behind it goes on waiting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_gives_up_wakes_nobody_into_the_lock() {
+async fn a_waiter_that_gives_up_grants_nothing() {
     let server = ZooKeeper::start();
     let client = client(&server).await;
     let guard = client.mutex("patient").acquire().await.expect("acquired");
@@ -199,7 +201,7 @@ async fn a_waiter_that_gives_up_wakes_nobody_into_the_lock() {
 
 /// With a login, what we make is for that login only.
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_are_for_those_who_made_them() {
+async fn nodes_belong_to_the_login_that_made_them() {
     let server = ZooKeeper::start();
     let url = |login: &str| format!("zk://{login}{}", server.address());
     let ours = palisade::connect(&url("alice:secret@"))

@@ -129,7 +129,7 @@ async fn every_verb_costs_what_the_page_says() {
     let [syncs, lists, created, data] = tally.requests([SYNC, GET_CHILDREN, CREATE, GET_DATA]);
     assert!((1..=1 + beats).contains(&lists), "{lists} looks");
     assert_eq!((syncs, created, data, tally.events()), (0, 0, 0, 1));
-    // Behind somebody who waits, too: who holds is asked only by whoever has waited in vain.
+    // Behind a waiter, too: the holder is read only by a claim whose wait has timed out.
     let second = them.mutex("taken").lease(LONG).store_wait(LONG);
     let second = tokio::spawn(async move { second.acquire().await });
     in_line(&us, "taken", 1).await;
@@ -162,7 +162,8 @@ async fn every_verb_costs_what_the_page_says() {
     );
 }
 
-/// However many locks are held, each renewal is one transaction. No node is looked at once it is watched.
+/// However many locks are held, each renewal is one transaction. No node is looked at once it is
+/// watched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_cost_one_transaction() {
     const LOCKS: usize = 10_000;
@@ -207,9 +208,9 @@ async fn ten_thousand_locks_cost_one_transaction() {
     }
     let ([beats], all, took) = (tally.requests([op::MULTI]), tally.all(), tally.elapsed());
     println!("{beats} transactions of {all} requests in {took:?}: {tally:?}");
-    // Every sixth of the session.
+    // Every sixth of the session; one that a busy machine has delayed is made up for.
     assert!(
-        (2..=tally.ticks(lease / 6) + 1).contains(&beats),
+        (2..=tally.ticks(lease / 6) + 2).contains(&beats),
         "{beats} transactions in {took:?}"
     );
     assert_eq!(all, beats, "and nothing else");
@@ -221,7 +222,8 @@ async fn ten_thousand_locks_cost_one_transaction() {
     println!("given back in {:?}", begun.elapsed());
 }
 
-/// One event and a few requests for each turn, whether few wait or many, and small answers to those who go on waiting.
+/// One event and a few requests for each turn, whether few wait or many, and small answers to those
+/// who go on waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_the_same_with_many_waiters() {
     let server = ZooKeeper::with().long_sessions().start();
@@ -256,7 +258,8 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
             tally.events()
         );
         assert_eq!(tally.events(), 0);
-        // A look at itself and at the one before, and one transaction for all; the whole line would be sixty bytes for each in it.
+        // A look at itself and at the one before, and one transaction for all; the whole line would
+        // be sixty bytes for each in it.
         let most = (2 * waiters + 1) * (tally.ticks(HEARTBEAT) + 1);
         assert!(tally.all() <= most, "{} requests", tally.all());
         assert!(tally.bytes() <= 128 * most, "{} bytes", tally.bytes());
@@ -284,11 +287,11 @@ async fn a_hand_off_costs_the_same_with_many_waiters() {
             (waiters..=waiters + 2 * beats).contains(&lists),
             "{lists} lists"
         );
-        // Only by whoever was told by its heartbeat first, and then by its watch.
+        // Only by a waiter that was told by its heartbeat first, and then by its watch.
         assert!(syncs <= 2 * beats, "{syncs} syncs");
         assert!(
             tally.events() <= 2 * waiters,
-            "one to the next, and one to whoever watched its own: {}",
+            "one to the next, and one to the watcher of its own: {}",
             tally.events()
         );
         drop(waiter);
@@ -368,11 +371,13 @@ async fn what_is_asked_at_once_leaves_in_one_piece() {
         release(acquire(&locks, "piece").await).await;
     }
     let (creates, whole) = *pieces.lock().expect("no panic");
-    // A proxy reads what has come: two pieces that come together would look like one, and not the other way round.
+    // A proxy reads what has come: two pieces that come together would look like one, and not the
+    // other way round.
     assert_eq!((creates, whole), (50, 50));
 }
 
-/// The names are read once, however many pages the list has: the node of 100,000 names is megabytes long.
+/// The names are read once, however many pages the list has: the node of 100,000 names is megabytes
+/// long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_of_many_pages_reads_the_names_once() {
     const NAMES: u64 = 1200;

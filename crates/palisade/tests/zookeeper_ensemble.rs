@@ -54,7 +54,7 @@ fn a_follower(three: &Ensemble) -> usize {
         .expect("a follower")
 }
 
-/// Who begins at whichever server gets a lock.
+/// A client gets a lock, whichever server it begins at.
 async fn new_claims_succeed(three: &Ensemble, what: &str) {
     for number in 0..4 {
         let fresh = client(three);
@@ -70,9 +70,9 @@ async fn new_claims_succeed(three: &Ensemble, what: &str) {
     }
 }
 
-/// The leader is killed, then a follower, and at last one hangs: nobody loses a lock.
+/// The leader is killed, then a follower, and at last one hangs: no lock is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_fails_costs_nobody_a_lock() {
+async fn a_failed_server_costs_no_lock() {
     let three = three(None, &[]);
     let clients = clients(&three);
     for (what, kills, leads) in [
@@ -110,7 +110,8 @@ async fn a_server_that_fails_costs_nobody_a_lock() {
     }
 }
 
-/// A holder that dies just before its leader: sessions begin anew with the next leader, and so the name is free a session later.
+/// A holder that dies just before its leader: sessions begin anew with the next leader, and so the
+/// name is free a session later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_holder_keeps_the_name_for_a_whole_session_after_a_new_leader() {
     let three = three(None, &[]);
@@ -142,8 +143,8 @@ async fn a_dead_holder_keeps_the_name_for_a_whole_session_after_a_new_leader() {
     assert!(took < SHORT * 2 + Duration::from_secs(12), "{took:?}");
 }
 
-/// Cables are pulled: first the leader's from everybody, then a leader's from the other servers only, so that we still reach it and
-/// it has nothing to say.
+/// Cables are pulled: first the leader's from all others, then a leader's from the other servers
+/// only, so that we still reach it and it has nothing to say.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_cut_off_is_left() {
     let lan = Lan::new();
@@ -188,10 +189,11 @@ async fn a_server_that_is_cut_off_is_left() {
     }
 }
 
-/// A follower that is cut off from the others goes on answering, here for longer than the session. Who holds by it knows of the loss
-/// before the leader lets anybody else in, because what must come back from the leader does not.
+/// A follower that is cut off from the others goes on answering, here for longer than the session.
+/// A holder knows of the loss before the leader admits another claim, because what must come
+/// back from the leader does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_that_is_cut_off_deceives_nobody() {
+async fn a_follower_that_is_cut_off_proves_nothing() {
     let lan = Lan::new();
     let hosts = [lan.host(), lan.host(), lan.host()];
     let three = three(Some(hosts.clone()), &[("syncLimit", "60")]);
@@ -232,8 +234,9 @@ async fn a_follower_that_is_cut_off_deceives_nobody() {
     assert!(again.is_held());
 }
 
-/// A leader stands still for longer than a session lasts, and another leads meanwhile. Who holds by the old one is told before the new
-/// one lets anybody in, and nobody believes it again when it goes on.
+/// A leader stands still for longer than a session lasts, and another leads meanwhile. Who holds by
+/// the old one is told before the new one admits a claim, and no client believes it again when it
+/// goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_stood_still_gives_nothing_twice() {
     let three = three(None, &[]);
@@ -278,10 +281,11 @@ fn limit_sync(server: &ZooKeeper, ticks: u32) {
     std::fs::write(&config, format!("{words}\nsyncLimit={ticks}\n")).expect("written");
 }
 
-/// A leader is cut off from the others, which choose another at once. It does not know, and goes on answering for longer than the
-/// session: pings, reads, and a `sync`. Only what takes a majority is not answered, and by that who holds is told in time.
+/// A leader is cut off from the others, which choose another at once. It does not know, and goes on
+/// answering for longer than the session: pings, reads, and a `sync`. Only what takes a majority is
+/// not answered, and by that who holds is told in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deposed_leader_deceives_nobody() {
+async fn a_deposed_leader_proves_nothing() {
     let lan = Lan::new();
     let hosts = [lan.host(), lan.host(), lan.host()];
     let three = three(Some(hosts.clone()), &[("syncLimit", "60")]);
@@ -349,9 +353,10 @@ async fn a_deposed_leader_deceives_nobody() {
     common::actors::rise(&[fence, again.fence()]);
 }
 
-/// A holder is cut off, and its server, the leader, is cut off from the others, which choose another. The holder reaches the old leader
-/// again, which takes its session up without asking the others. That must not lengthen what the holder believes: the new leader ends the
-/// session by its own clock.
+/// A holder is cut off, and its server, the leader, is cut off from the others, which choose
+/// another. The holder reaches the old leader again, which takes its session up without asking the
+/// others. That must not lengthen what the holder believes: the new leader ends the session by its
+/// own clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_taken_up_by_a_deposed_leader_is_not_believed() {
     let lan = Lan::new();
@@ -408,12 +413,15 @@ async fn a_session_taken_up_by_a_deposed_leader_is_not_believed() {
     })
     .await;
     proxy.heal();
-    let tally = Tally::of(&proxy);
-    let seen = Instant::now();
-    eventually("the old leader has answered for a while", async || {
-        tally.bytes() > 0 && seen.elapsed() > Duration::from_secs(2)
-    })
-    .await;
+    // Several times: a request that was queued meanwhile may come first, and waits for a majority.
+    for _ in 0..5 {
+        let (tally, seen) = (Tally::of(&proxy), Instant::now());
+        eventually("the old leader has answered for a while", async || {
+            tally.bytes() > 0 && seen.elapsed() > Duration::from_millis(400)
+        })
+        .await;
+        proxy.reset();
+    }
     assert_eq!(
         old.mode().as_deref(),
         Some("leader"),

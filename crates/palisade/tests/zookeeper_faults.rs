@@ -48,7 +48,7 @@ impl Scene {
         Pair::begin([&self.holder, &self.waiter, &self.outside], name, lease).await
     }
 
-    /// No node is left of anybody.
+    /// No node is left.
     async fn is_empty(&self) {
         eventually("no node is left", async || nodes(&self.server).is_empty()).await;
     }
@@ -76,7 +76,8 @@ async fn all_connections_are_reset_at_once() {
     scene.is_empty().await;
 }
 
-/// Nothing arrives any more and nobody says so. The holder's renewal finds out, and the waiter's heartbeat.
+/// Packets are dropped without notice. The holder's renewal finds out, and the waiter's
+/// heartbeat.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_died_without_a_word_are_found_out() {
     let scene = Scene::start();
@@ -89,7 +90,7 @@ async fn connections_that_died_without_a_word_are_found_out() {
     scene.is_empty().await;
 }
 
-/// The node was made, and nobody has heard so; alone, and behind somebody else.
+/// The node was made, and the answer is lost; alone, and behind another claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_answer_is_lost_finds_its_one_node() {
     let scene = Scene::start();
@@ -148,7 +149,7 @@ async fn a_claim_whose_answer_is_lost_finds_its_one_node() {
     scene.is_empty().await;
 }
 
-/// The node was deleted, and nobody has heard so.
+/// The node was deleted, and the answer is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_is_lost_is_done() {
     let scene = Scene::start();
@@ -161,8 +162,8 @@ async fn a_release_whose_answer_is_lost_is_done() {
     scene.is_empty().await;
 }
 
-/// The node is not deleted when it should be, and its session lives long: so it is deleted later, whether anything else hangs on the
-/// session or not.
+/// The node is not deleted when it should be, and its session lives long: so it is deleted later,
+/// whether anything else hangs on the session or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_did_not_arrive_is_made_good() {
     let scene = Scene::start();
@@ -198,7 +199,7 @@ async fn a_release_that_did_not_arrive_is_made_good() {
     }
 }
 
-/// A node with our own guid on another session is none of ours, whoever made it.
+/// A node with our own guid on another session is not ours, whatever made it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_node_of_another_session_is_not_taken_for_our_own() {
     let scene = Scene::start();
@@ -240,7 +241,7 @@ async fn the_node_of_another_session_is_not_taken_for_our_own() {
 
 // Servers.
 
-/// Who holds goes on holding, who waits is not lost.
+/// Holders go on holding, and no waiter is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_is_survived() {
     let scene = Scene::start();
@@ -254,9 +255,9 @@ async fn a_restart_is_survived() {
     scene.is_empty().await;
 }
 
-/// Nothing answers: the holder is told by its own clock, and nobody else believes before that.
+/// Nothing answers: the holder is told by its own clock, and no other client holds before that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_longer_than_the_session_never_makes_two_believers() {
+async fn a_pause_longer_than_the_session_never_makes_two_holders() {
     let scene = Scene::start();
     let pair = scene.begin("paused", SHORT).await;
     scene.server.pause();
@@ -274,7 +275,7 @@ async fn a_pause_longer_than_the_session_never_makes_two_believers() {
     .await;
 }
 
-/// The holder is cut off, and nobody else is.
+/// Only the holder is cut off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_cut_off_is_told_before_the_next_is_admitted() {
     let server = ZooKeeper::start();
@@ -339,7 +340,8 @@ fn signal(process: &Child, signal: &str) {
     assert!(told.success());
 }
 
-/// A process is stopped for longer than its session. When it goes on, somebody else holds the lock, and it knows.
+/// A process is stopped for longer than its session. When it goes on, another client holds the
+/// lock, and it knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_stood_still_does_not_believe() {
     let server = ZooKeeper::start();
@@ -378,9 +380,10 @@ async fn a_process_that_stood_still_does_not_believe() {
     assert!(holder.wait().expect("ended").success());
 }
 
-// Sessions and nodes that somebody ends.
+// Sessions and nodes that are ended from outside.
 
-/// Whoever knows the number of a session can end it: the holder is told, and the waiter gets in.
+/// A client that knows the number of a session can end it: the holder is told, and the waiter gets
+/// in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_an_outsider_ends_is_told() {
     let scene = Scene::start();
@@ -434,8 +437,8 @@ async fn a_waiter_whose_session_is_ended_stands_in_line_again() {
     scene.is_empty().await;
 }
 
-/// The name's node is deleted with everything in it, one by one, as the tool of servers before 3.6 does it. The last go first: otherwise
-/// a waiter may be admitted in between, and lose that again.
+/// The name's node is deleted with everything in it, one by one, as the tool of servers before 3.6
+/// does it. The last go first: otherwise a waiter may be admitted in between, and lose that again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_line_that_is_deleted_begins_anew() {
     let scene = Scene::start();
@@ -446,7 +449,7 @@ async fn a_line_that_is_deleted_begins_anew() {
     for (node, _) in line_of(&scene.server, "deleted").into_iter().rev() {
         assert!(operator.delete(&node).expect("an answer"), "{node}");
     }
-    // Refused where somebody has come back already.
+    // Refused where another claim has come back already.
     let _ = operator.delete("/lock/deleted");
     // The two who wait stand in line again, in whatever order.
     let told = tokio::time::timeout(LIMIT, pair.held.lost())

@@ -1,4 +1,5 @@
-//! Who we are to ZooKeeper, by SASL or by certificate, and what becomes of locks when connections are made anew.
+//! Login to ZooKeeper by SASL or by certificate, and what becomes of locks when connections
+//! are made anew.
 
 #![cfg(all(feature = "zookeeper-sasl", feature = "zookeeper-tls"))]
 
@@ -19,7 +20,7 @@ fn with_users() -> Setup {
         .user("other", "otherpw")
 }
 
-/// Nobody gets in by this URL; it says why, and in no word the password.
+/// The login by this URL is refused; the error says why, and does not contain the password.
 async fn is_refused(url: &str, words: &str) {
     let asked = tokio::time::timeout(LIMIT, async {
         connect(url).mutex("x").try_acquire().await.map(|_| ())
@@ -34,7 +35,7 @@ async fn is_refused(url: &str, words: &str) {
     assert!(!said.contains("wrongpw"), "{said}");
 }
 
-/// What is made after a SASL login is that user's, also by connections that are made later.
+/// Nodes that are made after a SASL login are that user's, also by later connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_of_sasl_has_its_locks_to_itself() {
     let server = with_users().start();
@@ -55,7 +56,7 @@ async fn a_user_of_sasl_has_its_locks_to_itself() {
         connect(url("locker:lockpw@", "&auth=sasl")),
     ];
     let pair = Pair::begin(clients.each_ref(), "private", LONG).await;
-    // Whoever has not logged in, or otherwise, or as somebody else.
+    // Clients without a login, with another kind of login, or as another user.
     for stranger in [
         url("", ""),
         url("locker:lockpw@", ""),
@@ -76,7 +77,7 @@ async fn a_user_of_sasl_has_its_locks_to_itself() {
             assert_eq!(refused.kind(), ErrorKind::Denied, "{stranger}: {refused}");
         }
     }
-    // Everything is asked again by another connection, on which nobody is known yet.
+    // Everything is asked again by another connection, on which no login was made yet.
     for _ in 0..3 {
         proxy.reset();
         eventually("connected again", async || proxy.connections() >= 2).await;
@@ -118,7 +119,7 @@ async fn a_login_that_fails_is_said_and_never_waited_for() {
     .await;
 }
 
-/// Servers that answer nobody without a login, and one that goes on with whom it does not know.
+/// Servers that demand a login, and one that accepts clients whose login has failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_insist_on_a_login() {
     let required: &[&[(&str, &str)]] = &[

@@ -10,14 +10,14 @@ const RETRY_DELAY_MS = 10;
 
 class Peer {
   constructor(url) {
-    this.client = new Redis(url);
+    this.clients = url.split(',').map((one) => new Redis(one));
     this.once = this.redlock(0);
     this.held = null;
   }
 
   // The number of tries belongs to the whole object.
   redlock(retryCount) {
-    const redlock = new Redlock([this.client], { retryCount, retryDelay: RETRY_DELAY_MS, retryJitter: RETRY_DELAY_MS / 2 });
+    const redlock = new Redlock(this.clients, { retryCount, retryDelay: RETRY_DELAY_MS, retryJitter: RETRY_DELAY_MS / 2 });
     // To the caller a server's error looks like a busy lock.
     redlock.on('clientError', (error) => console.error(error));
     return redlock;
@@ -72,7 +72,7 @@ async function main([library, url]) {
     }
     console.log(said);
   }
-  peer.client.disconnect();
+  peer.clients.forEach((client) => client.disconnect());
 }
 
 main(process.argv.slice(2)).catch((error) => {

@@ -1,5 +1,5 @@
-//! The driver of the participants that are in Rust, or are told what to do by Rust: `interop-driver STORE LIBRARY URL`. See
-//! `peers/PROTOCOL.md`.
+//! The driver of the participants that are in Rust, or are told what to do by Rust: `interop-driver
+//! STORE LIBRARY URL`. See `peers/PROTOCOL.md`.
 
 use std::env::args;
 

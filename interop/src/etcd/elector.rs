@@ -4,7 +4,8 @@ use std::time::Duration;
 use super::etcdctl::{Turn, etcdctl};
 use crate::participant::{Acquired, Extended, Fault, Led, Participant, Released};
 
-/// `etcdctl elect`: a process for each candidacy, and one more to observe. Its lease is always a minute.
+/// `etcdctl elect`: a process for each candidacy, and one more to observe. Its lease is always a
+/// minute.
 #[derive(Debug)]
 pub struct Elector {
     url: String,
@@ -50,7 +51,7 @@ impl Participant for Elector {
         Ok(Acquired::Yes)
     }
 
-    /// It deletes its key, if it is still there, and does not tell.
+    /// It deletes its key if that is still there, and prints nothing about it.
     fn release(&mut self) -> Result<Released, Fault> {
         let Some(mut turn) = self.held.take() else {
             return Ok(Released::NotHeld);
@@ -84,7 +85,7 @@ impl Participant for Elector {
         };
         match turn.said.recv_timeout(wait) {
             Ok(_key) => turn.said.recv_timeout(wait).map(Led::By).map_err(Fault::of),
-            Err(RecvTimeoutError::Timeout) => Ok(Led::Nobody),
+            Err(RecvTimeoutError::Timeout) => Ok(Led::NoLeader),
             Err(RecvTimeoutError::Disconnected) => {
                 Err(Fault::new("etcdctl elect --listen has ended"))
             }

@@ -18,8 +18,9 @@ pub enum Way {
     Runs,
 }
 
-/// The command: says which key is held, and ends when we say a line. When we are killed, the kernel ends the connection before it ends
-/// etcdctl, which must not give the lock back in between: so the end of the connection is heeded only later.
+/// The command: prints the key that is held, and ends when it reads a line. When this process is
+/// killed, the kernel closes the connection before it ends etcdctl, which must not release in
+/// between. So the end of the connection takes effect only later.
 const COMMAND: &str =
     r#"echo "$ETCD_LOCK_KEY"; read -r end < "/dev/tcp/127.0.0.1/$0" || sleep 10; exit 0"#;
 
@@ -68,7 +69,7 @@ impl Etcdctl {
     }
 }
 
-/// The tool. The kernel ends it with us, however we end: as if it had crashed itself.
+/// The tool. The kernel ends it with this process, so that it looks like a crash of its own.
 pub(super) fn etcdctl(url: &str) -> Command {
     let mut etcdctl = Command::new("setpriv");
     etcdctl
@@ -96,7 +97,8 @@ impl Turn {
         })
     }
 
-    /// Waits until it says the key that it holds; whether that was in time. If not, it is interrupted.
+    /// Waits until it prints the key that it holds. Says whether that was in time; if not, it is
+    /// interrupted.
     pub(super) fn holds_within(&mut self, wait: Duration) -> Result<bool, Fault> {
         match self.said.recv_timeout(wait) {
             Ok(_) => Ok(true),
@@ -144,7 +146,7 @@ impl Participant for Etcdctl {
         Ok(Acquired::Yes)
     }
 
-    /// It deletes its key without a look, and does not tell whether that was there.
+    /// It deletes its key without a comparison, and does not say whether the key was there.
     fn release(&mut self) -> Result<Released, Fault> {
         let Some(mut turn) = self.held.take() else {
             return Ok(Released::NotHeld);
@@ -168,7 +170,7 @@ impl Participant for Etcdctl {
         }
     }
 
-    /// It does so by itself for as long as it runs.
+    /// It renews by itself for as long as it runs.
     fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {
         let ended = self.held.as_mut().map_or(Ok(true), Turn::has_ended)?;
         Ok(if ended {
@@ -184,7 +186,7 @@ fn lines(pipe: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            // Whoever has the first line needs no more, but the pipe must not fill up.
+            // A reader of the first line may stop there, but the pipe must not fill up.
             sender.send(line).ok();
         }
     });

@@ -103,7 +103,8 @@ impl Library {
         )
     }
 
-    /// Starts its driver, for the server at `http://HOST:PORT`. `rust` is the driver of those that are in Rust.
+    /// Starts its driver, for the server at `http://HOST:PORT`. `rust` is the driver of those that
+    /// are in Rust.
     ///
     /// # Errors
     ///

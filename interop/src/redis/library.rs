@@ -58,7 +58,8 @@ impl Library {
             .find(|library| library.name() == name)
     }
 
-    /// Starts its driver, for the server at `redis://HOST:PORT`. `rust` is the driver of those that are in Rust.
+    /// Starts its driver, for the server at `redis://HOST:PORT`, or for several, with commas between.
+    /// `rust` is the driver of those that are in Rust.
     ///
     /// # Errors
     ///
@@ -94,13 +95,18 @@ impl Library {
     /// When it cannot connect, or is in another language.
     pub fn connect(self, url: &str) -> Result<Box<dyn Participant>, Fault> {
         match self {
-            Self::Ours => Ok(Box::new(Ours::connect(
-                &format!("{url}/0?format=simple"),
-                Kind::Mutex,
-            )?)),
+            Self::Ours => Ok(Box::new(Ours::connect(&our_url(url), Kind::Mutex)?)),
             Self::Raw => Ok(Box::new(Raw::connect(url)?)),
             Self::Rslock => Ok(Box::new(Rslock::connect(url)?)),
             other => Err(Fault::new(format!("{} is not in Rust", other.name()))),
         }
+    }
+}
+
+/// One server is `format=simple`, several are Redlock.
+fn our_url(url: &str) -> String {
+    match url.contains(',') {
+        true => format!("redlock://{}?young=vote", url.replace("redis://", "")),
+        false => format!("{url}/0?format=simple"),
     }
 }

@@ -1,5 +1,5 @@
-//! The libraries whose lock is a string in Redis: `SET name token NX PX lease`, and compare before delete and extend. Ours with
-//! `format=simple` is one of them.
+//! The libraries whose lock is a string in Redis: `SET name token NX PX lease`, and compare before
+//! delete and extend. Ours with `format=simple` is one of them.
 
 pub(crate) mod connection;
 mod library;

@@ -12,7 +12,7 @@ const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 const EXTEND: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 
-/// The format and nothing else: what tells a fault of ours from one of a peer's, and what saboteurs are made of.
+/// The bare format. It tells a fault of ours from a fault of a peer, and saboteurs are made of it.
 #[derive(Debug)]
 pub struct Raw {
     connection: Connection,
@@ -25,7 +25,7 @@ impl Raw {
     ///
     /// # Errors
     ///
-    /// When nobody answers there.
+    /// When the server does not answer.
     pub fn connect(url: &str) -> Result<Self, Fault> {
         Ok(Self {
             connection: open(url)?,
@@ -33,7 +33,7 @@ impl Raw {
         })
     }
 
-    /// Deletes the lock, whoever holds it. For saboteurs.
+    /// Deletes the lock of any holder. For saboteurs.
     pub(crate) fn delete(&mut self, name: &str) -> Result<(), Fault> {
         call(&mut self.connection, &["DEL", name]).map(drop)
     }

@@ -16,7 +16,7 @@ pub struct Rslock {
 }
 
 impl Rslock {
-    /// At `redis://HOST:PORT`. It connects when it is used.
+    /// At `redis://HOST:PORT`, or at several, with commas between. It connects when it is used.
     ///
     /// # Errors
     ///
@@ -28,7 +28,7 @@ impl Rslock {
             .map_err(Fault::of)?;
         Ok(Self {
             runtime,
-            manager: LockManager::new(vec![url]),
+            manager: LockManager::new(url.split(',').collect::<Vec<_>>()),
             held: None,
         })
     }

@@ -7,7 +7,8 @@ use crate::ours::{Kind, Ours};
 use crate::participant::{Fault, Participant};
 use crate::peer::{Peer, installed, source};
 
-/// What Curator 5.4 is made of where the system has it. It is the same driver, with other classes behind it.
+/// What Curator 5.4 is made of where the system has it. It is the same driver, with other classes
+/// behind it.
 const SYSTEM_JARS: [&str; 7] = [
     "curator-recipes",
     "curator-framework",
@@ -138,7 +139,8 @@ impl Library {
         all.into_iter().find(|library| library.to_string() == name)
     }
 
-    /// Starts its driver, for the server at `zk://HOST:PORT`. `rust` is the driver of those that are in Rust.
+    /// Starts its driver, for the server at `zk://HOST:PORT`. `rust` is the driver of those that
+    /// are in Rust.
     ///
     /// # Errors
     ///

@@ -11,9 +11,9 @@ const SESSION: Duration = Duration::from_secs(10);
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// Stands in line as it should, and enters without a look at who is before it.
+    /// Enters the line correctly, and does not wait for the nodes before its own.
     IgnoresTheLine,
-    /// Deletes whoever is before it, and enters.
+    /// Deletes the nodes before its own, and enters.
     DeletesTheLine,
 }
 
@@ -31,7 +31,7 @@ impl Saboteur {
     ///
     /// # Errors
     ///
-    /// When nobody answers there.
+    /// When the server does not answer.
     pub fn connect(url: &str, mistake: Mistake, recipe: Recipe) -> Result<Self, Fault> {
         let address = url
             .strip_prefix("zk://")
@@ -97,7 +97,7 @@ impl Participant for Saboteur {
         if let Some(node) = self.held.take() {
             self.raw.delete(&node).map_err(Fault::of)?;
         }
-        // It does not look at this answer either.
+        // It ignores this answer, too.
         Ok(Released::Unsaid)
     }
 

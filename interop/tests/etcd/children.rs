@@ -1,4 +1,4 @@
-//! Nothing is left behind, and nothing is passed over in silence.
+//! No process is left behind, and a missing installation is reported.
 
 use std::process::Command;
 
@@ -8,8 +8,8 @@ use palisade_testkit::{eventually, is_alive, shared};
 
 use crate::{LONG, PATIENCE, start};
 
-/// When the tests themselves are killed, nobody is left who could kill a peer: it has to go by itself when its stdin ends, and
-/// etcdctl with the driver that started it.
+/// When the tests themselves are killed, no process is left to kill a peer. The peer ends by itself
+/// when its stdin ends, and etcdctl with the driver that started it.
 #[test]
 fn a_peer_ends_with_its_stdin() -> Result<(), Fault> {
     for library in Library::PEERS {
@@ -65,7 +65,7 @@ fn children(pid: u32) -> Vec<u32> {
     all
 }
 
-/// This test binary again, where nothing is installed: it has to fail, and to say what to do.
+/// Runs this test binary again where nothing is installed: it must fail, and say what to do.
 #[test]
 fn what_is_missing_fails_and_names_the_script() {
     let this = std::env::current_exe().expect("a test binary has a path");

@@ -1,4 +1,4 @@
-//! Everybody who can, at once.
+//! All programs contend at once.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use palisade_testkit::shared;
 
 use crate::{PATIENCE, contestants, ours};
 
-/// What every participant must reach, per second of a contest. Far less than any has on a busy machine, and more than nothing.
+/// What every participant must reach, per second of a contest. Far less than any has on a busy
+/// machine, and more than nothing.
 const LEAST_PER_SECOND: f64 = 0.3;
 
 /// `PALISADE_INTEROP_SECONDS` changes how long the contest of all takes.
@@ -33,13 +34,14 @@ fn all_together() -> Result<(), Fault> {
     )
 }
 
-/// Without us: a fault here is one of the drivers, or of a peer.
+/// Without ours: a failure here is one of the drivers, or of a peer.
 #[test]
 fn the_peers_alone() -> Result<(), Fault> {
     contest("the peers alone", &Library::PEERS, 3)
 }
 
-/// Who stands in no line gets its turn when nobody else does: little, but never beside another.
+/// A participant without a place in line gets the lock only when the line is empty: seldom, and
+/// never beside another.
 #[test]
 fn plain_beside_the_line() -> Result<(), Fault> {
     let outcome = play(
@@ -69,7 +71,8 @@ fn contest(title: &str, libraries: &[Library], seconds: u64) -> Result<(), Fault
 fn play(libraries: &[Library], seconds: u64) -> Result<Outcome, Fault> {
     let redis = Redis::start();
     let mut participants = contestants(libraries)?;
-    // etcdctl that gives up in the very moment in which it is served leaves its key to its lease: so nobody gives up.
+    // etcdctl that gives up at the moment of its grant leaves its key until its lease ends, so no
+    // attempt gives up here.
     let contest = Contest {
         wait: PATIENCE,
         ..Contest::new(shared::name("contested"), Duration::from_secs(seconds))

@@ -1,4 +1,5 @@
-//! Elections: ours, Go's `concurrency.Election` and `etcdctl elect` have one leader, and all observers hear of the same one.
+//! Elections: ours, Go's `concurrency.Election` and `etcdctl elect` have one leader, and all
+//! observers hear of the same one.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use palisade_testkit::shared;
 
 use crate::{LONG, PATIENCE, begin, gets, in_line, line, start, waits};
 
-/// One driver of each kind that only looks on, with what it heard last.
+/// One observer of each kind, with the last value it was told.
 struct Observers(Vec<(Library, Peer, Option<Led>)>);
 
 impl Observers {
@@ -20,12 +21,13 @@ impl Observers {
             .map(Self)
     }
 
-    /// The next that each of them hears is this value.
+    /// The next value that each of them is told is this one.
     #[track_caller]
     fn hear(&mut self, name: &str, value: &str) -> Result<(), Fault> {
         for (library, observer, last) in &mut self.0 {
             let mut heard = observer.observe(name, PATIENCE)?;
-            // To peers every write is news: one of ours that leads until its first renewal moves its key then, and is told again.
+            // To peers every write is a change: a leader of ours moves its key at its first
+            // renewal, and peers report it again.
             while *library != Library::OurElection && last.as_ref() == Some(&heard) {
                 heard = observer.observe(name, PATIENCE)?;
             }
@@ -44,7 +46,8 @@ impl Observers {
     }
 }
 
-/// Ours between theirs: each leads in the order of asking, proclaims its own value, and every observer hears of each in turn.
+/// Ours between theirs: each leads in the order of asking and proclaims its own value, and every
+/// observer is told each in turn.
 #[test]
 fn candidates_lead_in_the_order_of_asking() -> Result<(), Fault> {
     let name = shared::name("election");
@@ -81,7 +84,7 @@ fn candidates_lead_in_the_order_of_asking() -> Result<(), Fault> {
     Ok(())
 }
 
-/// What a leader says later is heard by all, and only by its own word.
+/// A proclaimed value reaches all observers, and no other call changes it.
 #[test]
 fn what_is_proclaimed_is_heard() -> Result<(), Fault> {
     for library in [Library::OurElection, Library::GoElection] {
@@ -106,7 +109,7 @@ fn what_is_proclaimed_is_heard() -> Result<(), Fault> {
     Ok(())
 }
 
-/// A leader that is killed is followed after its lease, and the observers hear of it.
+/// A killed leader is followed after its lease, and the observers are told.
 fn follows((killed, heir): (Library, Library)) -> Result<(), Fault> {
     let name = shared::name("election");
     let (mut observers, mut leader, mut next) = (Observers::start()?, start(killed)?, start(heir)?);
@@ -140,7 +143,7 @@ fn ours_follows_go_that_was_killed() -> Result<(), Fault> {
     follows((Library::GoElection, Library::OurElection))
 }
 
-/// One line for all: whoever has the mutex leads, and a candidate waits for it.
+/// One line for mutex and election: the holder of the mutex leads, and a candidate waits for it.
 #[test]
 fn a_mutex_stands_in_the_way_of_a_candidate() -> Result<(), Fault> {
     let name = shared::name("election");

@@ -1,4 +1,4 @@
-//! What two programs must do for each other, whoever holds the lock.
+//! Rules between two programs, in both directions: each of them holds once.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use palisade_testkit::shared;
 
 use crate::{LONG, ONCE, PATIENCE, begin, gets, in_line, line, start, waits};
 
-/// The shortest that etcd has.
+/// The shortest lease of etcd.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// etcd counts whole seconds, from when it has heard of it.
+/// etcd counts whole seconds, from when it received the request.
 const SLACK: Duration = Duration::from_millis(20);
 
 fn both((holder, other): (Library, Library)) -> Result<(String, Peer, Peer), Fault> {
     Ok((shared::name("shared"), start(holder)?, start(other)?))
 }
 
-/// The other is refused, waits in vain, and gets the lock once it is given back.
+/// The other is refused, waits in vain, and gets the lock after the release.
 pub(crate) fn holds(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut holder, mut other) = both(pair)?;
     assert_eq!(holder.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
@@ -49,7 +49,7 @@ pub(crate) fn holds(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever waits no longer than it said leaves the line as it was.
+/// A waiter that times out leaves the line as it was.
 pub(crate) fn gives_up(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut holder, mut other) = both(pair)?;
     assert_eq!(holder.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
@@ -64,7 +64,7 @@ pub(crate) fn gives_up(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What a killed holder held is the waiter's after its lease, and not before.
+/// The waiter gets the lock of a killed holder after the lease, and not before.
 pub(crate) fn crashes(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut holder, mut other) = both(pair)?;
     let asked = Instant::now();
@@ -83,7 +83,7 @@ pub(crate) fn crashes(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever is killed while waiting is passed over.
+/// A waiter that is killed is passed over.
 pub(crate) fn crashes_in_line(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut waiter, mut last) = both(pair)?;
     let mut holder = start(pair.1)?;
@@ -109,7 +109,7 @@ pub(crate) fn crashes_in_line(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whose key was deleted by an operator, and is another's by then, cannot take it back by a release.
+/// A holder whose key was deleted by an operator cannot release what another holds by then.
 pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut loser, mut holder) = both(pair)?;
     assert_eq!(loser.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
@@ -118,7 +118,7 @@ pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
     assert_eq!(holder.acquire(&name, Some(LONG), PATIENCE)?, Acquired::Yes);
     let held = in_line(&name, 1);
 
-    // etcdctl looks at its session only, and never at its key.
+    // etcdctl checks its session only, and never its key.
     let extended = loser.extend(LONG)?;
     assert!(
         extended == Extended::NotHeld || pair.0 != Library::Go,
@@ -132,7 +132,7 @@ pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever lives keeps the other out for longer than the lease was.
+/// A live holder keeps the other out for longer than the lease.
 pub(crate) fn extends(pair: (Library, Library)) -> Result<(), Fault> {
     let (name, mut holder, mut other) = both(pair)?;
     let asked = Instant::now();
@@ -143,7 +143,7 @@ pub(crate) fn extends(pair: (Library, Library)) -> Result<(), Fault> {
         waits(&mut other, pair.1.name())?;
         assert_eq!(holder.extend(SHORT)?, Extended::Yes);
     }
-    assert_eq!(line(&name), both, "somebody stands in line anew");
+    assert_eq!(line(&name), both, "a claim queued again");
     assert_ne!(holder.release()?, Released::NotHeld);
     gets(&mut other)?;
     Ok(())

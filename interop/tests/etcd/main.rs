@@ -17,19 +17,20 @@ use palisade_interop::protocol::Request;
 use palisade_interop::{Acquired, Contestant, Fault, Peer};
 use palisade_testkit::{eventually, shared};
 
-/// A lease that nobody outlives in these tests.
+/// A lease that outlasts every test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// How long somebody waits who is to get the lock.
+/// How long a waiter waits for a lock that it must get.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// No time at all: one attempt.
 const ONCE: Duration = Duration::ZERO;
 
-/// Somebody who waits has time to get what they must not.
+/// How long a waiter must not get the lock.
 const A_WHILE: Duration = Duration::from_millis(300);
 
-/// Who plays our part. `PALISADE_INTEROP_OURS=mutex` lets Go play it, to tell whether a failure is ours.
+/// The program that plays our part. `PALISADE_INTEROP_OURS=mutex` lets Go play it, to tell whether
+/// a failure is ours.
 fn ours() -> Library {
     let name =
         std::env::var("PALISADE_INTEROP_OURS").unwrap_or_else(|_| Library::Ours.name().to_owned());
@@ -80,7 +81,8 @@ fn waits(peer: &mut Peer, who: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The keys of a line in the order of their create revisions: the holder's, and then those of whoever waits.
+/// The keys of a line in the order of their create revisions: the holder's first, then the
+/// waiters'.
 fn line(name: &str) -> Vec<String> {
     let words = [
         "get",
@@ -98,7 +100,7 @@ fn line(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns when so many stand in line.
+/// Returns when so many claims are in line.
 #[track_caller]
 fn in_line(name: &str, wanted: usize) -> Vec<String> {
     eventually("a line", PATIENCE, || {

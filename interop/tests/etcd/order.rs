@@ -1,4 +1,4 @@
-//! First come, first served, whoever comes.
+//! First come, first served, across programs.
 
 use palisade_interop::etcd::Library;
 use palisade_interop::{Acquired, Fault, Participant, Peer, Released};
@@ -6,8 +6,8 @@ use palisade_testkit::shared;
 
 use crate::{LONG, PATIENCE, begin, gets, in_line, line, ours, start, waits};
 
-/// Ours between theirs and theirs between ours: everybody is served in the order in which they asked, which is that of the
-/// create revisions.
+/// Ours between theirs and theirs between ours: all are served in the order of asking, which is
+/// that of the create revisions.
 #[test]
 fn waiters_are_served_in_the_order_of_asking() -> Result<(), Fault> {
     let [go, holds, runs] = Library::PEERS;
@@ -42,7 +42,7 @@ fn served_in_order(first: Library, others: &[Library]) -> Result<(), Fault> {
             "who holds is the next who asked, {:?}",
             queue[turn].0
         );
-        // Whoever comes next is the one who would overtake.
+        // The next in line is the one that could overtake.
         if let Some((library, next)) = queue.get_mut(turn + 1) {
             waits(next, library.name())?;
         }

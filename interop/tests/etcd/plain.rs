@@ -1,4 +1,4 @@
-//! `format=plain` stands in no line, and yet goes before nobody who does.
+//! `format=plain` has no place in line, and yet does not overtake a waiter.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use palisade_testkit::shared;
 
 use crate::{LONG, ONCE, PATIENCE, begin, gets, in_line, line, ours, start, waits};
 
-/// It asks again and again while the lock goes from one waiter to the next, and gets it only when all have had it.
+/// It asks in a loop while the lock passes from one waiter to the next, and gets it after all of
+/// them.
 #[test]
 fn plain_never_overtakes() -> Result<(), Fault> {
     let name = shared::name("plain");
@@ -34,7 +35,7 @@ fn plain_never_overtakes() -> Result<(), Fault> {
     }
     for peer in &mut peers {
         assert_ne!(holder.release()?, Released::NotHeld);
-        // As fast as it can, through the moment in which nobody holds.
+        // As fast as it can, through the moment in which the lock is free.
         for _ in 0..20 {
             assert_eq!(
                 asks.acquire(&name, Some(LONG), ONCE)?,
@@ -49,7 +50,7 @@ fn plain_never_overtakes() -> Result<(), Fault> {
     waits(&mut plain, "plain")?;
     assert_ne!(holder.release()?, Released::NotHeld);
     gets(&mut plain)?;
-    // And whoever comes then waits for it.
+    // And a later claim waits for it.
     let mut late = start(Library::Go)?;
     begin(&mut late, &name)?;
     in_line(&name, 2);
@@ -59,7 +60,7 @@ fn plain_never_overtakes() -> Result<(), Fault> {
     Ok(())
 }
 
-/// A killed holder in this format is waited for as any other.
+/// A killed holder in this format is waited for like any other.
 #[test]
 fn plain_that_crashes_is_replaced_after_its_lease() -> Result<(), Fault> {
     let name = shared::name("plain");

@@ -1,4 +1,4 @@
-//! Our readers are many at once, and to everybody else as exclusive as a writer.
+//! Our readers share, and are exclusive to every other program.
 
 use palisade_interop::etcd::Library;
 use palisade_interop::{Acquired, Fault, Participant, Released};
@@ -6,8 +6,8 @@ use palisade_testkit::shared;
 
 use crate::{LONG, PATIENCE, begin, gets, in_line, start, waits};
 
-/// A peer waits for all readers, also for one that came before it while another already read; and a reader that comes after it
-/// waits for the peer.
+/// A peer waits for all readers, also for one that came before it while another already read; and a
+/// reader that comes after it waits for the peer.
 fn around(peer: Library) -> Result<(), Fault> {
     let name = shared::name("readers");
     let (mut one, mut two, mut late) = (
@@ -28,7 +28,7 @@ fn around(peer: Library) -> Result<(), Fault> {
     in_line(&name, 4);
     waits(&mut writer, peer.name())?;
     waits(&mut late, "a reader behind a peer")?;
-    // The last reader that leaves lets it in, and not the first, in whatever order they came.
+    // The last reader to leave admits it, in whatever order they came.
     assert_eq!(two.release()?, Released::Yes);
     waits(&mut writer, peer.name())?;
     assert_eq!(one.release()?, Released::Yes);
@@ -54,7 +54,7 @@ fn etcdctl_waits_for_our_readers_and_they_for_it() -> Result<(), Fault> {
     around(Library::EtcdctlHolds)
 }
 
-/// Behind one holder all readers come in together.
+/// Behind one holder, all readers enter together.
 #[test]
 fn readers_behind_a_peer_come_in_together() -> Result<(), Fault> {
     let name = shared::name("readers");

@@ -16,7 +16,7 @@ const HONEST: [Library; 2] = [Library::Ours, Library::Go];
 /// A mistake need not show in the first contest. It must in one of these.
 const CONTESTS: u32 = 20;
 
-/// Long enough inside to be surprised there.
+/// Long enough inside to overlap.
 fn contest(seconds: f64) -> Contest {
     let length = Duration::from_secs_f64(seconds);
     Contest {
@@ -46,7 +46,7 @@ fn sabotaged(saboteur: Library) -> Result<Outcome, Fault> {
         }
     }
     panic!(
-        "the judge did not see in {CONTESTS} contests that somebody {}",
+        "the judge did not see in {CONTESTS} contests that a saboteur {}",
         saboteur.name()
     );
 }
@@ -80,7 +80,8 @@ fn looking_and_then_writing_is_seen() -> Result<(), Fault> {
     sabotaged(Library::LooksThenWrites).map(drop)
 }
 
-/// The same contest without a saboteur: it is the mistakes that the judge sees, and not the contest.
+/// The same contest without a saboteur: it is the mistakes that the judge sees, and not the
+/// contest.
 #[test]
 fn nothing_is_seen_where_nothing_is() -> Result<(), Fault> {
     let mut participants = contestants(&HONEST)?;

@@ -1,4 +1,4 @@
-//! Everybody who can, at once.
+//! All libraries contend at once.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use palisade_testkit::redis::Redis;
 
 use crate::{contestants, ours};
 
-/// What every participant must reach, per second of a contest. Far less than any has on a busy machine, and more than nothing.
+/// What every participant must reach, per second of a contest. Far less than any has on a busy
+/// machine, and more than nothing.
 const LEAST_PER_SECOND: f64 = 0.9;
 
 /// `PALISADE_INTEROP_SECONDS` changes how long the contest of all takes.
-fn seconds() -> u64 {
+pub(crate) fn seconds() -> u64 {
     match std::env::var("PALISADE_INTEROP_SECONDS") {
         Ok(text) => text
             .parse()
@@ -31,7 +32,7 @@ fn all_together() -> Result<(), Fault> {
     contest("all together", &libraries, seconds())
 }
 
-/// Without us: a fault here is one of the drivers, or of a peer.
+/// Without ours: a failure here is one of the drivers, or of a peer.
 #[test]
 fn the_peers_alone() -> Result<(), Fault> {
     contest("the peers alone", &Library::PEERS, 3)
@@ -47,7 +48,7 @@ pub(crate) fn pair(ours: Library, peer: Library) -> Result<(), Fault> {
 
 fn contest(title: &str, libraries: &[Library], seconds: u64) -> Result<(), Fault> {
     let redis = Redis::start();
-    let mut participants = contestants(libraries, &redis)?;
+    let mut participants = contestants(libraries, &redis.url())?;
     let contest = Contest::new("contested", Duration::from_secs(seconds));
     let outcome = contest.run(&mut participants, &Witness::new(&redis.url())?)?;
     show(title, &outcome);

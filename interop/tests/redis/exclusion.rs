@@ -1,4 +1,4 @@
-//! What two libraries must do for each other, whoever holds the lock.
+//! Rules between two libraries, in both directions: each of them holds once.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{LONG, ONCE, PATIENCE, ours, start};
 /// The lock, and its key in Redis.
 const NAME: &str = "shared";
 
-/// Somebody who waits has time to get what they must not.
+/// How long a waiter must not get the lock.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Redis counts in milliseconds, and by another clock than ours.
@@ -26,7 +26,7 @@ fn both((holder, other): (Library, Library)) -> Result<(Redis, Peer, Peer), Faul
     Ok((redis, holder, other))
 }
 
-/// The other is refused, waits in vain, and gets the lock once it is given back.
+/// The other is refused, waits in vain, and gets the lock after the release.
 pub(crate) fn holds(pair: (Library, Library)) -> Result<(), Fault> {
     let (redis, mut holder, mut other) = both(pair)?;
     assert_eq!(holder.acquire(NAME, Some(LONG), ONCE)?, Acquired::Yes);
@@ -53,7 +53,7 @@ pub(crate) fn holds(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What a killed holder held is free after its lease, and not before.
+/// The lock of a killed holder is free after its lease, and not before.
 pub(crate) fn crashes(pair: (Library, Library)) -> Result<(), Fault> {
     let (_redis, mut holder, mut other) = both(pair)?;
     let lease = Duration::from_secs(1);
@@ -69,7 +69,8 @@ pub(crate) fn crashes(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whose lock was taken away and given to another, by an operator here, cannot take it back by a release or an extension.
+/// A holder whose lock was taken away by an operator and given to another cannot release or extend
+/// it.
 pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
     let (redis, mut loser, mut holder) = both(pair)?;
     assert_eq!(loser.acquire(NAME, Some(LONG), ONCE)?, Acquired::Yes);
@@ -78,7 +79,7 @@ pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
     let token = token(&redis);
 
     let extended = loser.extend(LONG)?;
-    // We ask the store only when a renewal is due, and have not heard of it yet.
+    // We ask the store only when a renewal is due, and have not been told yet.
     assert!(
         extended == Extended::NotHeld || pair.0 == Library::Ours,
         "{extended:?}"
@@ -92,7 +93,7 @@ pub(crate) fn releases_in_vain(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever extends keeps the other out for longer than the lease was.
+/// A holder that extends keeps the other out for longer than the lease.
 pub(crate) fn extends(pair: (Library, Library)) -> Result<(), Fault> {
     let (redis, mut holder, mut other) = both(pair)?;
     let lease = Duration::from_secs(2);
@@ -118,7 +119,8 @@ pub(crate) fn extends(pair: (Library, Library)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// redis-py makes locks without an end, unless it is told otherwise. We wait for those too, and leave them as they are.
+/// redis-py makes locks without an expiry by default. We wait for those too, and leave them
+/// unchanged.
 #[test]
 fn a_lock_without_an_end_is_respected() -> Result<(), Fault> {
     let (redis, mut holder, mut other) = both((Library::RedisPy, ours()))?;
@@ -147,7 +149,7 @@ fn a_lock_without_an_end_is_respected() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever is killed while waiting leaves nothing behind.
+/// A waiter that is killed leaves nothing behind.
 #[test]
 fn a_waiter_of_ours_that_crashes_leaves_nothing() -> Result<(), Fault> {
     let (redis, mut holder, mut other) = both((Library::RedisPy, ours()))?;
@@ -167,11 +169,11 @@ fn a_waiter_of_ours_that_crashes_leaves_nothing() -> Result<(), Fault> {
 
 fn token(redis: &Redis) -> String {
     let token = redis.call(&["GET", NAME]).text();
-    assert!(!token.is_empty(), "nobody holds {NAME}");
+    assert!(!token.is_empty(), "{NAME} is free");
     token
 }
 
-/// rslock answers nothing on a release, so the key itself is looked at.
+/// rslock answers nothing on a release, so the test reads the key itself.
 fn gone(redis: &Redis) {
     eventually("the end of the lock", PATIENCE, || {
         match redis.call(&["EXISTS", NAME]).int() {

@@ -3,6 +3,7 @@
 mod children;
 mod contests;
 mod exclusion;
+mod five;
 mod sabotage;
 mod table;
 
@@ -12,16 +13,17 @@ use palisade_interop::redis::Library;
 use palisade_interop::{Contestant, Fault, Peer};
 use palisade_testkit::redis::Redis;
 
-/// A lease that nobody outlives in these tests.
+/// A lease that outlasts every test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// How long somebody waits who is to get the lock.
+/// How long a waiter waits for a lock that it must get.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// No time at all: one attempt.
 const ONCE: Duration = Duration::ZERO;
 
-/// Who plays our part. `PALISADE_INTEROP_OURS=raw` lets the bare format play it, to tell whether a failure is ours.
+/// The library that plays our part. `PALISADE_INTEROP_OURS=raw` lets the bare format play it, to
+/// tell whether a failure is ours.
 fn ours() -> Library {
     let name =
         std::env::var("PALISADE_INTEROP_OURS").unwrap_or_else(|_| Library::Ours.name().to_owned());
@@ -29,11 +31,15 @@ fn ours() -> Library {
 }
 
 fn start(library: Library, redis: &Redis) -> Result<Peer, Fault> {
-    library.start(&redis.url(), env!("CARGO_BIN_EXE_interop-driver"))
+    start_at(library, &redis.url())
+}
+
+fn start_at(library: Library, url: &str) -> Result<Peer, Fault> {
+    library.start(url, env!("CARGO_BIN_EXE_interop-driver"))
 }
 
 /// For a contest, in which one library may play several times.
-fn contestants(libraries: &[Library], redis: &Redis) -> Result<Vec<Contestant>, Fault> {
+fn contestants(libraries: &[Library], url: &str) -> Result<Vec<Contestant>, Fault> {
     let mut contestants: Vec<Contestant> = Vec::new();
     for (index, library) in libraries.iter().enumerate() {
         let name = match libraries[..index]
@@ -44,7 +50,7 @@ fn contestants(libraries: &[Library], redis: &Redis) -> Result<Vec<Contestant>, 
             0 => library.name().to_owned(),
             earlier => format!("{} {}", library.name(), earlier + 1),
         };
-        contestants.push((name, Box::new(start(*library, redis)?)));
+        contestants.push((name, Box::new(start_at(*library, url)?)));
     }
     Ok(contestants)
 }

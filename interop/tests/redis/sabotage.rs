@@ -19,9 +19,9 @@ const CONTESTS: u32 = 20;
 fn sabotaged(mistake: Mistake) -> Result<Outcome, Fault> {
     let redis = Redis::start();
     let saboteur: Box<dyn Participant> = Box::new(Saboteur::connect(&redis.url(), mistake)?);
-    let mut participants = contestants(&HONEST, &redis)?;
+    let mut participants = contestants(&HONEST, &redis.url())?;
     participants.push(("saboteur".into(), saboteur));
-    // Long enough inside to be surprised there.
+    // Long enough inside to overlap.
     let contest = Contest {
         stay: Duration::from_millis(5),
         ..Contest::new("contested", Duration::from_millis(500))
@@ -37,7 +37,7 @@ fn sabotaged(mistake: Mistake) -> Result<Outcome, Fault> {
             return Ok(outcome);
         }
     }
-    panic!("the judge did not see in {CONTESTS} contests that somebody {mistake:?}");
+    panic!("the judge did not see in {CONTESTS} contests a saboteur that {mistake:?}");
 }
 
 fn finds(outcome: &Outcome, wanted: impl Fn(&Violation) -> bool) -> bool {
@@ -68,11 +68,12 @@ fn a_lease_that_is_too_short_is_seen() -> Result<(), Fault> {
     sabotaged(Mistake::LeaseTooShort).map(drop)
 }
 
-/// The same contest without a saboteur: it is the mistakes that the judge sees, and not the contest.
+/// The same contest without a saboteur: it is the mistakes that the judge sees, and not the
+/// contest.
 #[test]
 fn nothing_is_seen_where_nothing_is() -> Result<(), Fault> {
     let redis = Redis::start();
-    let mut participants = contestants(&HONEST, &redis)?;
+    let mut participants = contestants(&HONEST, &redis.url())?;
     let contest = Contest {
         stay: Duration::from_millis(5),
         ..Contest::new("contested", Duration::from_secs(1))

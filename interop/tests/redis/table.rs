@@ -1,4 +1,5 @@
-//! The tests of `exclusion` and `contests` for every peer, each a test of its own: what fails is named.
+//! The tests of `exclusion` and `contests` for every peer, each a test of its own: what fails is
+//! named.
 
 use palisade_interop::Fault;
 use palisade_interop::redis::Library;

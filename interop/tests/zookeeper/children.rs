@@ -1,4 +1,4 @@
-//! Nothing is left behind, and nothing is passed over in silence.
+//! No process is left behind, and a missing installation is reported.
 
 use std::process::Command;
 
@@ -8,7 +8,8 @@ use palisade_testkit::{eventually, is_alive, shared};
 
 use crate::{PATIENCE, start, takes};
 
-/// When the tests themselves are killed, nobody is left who could kill a peer: it has to go by itself when its stdin ends.
+/// When the tests themselves are killed, no process is left to kill a peer. The peer ends by itself
+/// when its stdin ends.
 #[test]
 fn a_peer_ends_with_its_stdin() -> Result<(), Fault> {
     for program in [Program::Ours, Program::Curator, Program::Kazoo] {
@@ -26,7 +27,7 @@ fn a_peer_ends_with_its_stdin() -> Result<(), Fault> {
     Ok(())
 }
 
-/// This test binary again, where nothing is installed: it has to fail, and to say what to do.
+/// Runs this test binary again where nothing is installed: it must fail, and say what to do.
 #[test]
 fn what_is_missing_fails_and_names_the_script() {
     let this = std::env::current_exe().expect("a test binary has a path");

@@ -1,4 +1,4 @@
-//! Everybody who can, at once.
+//! All programs contend at once.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use palisade_testkit::shared;
 
 use crate::{LONG, PATIENCE, contestants};
 
-/// What every participant must reach, per second of a contest. Far less than any has on a busy machine, and more than nothing.
+/// What every participant must reach, per second of a contest. Far less than any has on a busy
+/// machine, and more than nothing.
 const LEAST_PER_SECOND: f64 = 0.3;
 
 /// `PALISADE_INTEROP_SECONDS` changes how long the contests of all take.
@@ -24,7 +25,7 @@ fn seconds(usual: u64) -> u64 {
     }
 }
 
-/// Who plays in each recipe.
+/// The participants in each recipe.
 fn players(recipe: Recipe) -> Vec<Library> {
     let (ours, new, old) = (Program::Ours, Program::Curator, Program::SystemCurator);
     let of = |programs: &[Program], recipe| {
@@ -44,7 +45,7 @@ fn players(recipe: Recipe) -> Vec<Library> {
     }
 }
 
-/// Who may be inside together.
+/// The participants that may be inside together.
 pub(crate) fn rule(recipe: Recipe, participants: &[Contestant]) -> Rule {
     match recipe {
         Recipe::Mutex | Recipe::SemaphoreMutex | Recipe::Multi => Rule::One,

@@ -1,4 +1,4 @@
-//! What two programs must do for each other, whoever holds the lock: for each recipe of which one at a time can hold.
+//! Rules between two programs, in both directions, for each exclusive recipe.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -24,7 +24,7 @@ fn exclude(program: Program, recipe: Recipe) -> Result<(), Fault> {
     crashes(their, &mut our)
 }
 
-/// The other is refused, waits in vain, and gets the lock once it is given back.
+/// The other is refused, waits in vain, and gets the lock after the release.
 fn holds(holder: &mut Peer, other: &mut Peer) -> Result<(), Fault> {
     let name = shared::name("shared");
     takes(holder, &name)?;
@@ -50,7 +50,7 @@ fn holds(holder: &mut Peer, other: &mut Peer) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever lives keeps the other out for longer than the session lasts.
+/// A live holder keeps the other out for longer than the session lasts.
 fn extends(holder: &mut Peer, other: &mut Peer) -> Result<(), Fault> {
     let name = shared::name("shared");
     let asked = Instant::now();
@@ -67,7 +67,7 @@ fn extends(holder: &mut Peer, other: &mut Peer) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What a killed holder held is the waiter's after its session, and not before.
+/// The waiter gets the lock of a killed holder after the session, and not before.
 fn crashes(mut holder: Peer, other: &mut Peer) -> Result<(), Fault> {
     let name = shared::name("shared");
     let asked = Instant::now();
@@ -91,7 +91,7 @@ fn crashes(mut holder: Peer, other: &mut Peer) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever is killed while waiting is passed over.
+/// A waiter that is killed is passed over.
 fn crashes_in_line(mut dies: Peer, holder: &mut Peer, last: &mut Peer) -> Result<(), Fault> {
     let name = shared::name("shared");
     takes(holder, &name)?;
@@ -110,7 +110,7 @@ fn crashes_in_line(mut dies: Peer, holder: &mut Peer, last: &mut Peer) -> Result
     Ok(())
 }
 
-/// Whose node was deleted by an operator cannot take away what is another's by then.
+/// A holder whose node was deleted by an operator cannot release what another holds by then.
 fn releases_in_vain(loser: &mut Peer, holder: &mut Peer) -> Result<(), Fault> {
     let name = shared::name("shared");
     takes(loser, &name)?;
@@ -127,7 +127,7 @@ fn releases_in_vain(loser: &mut Peer, holder: &mut Peer) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What needs a third program, or an operator.
+/// The cases that need a third program, or an operator.
 fn be_forgotten(program: Program) -> Result<(), Fault> {
     let recipe = Recipe::Mutex;
     let (mut our, mut our_last, mut their) = (

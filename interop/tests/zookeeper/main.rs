@@ -17,19 +17,19 @@ use palisade_interop::zookeeper::{Library, Program, Recipe};
 use palisade_interop::{Acquired, Contestant, Fault, Participant, Peer, Released};
 use palisade_testkit::{eventually, shared};
 
-/// The longest session of these servers. Nobody outlives it who lives: it is kept.
+/// The longest session of these servers. A live program keeps its session beyond this.
 const LONG: Duration = Duration::from_secs(10);
 
-/// A session that is waited for: the shortest that ours has.
+/// A session whose end a test awaits: the shortest that ours has.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// How long somebody waits who is to get the lock.
+/// How long a waiter waits for a lock that it must get.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// No time at all: one attempt.
 const ONCE: Duration = Duration::ZERO;
 
-/// Somebody who waits has time to get what they must not.
+/// How long a waiter must not get the lock.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 fn url() -> String {
@@ -40,7 +40,7 @@ fn start(program: Program, recipe: Recipe) -> Result<Peer, Fault> {
     Library(program, recipe).start(&url(), env!("CARGO_BIN_EXE_interop-driver"))
 }
 
-/// Who plays our part beside this program.
+/// The program that plays our part beside this peer.
 fn ours(peer: Program) -> Program {
     if peer == Program::Kazoo {
         Program::OursAsKazoo
@@ -101,7 +101,7 @@ fn begin_with(peer: &mut Peer, name: &str, lease: Duration) -> Result<(), Fault>
         if now.iter().any(|node| !before.contains(node)) {
             Ok(())
         } else {
-            Err(format!("nobody came to these: {now:?}"))
+            Err(format!("no node joined these: {now:?}"))
         }
     });
     Ok(())
@@ -121,8 +121,8 @@ fn waits(peer: &mut Peer, who: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The nodes of everybody who holds this name or waits for it, in the order of their numbers. All end with a session, so the
-/// server names them by itself. Those of the two names of a multi-lock belong to it.
+/// The nodes of all holders and waiters of this name, in the order of their numbers. All are
+/// ephemeral, so the server lists them. The nodes of a multi-lock's two names count as its own.
 fn nodes(name: &str) -> Vec<String> {
     let said = shared::zookeeper().ask("dump");
     let paths = said.lines().map(str::trim).filter(|path| {

@@ -1,4 +1,4 @@
-//! First come, first served, whoever comes.
+//! First come, first served, across programs.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use palisade_testkit::shared;
 
 use crate::{become_again, begin, gets, gives_back, nodes, start, takes, waits};
 
-/// How often everybody is served.
+/// How often each is served.
 const ROUNDS: usize = 3;
 
-/// Ours between theirs and theirs between ours: everybody is served in the order of asking, and stands in line again.
+/// Ours between theirs and theirs between ours: all are served in the order of asking, and queue
+/// again.
 fn served_in_order(programs: &[Program]) -> Result<(), Fault> {
     let name = shared::name("order");
     let mut peers = programs

@@ -6,8 +6,8 @@ use palisade_testkit::shared;
 
 use crate::{LONG, ONCE, become_again, begin, gets, gives_back, ours, start, takes, waits};
 
-/// The readers of both read at once. A writer waits for all of them; a reader that comes after it waits for the writer; and all
-/// readers behind one writer come in together.
+/// The readers of both read at once. A writer waits for all of them; a reader that comes after it
+/// waits for the writer; and all readers behind one writer come in together.
 fn around(readers: &mut [Peer], writer: &mut Peer, late: &mut Peer) -> Result<(), Fault> {
     let name = shared::name("readers");
     for reader in &mut *readers {

@@ -14,7 +14,7 @@ use crate::{LONG, PATIENCE, contestants};
 /// A mistake need not show in the first contest. It must in one of these.
 const CONTESTS: u32 = 20;
 
-/// Long enough inside to be surprised there.
+/// Long enough inside to overlap.
 fn run(
     recipe: Recipe,
     participants: &mut [Contestant],
@@ -35,7 +35,7 @@ fn finds(outcome: &Outcome, wanted: impl Fn(&Violation) -> bool) -> bool {
     outcome.violations.iter().any(wanted)
 }
 
-/// The honest ones are ours and Curator, which are seen to be honest first.
+/// The honest participants are ours and Curator, which pass without a saboteur first.
 #[test]
 fn mistakes_are_seen() -> Result<(), Fault> {
     let recipe = Recipe::Mutex;
@@ -111,7 +111,7 @@ fn honest(recipe: Recipe, libraries: &[Library]) -> Result<Vec<Contestant>, Faul
     Ok(participants)
 }
 
-/// Together with somebody who makes this mistake.
+/// A contest with a participant that makes this mistake.
 fn sabotaged(
     recipe: Recipe,
     mistake: Mistake,
@@ -132,5 +132,5 @@ fn sabotaged(
             return Ok(outcome);
         }
     }
-    panic!("the judge did not see in {CONTESTS} contests that somebody {mistake:?}");
+    panic!("the judge did not see in {CONTESTS} contests a saboteur that {mistake:?}");
 }

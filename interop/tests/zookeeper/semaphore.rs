@@ -1,4 +1,4 @@
-//! A semaphore of two, shared: the third waits, whoever it is.
+//! A shared semaphore of two: the third waits, in every mix of programs.
 
 use palisade_interop::zookeeper::{Program, Recipe};
 use palisade_interop::{Acquired, Fault, Participant, Peer};
@@ -36,7 +36,7 @@ fn third_waits(holders: [&mut Peer; 2], [third, fourth]: [&mut Peer; 2]) -> Resu
     Ok(())
 }
 
-/// The permit of a holder that was killed is the third's.
+/// The third gets the permit of a killed holder.
 fn crashes(mut dies: Peer, stays: &mut Peer, third: &mut Peer) -> Result<(), Fault> {
     let name = shared::name("semaphore");
     assert_eq!(dies.acquire(&name, Some(SHORT), PATIENCE)?, Acquired::Yes);

@@ -21,7 +21,7 @@ impl CallerKind {
         CallerKind::CurrentThread,
     ];
 
-    /// Those in which the caller's own thread waits.
+    /// The kinds in which the caller's own thread waits.
     pub(crate) const WAITING: [CallerKind; 2] = [CallerKind::Body, CallerKind::CurrentThread];
 
     /// The kind of this label.

@@ -1,8 +1,8 @@
 //! Many processes on one name with nothing to do under it: how fast the lock changes hands.
 //!
-//! The processes are started, let go together, and asked what they did. Each notes when it got the lock, each time, on the clock
-//! that they share; put in order, these notes say who had it after whom. A process that takes the lock twice in a row changes no
-//! owner, however fast it is.
+//! The processes are started, released together, and asked for their results. Each records on a
+//! shared clock when it got the lock. Put in order, these records give the sequence of owners. A
+//! process that takes the lock twice in a row changes no owner, however fast it is.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -17,13 +17,14 @@ use super::{Result, Server};
 /// Of one side.
 pub(crate) const PROCESSES: usize = 16;
 
-/// From the word to the start: enough for all to hear it.
+/// Between the start command and the start: enough for all to receive it.
 const GET_READY: Duration = Duration::from_millis(200);
 
-/// From the start to the first turn that counts: a process that waits for the first time opens what it needs for that, on every side.
+/// Between the start and the first turn that counts: the first wait of a process opens what it
+/// needs, on every side.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// What all processes of one side did in one round.
+/// The result of all processes of one side in one round.
 pub(crate) struct Contest {
     /// Waits, and CPU per acquisition.
     pub(crate) round: Round,
@@ -34,7 +35,7 @@ pub(crate) struct Contest {
     pub(crate) client_per_change: f64,
     /// CPU of the server for each change, in microseconds.
     pub(crate) server_per_change: f64,
-    /// What the server counted, for each change.
+    /// The server's own counters, for each change.
     pub(crate) counted_per_change: Vec<f64>,
 }
 
@@ -59,7 +60,7 @@ impl Contest {
         sleep_until(counts_from);
         let (counted_before, before) = (server.counted()?, server.cpu()?);
         sleep_until(counts_from + length);
-        // In the same order as before: to ask takes its time, in which the processes go on.
+        // In the same order as before: asking takes time, in which the processes go on.
         let counted = server
             .counted()?
             .into_iter()
@@ -71,7 +72,8 @@ impl Contest {
         for (process, worker) in workers.into_iter().enumerate() {
             client += worker.report(process, &mut turns)?;
         }
-        // The processes count their CPU from the start on: this is their share of the time that counts.
+        // The processes count their CPU from the start: this is their share of the time that
+        // counts.
         let client = client.mul_f64(length.as_secs_f64() / (SETTLE + length).as_secs_f64());
         Ok(Contest::new(
             turns,
@@ -174,7 +176,7 @@ impl Worker {
     /// Adds its turns; its CPU time is the answer.
     fn report(mut self, process: usize, turns: &mut Vec<Turn>) -> Result<Duration> {
         let first = self.line()?;
-        // Anything but a number is what went wrong.
+        // Anything but a number is an error message.
         let cpu = Duration::from_nanos(first.parse().map_err(|_| first)?);
         let mut text = String::new();
         self.said.read_to_string(&mut text)?;

@@ -1,8 +1,9 @@
 //! Client and server on cores of their own.
 //!
-//! A cycle of acquire and release has four wake-ups. What they cost depends on the cores that the scheduler happens to choose: on one
-//! core a third of what they cost across two, and either lasts for a whole run. So both ends are pinned, for every side alike:
-//! this process to the first core, and the server to all others.
+//! A cycle of acquire and release has four wake-ups. Their cost depends on the cores that the
+//! scheduler chooses: on one core a third of the cost across two, and either choice lasts for a
+//! whole run. So both ends are pinned, for every side alike: this process to the first core, and
+//! the server to all others.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,7 +1,8 @@
 //! Many short turns, in an order that favours no side.
 //!
-//! A disk is slower in one second than in the next, by more than what is to be measured; and a Java that has just worked still tidies
-//! up in the turn of the next side. So turns are short, and every side comes as often behind every other.
+//! A disk is slower in one second than in the next by more than the difference to measure, and a
+//! Java process still collects garbage in the turn of the next side. So turns are short, and every
+//! side follows every other equally often.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ const TURNS: usize = 40;
 /// How much shorter a turn is than a round that was asked for.
 const SHORTER: u32 = 5;
 
-/// Lets every side have its turn, again and again: the turns of each side. If their number is no prime, not every one comes as often
-/// behind every other.
+/// Gives every side its turns, in a loop. If their number is not prime, the sides do not follow
+/// each other equally often.
 pub(crate) fn measure<S, R, const N: usize>(
     sides: &[S; N],
     round: Duration,
@@ -31,7 +32,8 @@ pub(crate) fn measure<S, R, const N: usize>(
     Ok(turns)
 }
 
-/// The order of so many sides in this turn: each begins as often as the others, and goes on by each step that comes to all.
+/// The order of the sides in this turn: each begins equally often, and the step between them
+/// changes.
 fn order(sides: usize, turn: usize) -> impl Iterator<Item = usize> {
     let steps: Vec<usize> = (1..sides)
         .filter(|step| has_no_common_part(*step, sides))

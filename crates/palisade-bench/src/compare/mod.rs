@@ -1,7 +1,7 @@
-//! What all comparisons share: sides that take turns in short rounds, processes that contend, and what was wanted.
+//! Shared by all comparisons: interleaved short rounds, contending processes, and the targets.
 //!
-//! Turns are short, so that whatever else the machine does hits all sides. Every figure is the median of the rounds with the
-//! least and the greatest; a ratio is the median of the rounds' own ratios.
+//! Turns are short, so that other work on the machine hits all sides. Every figure is the median of
+//! the rounds with the least and the greatest; a ratio is the median of the rounds' own ratios.
 
 pub(crate) mod caller_kind;
 pub(crate) mod contest;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use verdict::Verdicts;
 
-/// What goes wrong ends the run with its message.
+/// An error ends the run with its message.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Of each side.
@@ -34,7 +34,7 @@ pub(crate) trait Server {
     /// CPU time that it has used so far.
     fn cpu(&self) -> Result<Duration>;
 
-    /// What else it counts, so far; nothing, unless it says so.
+    /// Its other counters so far; none by default.
     fn counted(&self) -> Result<Vec<f64>> {
         Ok(Vec::new())
     }
@@ -55,19 +55,19 @@ pub(crate) fn start_quietly<S>(start: impl FnOnce() -> S + UnwindSafe) -> Result
     })
 }
 
-/// What the words of a command mean.
+/// The parsed words of a command.
 #[derive(Debug)]
 pub(crate) struct Chosen<'a, P> {
     pub(crate) parts: Vec<(&'a str, P)>,
     /// How long a round lasts.
     pub(crate) round: Duration,
-    /// That of a network between the clients and the server, if there is to be one.
+    /// The round-trip time of a network between the clients and the server, if any.
     pub(crate) rtt: Option<Duration>,
 }
 
 impl<'a, P: Copy> Chosen<'a, P> {
-    /// `None` when the words mean nothing. Through a network only the first part is measured, unless another is named: the figures
-    /// of the others have their marks without one.
+    /// `None` when the words mean nothing. With a network in between only the first part is
+    /// measured, unless another is named: the targets of the others are for a direct connection.
     pub(crate) fn by(
         words: &[&str],
         parts: &[(&'a str, P)],
@@ -103,7 +103,7 @@ impl<'a, P: Copy> Chosen<'a, P> {
     }
 }
 
-/// Where ours connects: to the server, or to what `PALISADE_BENCH_URL` names, which no relay is in front of.
+/// Our URL: the server's, or that of `PALISADE_BENCH_URL`, which has no relay in front.
 pub(crate) fn our_url(server: impl FnOnce() -> String, rtt: Option<Duration>) -> Result<String> {
     match (std::env::var("PALISADE_BENCH_URL"), rtt) {
         (Ok(_), Some(_)) => Err("PALISADE_BENCH_URL and --rtt exclude each other".into()),
@@ -112,7 +112,7 @@ pub(crate) fn our_url(server: impl FnOnce() -> String, rtt: Option<Duration>) ->
     }
 }
 
-/// A miss is no failure: how fast a machine is on a given day is for the reader to judge. A lost lock is one.
+/// A missed target is no failure: the reader judges the speed of the machine. A lost lock is one.
 pub(crate) fn report(measured: Result<Verdicts>) -> ExitCode {
     match measured {
         Ok(verdicts) => {

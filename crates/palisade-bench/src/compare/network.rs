@@ -1,6 +1,8 @@
-//! The way from the clients of a run to its server: direct, or through a relay that is as slow as a network.
+//! The path from the clients of a run to its server: direct, or through a relay with the delay of a
+//! network.
 //!
-//! The relay is this program, started again: what it uses is not the client's CPU, and it is not held on the client's core.
+//! The relay is this program, started again, so that its CPU time is not the client's and it is not
+//! pinned to the client's core.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

@@ -11,10 +11,11 @@ pub(crate) struct Turn {
     pub(crate) waited: Duration,
 }
 
-/// How often another process got it than before, from this time on. The first turn that counts may change the owner as well: the one
-/// before it is known.
+/// How often the owner changed, from this time on. The first turn that counts may change the owner
+/// as well: the one before it is known.
 ///
-/// A process that gets the lock notes the time before it gives it back, so the order of the notes is the order of the turns.
+/// A process that gets the lock records the time before it releases, so the order of the records is
+/// the order of the turns.
 pub(crate) fn owner_changes(turns: &mut [Turn], from: Duration) -> usize {
     turns.sort_by_key(|turn| turn.at);
     turns

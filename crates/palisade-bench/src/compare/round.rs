@@ -1,4 +1,4 @@
-//! Rounds: both sides in turns, and what each turn came to.
+//! Rounds: both sides in turns, and the result of each turn.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::spread::Spread;
 use super::{ROUNDS, Result, Server};
 use crate::usage;
 
-/// What one side did in one round. Times are in microseconds.
+/// The result of one side in one round. Times are in microseconds.
 pub(crate) struct Round {
     pub(crate) per_second: f64,
     pub(crate) p50: f64,
@@ -18,7 +18,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Of cycles that took so long each, and all together.
+    /// From the length of each cycle, and of all together.
     pub(crate) fn new(
         mut times: Vec<Duration>,
         elapsed: Duration,
@@ -43,7 +43,7 @@ impl Round {
         }
     }
 
-    /// Runs cycles in this process, which must be all that it does meanwhile.
+    /// Runs cycles in this process, which must do nothing else meanwhile.
     pub(crate) fn measure(
         server: &impl Server,
         cycles: impl FnOnce() -> Result<Vec<Duration>>,
@@ -61,7 +61,7 @@ impl Round {
     }
 }
 
-/// Lets every side have its turn, again and again: the rounds of each side.
+/// Gives every side its turns, in a loop, and collects the rounds of each.
 pub(crate) fn take_turns<S, R, const N: usize>(
     sides: &[S; N],
     mut round: impl FnMut(&S) -> Result<R>,
@@ -80,7 +80,7 @@ pub(crate) fn spread<R>(rounds: &[R], figure: impl Fn(&R) -> f64) -> Spread {
     Spread::of(rounds.iter().map(figure))
 }
 
-/// One figure of a side by that of another, round by round.
+/// The ratio of two sides in one figure, round by round.
 pub(crate) fn ratio<R>(of: &[R], to: &[R], figure: impl Fn(&R) -> f64) -> Spread {
     Spread::of(of.iter().zip(to).map(|(of, to)| figure(of) / figure(to)))
 }

@@ -32,7 +32,7 @@ impl Spread {
 /// The least and the greatest, as they follow the median.
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Decimals of large figures say nothing.
+        // Decimals of large figures carry no information.
         let decimals = if self.greatest >= 1000.0 { 0 } else { 3 };
         write!(
             f,

@@ -1,4 +1,4 @@
-//! What was wanted, and whether it was reached.
+//! The targets, and whether they were reached.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::spread::Spread;
 use crate::figure;
 
-/// Of a cycle by raw requests: most of it is the same two round trips on both sides.
+/// For a cycle beside raw requests: most of it is the same two round trips on both sides.
 const THROUGH_NETWORK: Wanted = Wanted::AtLeast(0.95);
 
-/// How good it should be.
+/// A target.
 #[derive(Clone, Copy)]
 pub(crate) enum Wanted {
     AtLeast(f64),
@@ -17,7 +17,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Of a cycle by raw requests, with a network between or without.
+    /// The target for a cycle beside raw requests, with or without a network in between.
     pub(crate) fn of_cycle(rtt: Option<Duration>, without: f64) -> Wanted {
         if rtt.is_some() {
             THROUGH_NETWORK
@@ -59,7 +59,7 @@ impl Verdict {
     }
 }
 
-/// All that was wanted of a run.
+/// All targets of a run.
 #[derive(Default)]
 pub(crate) struct Verdicts {
     all: Vec<Verdict>,
@@ -67,7 +67,7 @@ pub(crate) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Prints a figure with what was wanted of its median, and keeps it for the table at the end.
+    /// Prints a figure with the target for its median, and keeps it for the table at the end.
     pub(crate) fn judge(&mut self, what: impl Into<String>, spread: Spread, wanted: Wanted) {
         let verdict = Verdict {
             what: what.into(),
@@ -82,7 +82,8 @@ impl Verdicts {
         self.all.push(verdict);
     }
 
-    /// Judges a cycle by that of a side that is only a bound, unless a network lies between: then it is to be reached, too.
+    /// Judges a cycle against a side that is only an upper bound, unless a network lies between:
+    /// then the bound is a target, too.
     pub(crate) fn judge_through_network(
         &mut self,
         what: impl Into<String>,
@@ -95,7 +96,7 @@ impl Verdicts {
         }
     }
 
-    /// Notes that a lock did not do what it is for, however fast.
+    /// Records that a lock did not exclude, however fast it was.
     pub(crate) fn unsound(&mut self) {
         self.unsound = true;
     }

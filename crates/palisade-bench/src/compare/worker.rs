@@ -1,4 +1,4 @@
-//! The other side of a contest's pipes: one process that wants the lock again and again.
+//! The other end of a contest's pipes: one process that takes the lock in a loop.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,10 +12,10 @@ use crate::usage;
 
 /// A process that wants a lock.
 pub(crate) trait Contender {
-    /// What it has while it holds.
+    /// Its value while it holds.
     type Held;
 
-    /// What the first of all processes does before they start.
+    /// Run by the first of all processes before they start.
     async fn begin(&mut self) -> Result<()> {
         Ok(())
     }
@@ -79,8 +79,8 @@ fn word() -> Result<(Duration, Duration, bool)> {
     }
 }
 
-/// When it got the lock, and how long it had waited, each time until the end. The last turn, which is after it, lets the others
-/// have theirs.
+/// When it got the lock, and how long it had waited, for each turn until the end. One more turn
+/// after the end lets the others finish theirs.
 async fn run(lock: &mut impl Contender, end: Duration) -> Result<Vec<(Duration, Duration)>> {
     let mut turns = Vec::new();
     loop {

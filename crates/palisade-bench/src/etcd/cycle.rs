@@ -1,4 +1,5 @@
-//! One task that takes one lock and gives it back, without contention: what two writes cost, and what we add to them.
+//! One task that takes one lock and gives it back, without contention: what two writes cost, and
+//! what we add to them.
 
 use std::time::{Duration, Instant};
 

@@ -24,7 +24,7 @@ const TASKS: usize = 64;
 /// Fewer than in the other parts: one is as long as ten.
 const ROUNDS: usize = 3;
 
-/// What was used while all locks were held.
+/// The resources used while all locks were held.
 struct Held {
     /// CPU of the client, in parts of a core.
     client: f64,
@@ -94,7 +94,8 @@ async fn hold(setting: &Setting, length: Duration) -> Result<Held> {
     while let Some(acquired) = tasks.join_next().await {
         guards.extend(acquired??);
     }
-    // Every key is looked at once after its watch was opened. That is the cost of taking a lock, not of holding it.
+    // Every key is looked at once after its watch was opened. That is the cost of taking a lock,
+    // not of holding it.
     sleep(LEASE).await;
     let (before, client_before, begun) = (setting.server.received()?, usage::cpu(), Instant::now());
     let server = server_cpu(setting, length).await?;
@@ -116,7 +117,7 @@ async fn hold(setting: &Setting, length: Duration) -> Result<Held> {
     })
 }
 
-/// What the server uses from now on, in parts of a core.
+/// The server's CPU from now on, in parts of a core.
 async fn server_cpu(setting: &Setting, length: Duration) -> Result<f64> {
     let (before, begun) = (setting.server.cpu()?, Instant::now());
     sleep(length).await;

@@ -1,7 +1,9 @@
-//! The etcd store beside what the server can do at the most, and beside its own locks, in one run on one private server.
+//! The etcd store beside the server's limit and beside its own locks, in one run on one private
+//! server.
 //!
-//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw` is a client without any lock
-//! logic, which creates a key on a lease if it is absent, and deletes it. The server is compacted before each round.
+//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw`
+//! is a client without any lock logic, which creates a key on a lease if it is absent, and deletes
+//! it. The server is compacted before each round.
 
 mod cycle;
 mod handoff;
@@ -22,7 +24,8 @@ use server::Server;
 use crate::compare::verdict::Verdicts;
 use crate::compare::{Chosen, Result, our_url, report};
 
-/// Of a round. Every write waits for the disk, so that a second has only hundreds of hand-offs.
+/// The length of a round. Every write waits for the disk, so a second has only hundreds of
+/// hand-offs.
 const SECONDS: f64 = 2.0;
 
 const PARTS: [(&str, Part); 4] = [
@@ -34,18 +37,19 @@ const PARTS: [(&str, Part); 4] = [
 
 type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
 
-/// What all parts share.
+/// Shared by all parts.
 struct Setting {
     server: Server,
     /// Where ours connects to.
     ours: String,
     /// How long a round lasts.
     round: Duration,
-    /// Of the network between clients and server, for all sides alike.
+    /// The round-trip time between clients and server, for all sides alike.
     rtt: Option<Duration>,
 }
 
-/// Runs one part, or all of them, with rounds of so many seconds; what is held is held for ten times as long.
+/// Runs one part, or all of them, with rounds of so many seconds. The `hold` part takes ten times
+/// as long.
 pub(crate) fn run(words: &[&str]) -> ExitCode {
     match Chosen::by(words, &PARTS, SECONDS) {
         Some(chosen) => report(measure(&chosen)),

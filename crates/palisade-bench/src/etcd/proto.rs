@@ -18,7 +18,7 @@ pub(super) struct PutRequest {
     pub(super) lease: i64,
 }
 
-/// Of the operations only a put is needed.
+/// Only the put operation is needed.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RequestOp {
     #[prost(message, optional, tag = "2")]

@@ -1,4 +1,5 @@
-//! What the server can do at the most: the requests of a lock without its logic; and the lock that is in the server itself.
+//! The server's limit: the requests of a lock without its logic. Also the lock that is in the
+//! server itself.
 
 use std::thread::JoinHandle;
 
@@ -21,7 +22,7 @@ use crate::compare::Result;
 /// In seconds. Longer than any run, so that nothing has to be kept alive.
 const LEASE: i64 = 3600;
 
-/// A connection and one lease, on which all its keys hang.
+/// A connection and one lease, to which all its keys are attached.
 #[derive(Clone)]
 pub(super) struct Raw {
     channel: Channel,
@@ -128,7 +129,8 @@ impl RawLock {
     }
 }
 
-/// A connection whose driver has a thread of its own, as the connections of a library that needs no runtime of its caller's.
+/// A connection whose driver has a thread of its own, as the connections of a library that needs no
+/// runtime of its caller's.
 pub(super) struct OwnThread {
     pub(super) raw: Raw,
     /// The thread ends when this is dropped.

@@ -1,4 +1,4 @@
-//! The private server that all sides use, and what it has used itself.
+//! The private server that all sides use, and its own CPU time.
 
 use std::fs;
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl Server {
         format!("etcd://{}", self.network.address)
     }
 
-    /// Forgets the past, as every cluster does from time to time: until then the index keeps a place for each key that ever was,
-    /// and a read of a line passes those of all its earlier claims.
+    /// Compacts, as every cluster does from time to time. Until then the index keeps an entry for
+    /// each key that ever existed, and a read of a line passes those of all its earlier claims.
     pub(super) fn compact(&self) -> Result<()> {
         let said = self.etcd.try_etcdctl(&["get", "revision", "-w", "json"])?;
         let revision = said.split("\"revision\":").nth(1).unwrap_or_default();
@@ -55,7 +55,8 @@ impl Server {
         }
     }
 
-    /// Every message of every client is in it; its own health checks and reads of this page are not.
+    /// Every message of every client is in it; its own health checks and reads of this page are
+    /// not.
     pub(super) fn received(&self) -> Result<Received> {
         let page = self.etcd.metrics()?;
         let mut received = Received::default();

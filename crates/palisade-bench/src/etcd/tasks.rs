@@ -1,4 +1,5 @@
-//! Many tasks on as many names with one client: the server commits many writes at once, and CPU is the limit.
+//! Many tasks on as many names with one client: the server commits many writes at once, and CPU is
+//! the limit.
 
 use std::time::{Duration, Instant};
 

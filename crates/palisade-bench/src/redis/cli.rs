@@ -1,4 +1,4 @@
-//! What a run under a lock costs beside the bare command, over the network.
+//! The cost of a run under a lock beside the bare command, over the network.
 
 use super::spread::Spread;
 use super::verdict::{Verdicts, Wanted};

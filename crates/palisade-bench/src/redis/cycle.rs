@@ -1,4 +1,5 @@
-//! One task that takes one lock and gives it back, without contention: what a round trip costs, and what we add to it.
+//! One task that takes one lock and gives it back, without contention: what a round trip costs, and
+//! what we add to it.
 
 use std::time::{Duration, Instant};
 

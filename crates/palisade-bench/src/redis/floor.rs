@@ -1,7 +1,8 @@
-//! The least that any lock with a fence can do which asks the server once for each verb: one look, one look at the clock, one
-//! write. It shows how much of our distance from the raw limit is the way of asking, and how much is ours.
+//! The least that a lock with a fence does with one request per verb: one read, one read of the
+//! clock, one write. It shows how much of the distance to the raw limit is the kind of request, and
+//! how much is ours.
 //!
-//! It is no lock to use: it keeps no fence beyond a release, has no line, and knows one mode.
+//! It is no lock to use: it keeps no fence beyond a release, has no queue, and knows one mode.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ const RENEWED_EVERY: Duration = Duration::from_secs(3);
 /// Fewer than in the other parts: one is as long as ten.
 const ROUNDS: usize = 3;
 
-/// What one side used while it held all locks.
+/// The resources of one side while it held all locks.
 struct Held {
     /// CPU of the client, in parts of a core.
     client: f64,
@@ -35,7 +35,7 @@ struct Held {
 }
 
 impl Held {
-    /// Watches for so long, while whatever renews runs. What was lost is counted by the caller.
+    /// Measures for so long, while the renewals run. The caller counts losses.
     async fn watch(server: &Server, length: Duration) -> Result<Held> {
         let server_before = server.cpu()?;
         let (client_before, begun) = (usage::cpu(), Instant::now());
@@ -81,7 +81,7 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Renewals are counted as due: what a client sends for them is its own business.
+/// Renewals are counted as due, not as requests: a client may batch them.
 fn print(who: &str, rounds: &[Held]) {
     let renewals = f64::from(LOCKS) / RENEWED_EVERY.as_secs_f64();
     spread(rounds, |held| held.client * 100.0)
@@ -95,7 +95,8 @@ fn print(who: &str, rounds: &[Held]) {
     spread(rounds, |held| held.lost as f64).print(&format!("{who}, lost"), "");
 }
 
-/// When a lock is taken: a program does not take all of its locks at once, so neither are they due at once.
+/// When a lock is taken: a program does not take all its locks at once, so they are not due at once
+/// either.
 fn turn_of(lock: u32) -> Duration {
     RENEWED_EVERY * lock / LOCKS
 }

@@ -1,7 +1,8 @@
-//! The Redis store beside what the server can do at the most, in one run on one private server.
+//! The Redis store beside the server's limit, in one run on one private server.
 //!
-//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw` is a fast client without any
-//! lock logic; `floor` is the least that a lock with a fence can do in one script for each verb.
+//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw`
+//! is a fast client without any lock logic; `floor` is the least that a lock with a fence can do in
+//! one script for each verb.
 
 mod cli;
 mod cycle;
@@ -23,7 +24,8 @@ use verdict::Verdicts;
 
 use crate::compare::{Chosen, Result, our_url, report, round, spread, verdict};
 
-/// Of a round. Long enough for thousands of hand-offs, short enough that both sides see the same machine.
+/// The length of a round: thousands of hand-offs, and short enough that both sides see the same
+/// machine.
 const SECONDS: f64 = 1.5;
 
 const PARTS: [(&str, Part); 5] = [
@@ -36,18 +38,19 @@ const PARTS: [(&str, Part); 5] = [
 
 type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
 
-/// What all parts share.
+/// Shared by all parts.
 struct Setting {
     server: Server,
     /// Where ours connects to.
     ours: String,
     /// How long a round lasts.
     round: Duration,
-    /// Of the network between clients and server, for all sides alike.
+    /// The round-trip time between clients and server, for all sides alike.
     rtt: Option<Duration>,
 }
 
-/// Runs one part, or all of them, with rounds of so many seconds; what is held is held for ten times as long.
+/// Runs one part, or all of them, with rounds of so many seconds. The `hold` part takes ten times
+/// as long.
 pub(crate) fn run(words: &[&str]) -> ExitCode {
     match Chosen::by(words, &PARTS, SECONDS) {
         Some(chosen) => report(measure(&chosen)),

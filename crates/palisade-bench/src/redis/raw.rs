@@ -1,4 +1,4 @@
-//! What the server can do at the most: the commands of a lock without its logic, sent by a fast client.
+//! The server's limit: the commands of a lock without its logic, sent by a fast client.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,7 +37,8 @@ pub(super) fn no_delay() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
-/// A connection whose driver has a thread of its own, as the connections of a library that needs no runtime of its caller's.
+/// A connection whose driver has a thread of its own, as the connections of a library that needs no
+/// runtime of its caller's.
 pub(super) struct OwnThread {
     pub(super) connection: MultiplexedConnection,
     /// The thread ends when this is dropped.

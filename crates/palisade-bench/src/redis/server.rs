@@ -1,4 +1,4 @@
-//! The private server that both sides use, and what it has used itself.
+//! The private server that both sides use, and its own CPU time.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Server {
         &self.url
     }
 
-    /// Forgets every key: the leftovers of one part are not the next one's burden.
+    /// Deletes every key, so that one part does not burden the next.
     pub(super) fn clear(&self) -> Result<()> {
         Ok(self.redis.try_call(&["FLUSHALL"]).map(drop)?)
     }
@@ -40,7 +40,8 @@ impl compare::Server for Server {
         self.redis.pid()
     }
 
-    /// It says so itself, to the microsecond; the kernel's table counts in hundredths of a second.
+    /// The server's own figure has microseconds; the kernel's table counts in hundredths of a
+    /// second.
     fn cpu(&self) -> Result<Duration> {
         let said = self.redis.try_call(&["INFO", "cpu"])?.text();
         let seconds = |what: &str| {

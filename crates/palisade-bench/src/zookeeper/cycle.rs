@@ -1,4 +1,5 @@
-//! One task that takes one lock and gives it back, without contention: what two writes cost, and what each side adds to them.
+//! One task that takes one lock and gives it back, without contention: what two writes cost, and
+//! what each side adds to them.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ enum Side {
     OwnThread(Caller, OwnThread),
     /// The same, but it reads the line as well: the least that knows whether it is first.
     Floor(Caller, OwnThread),
-    /// In a Java, which says how often it did this: Curator's mutex, or bare nodes by ZooKeeper's own client.
+    /// In a Java process, which reports its count: Curator's mutex, or bare nodes by ZooKeeper's
+    /// own client.
     Java(Java, &'static str),
 }
 
@@ -68,7 +70,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     rate::print("cycle: Curator", &curator);
     let speed = |rate: &Rate| rate.per_second;
     let wanted = Wanted::of_cycle(setting.rtt, 0.93);
-    // Nodes whose names say nothing, by a client that knows nothing of sessions and losses.
+    // Bare nodes, by a client without sessions to restore or losses to report.
     verdicts.judge_through_network(
         "cycle: ours / raw create and delete, own thread",
         ratio(&ours, &raw, speed),
@@ -89,7 +91,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     Ok(())
 }
 
-/// How many, and in how long if the side counts that itself.
+/// The count, and the time if the side measures it itself.
 fn cycles(side: &Side, length: Duration) -> Result<(f64, Option<Duration>)> {
     let end = Instant::now() + length;
     match side {

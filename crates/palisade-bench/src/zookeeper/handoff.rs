@@ -1,7 +1,9 @@
-//! Many on one name: ours in as many processes, and Curator with as many sessions in one Java, where most can be saved.
+//! Many contenders on one name: ours in as many processes, and Curator with as many sessions in one
+//! Java process, which favours it.
 //!
-//! What is counted is acquisitions, on all sides: every line is first come, first served. The bare side is the recipe without what
-//! makes it a lock: a waiter believes the first word that the node before its own is gone.
+//! Acquisitions are counted on all sides: every queue is first come, first served. The bare side is
+//! the recipe without its safety: a waiter believes the first event that says the node before its
+//! own is gone.
 
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode};
@@ -24,7 +26,7 @@ use crate::compare::{ROUNDS, Server};
 
 const NAME: &str = "handoff";
 
-/// Whose children are the bare line.
+/// The parent node of the bare line.
 const BARE: &str = "/handoff-raw";
 
 /// Better an error than a run without end.
@@ -105,7 +107,7 @@ async fn ours(url: &str) -> Result<Mutex> {
     }
 }
 
-/// A session that stands in line, and trusts what it is told.
+/// A session that queues, and believes every event.
 struct Bare(Raw);
 
 impl Bare {

@@ -1,9 +1,11 @@
-//! The ZooKeeper store beside Apache Curator, and beside what the server can do at the most, in one run on one private server.
+//! The ZooKeeper store beside Apache Curator and beside the server's limit, in one run on one
+//! private server.
 //!
-//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `Curator` is its `InterProcessMutex`
-//! in a Java that has been warmed up; `raw` is a client without any lock logic, which creates an ephemeral node and deletes it:
-//! ZooKeeper's own in such a Java, or a bare one of ours, which is faster. The server runs as in production, and has been warmed
-//! up, too.
+//! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set;
+//! `Curator` is its `InterProcessMutex` in a Java that has been warmed up; `raw` is a client
+//! without any lock logic, which creates an ephemeral node and deletes it: ZooKeeper's own in such
+//! a Java, or a bare one of ours, which is faster. The server runs as in production, and has been
+//! warmed up, too.
 
 mod cycle;
 mod handoff;
@@ -23,7 +25,8 @@ use server::Server;
 use crate::compare::verdict::Verdicts;
 use crate::compare::{Chosen, Result, our_url, report};
 
-/// Of a round. Every write waits for the disk, so that a second has only hundreds of hand-offs.
+/// The length of a round. Every write waits for the disk, so a second has only hundreds of
+/// hand-offs.
 const SECONDS: f64 = 2.0;
 
 /// As Curator's sessions here.
@@ -37,14 +40,14 @@ const PARTS: [(&str, Part); 3] = [
 
 type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
 
-/// What all parts share.
+/// Shared by all parts.
 struct Setting {
     server: Server,
     /// Where ours connects to.
     ours: String,
     /// How long a round lasts.
     round: Duration,
-    /// Of the network between clients and server, for all sides alike.
+    /// The round-trip time between clients and server, for all sides alike.
     rtt: Option<Duration>,
 }
 

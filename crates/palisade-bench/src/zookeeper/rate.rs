@@ -1,4 +1,4 @@
-//! How fast a side was in one round, as far as it can be said of a side in another process.
+//! The rate of a side in one round, as far as it is known for a side in another process.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Of something that says how often it was done, and how long that took if another process did it.
+    /// From the count of a loop, and its time if another process measured it.
     pub(super) fn measure(
         server: &impl Server,
         work: impl FnOnce() -> Result<(f64, Option<Duration>)>,

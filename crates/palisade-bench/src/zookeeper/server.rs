@@ -1,4 +1,4 @@
-//! The private server that all sides use, and what it has used itself.
+//! The private server that all sides use, and its own CPU time.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::compare::{self, Result, start_quietly};
 /// Until Java has compiled what is hot.
 const WARM: Duration = Duration::from_secs(10);
 
-/// Of a bare client, which asks nothing while it is not its turn. Longer than any run.
+/// The session of a bare client, which sends nothing while it waits. Longer than any run.
 const SESSION: Duration = Duration::from_secs(3600);
 
 pub(super) struct Server {

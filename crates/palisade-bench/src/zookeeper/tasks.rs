@@ -1,6 +1,8 @@
-//! Many tasks on as many names with one client: the server commits many writes at once, and CPU is the limit.
+//! Many tasks on as many names with one client: the server commits many writes at once, and CPU is
+//! the limit.
 //!
-//! The bare side has as many requests on their way, on one session and below as many nodes, and no task waits for another.
+//! The bare side has as many requests on their way, on one session and below as many nodes, and no
+//! task waits for another.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use super::watcher::ForAStart;
 use crate::exit::Exit;
 
 pub(super) struct Child {
@@ -15,7 +16,7 @@ pub(super) struct Child {
     pid: Pid,
 }
 
-/// What the command has come to.
+/// The state of the command.
 pub(super) enum State {
     Runs,
     /// Stopped by this signal.
@@ -25,28 +26,41 @@ pub(super) enum State {
 
 /// What the command is given beside its arguments.
 pub(super) struct Gifts {
-    pub(super) variables: Vec<(&'static str, String)>,
-    /// Stays open in the command and its children: while it is, the lock is not taken for abandoned.
+    /// `None` takes a variable away.
+    pub(super) variables: Vec<(&'static str, Option<String>)>,
+    /// Stays open in the command and its children: while it is, the lock is not taken for
+    /// abandoned.
     pub(super) liveness: Option<RawFd>,
     /// The terminal that it is put into the foreground of.
     pub(super) terminal: Option<RawFd>,
+    /// Watches its group from the start.
+    pub(super) watcher: Option<ForAStart>,
 }
 
 impl Child {
-    /// Starts the command. From the thread that lives as long as palisade: the parent-death signal follows the thread.
+    /// Starts the command. From the thread that lives as long as palisade: the parent-death signal
+    /// follows the thread.
     pub(super) fn start(command: &[OsString], gifts: Gifts) -> io::Result<Child> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .envs(gifts.variables)
-            .process_group(0);
-        let (liveness, terminal) = (gifts.liveness, gifts.terminal);
+        command.args(arguments).process_group(0);
+        for (name, value) in gifts.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let (liveness, terminal, watcher) = (gifts.liveness, gifts.terminal, gifts.watcher);
         let parent = rustix::process::getpid();
         // SAFETY: between fork and exec, only calls that are safe there: no allocation, no lock.
         #[allow(unsafe_code, reason = "the only way to act between fork and exec")]
         unsafe {
-            command.pre_exec(move || prepare(parent, liveness, terminal));
+            command.pre_exec(move || {
+                if let Some(watcher) = watcher {
+                    watcher.tell();
+                }
+                prepare(parent, liveness, terminal)
+            });
         }
         let started = command.spawn()?;
         let pid = i32::try_from(started.id()).ok().and_then(Pid::from_raw);
@@ -70,7 +84,7 @@ impl Child {
         let _ = rustix::process::kill_process_group(self.pid, signal);
     }
 
-    /// Whether anybody is left in the group.
+    /// Whether any process is left in the group.
     pub(super) fn group_is_alive(&self) -> bool {
         rustix::process::test_kill_process_group(self.pid).is_ok()
     }

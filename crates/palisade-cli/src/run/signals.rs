@@ -7,15 +7,23 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
+use crate::exit::Failure;
+
 /// Every signal that is meant for the command.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
 }
 
 impl Signals {
-    /// From now on these signals come here. One that was ignored when we were started stays ignored, here and in the command:
-    /// so `nohup` asks for it, and a shell for what it starts in the background.
-    pub(super) fn listen() -> io::Result<Signals> {
+    /// From now on these signals come here. One that was ignored when we were started stays
+    /// ignored, here and in the command: so `nohup` asks for it, and a shell for what it starts in
+    /// the background.
+    pub(crate) fn listen() -> Result<Signals, Failure> {
+        Signals::heard()
+            .map_err(|error| Failure::internal(format!("cannot listen to signals: {error}")))
+    }
+
+    fn heard() -> io::Result<Signals> {
         let passed_on = [
             Signal::INT,
             Signal::TERM,
@@ -35,7 +43,7 @@ impl Signals {
     }
 
     /// The next signal.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (passed, stream) in &mut self.streams {
                 if let Poll::Ready(Some(())) = stream.poll_recv(context) {
@@ -47,8 +55,8 @@ impl Signals {
         .await
     }
 
-    /// The next signal that ends a wait. The others say nothing to somebody who only waits.
-    pub(super) async fn leave(&mut self) -> Signal {
+    /// The next signal that ends a wait. The others are for the command.
+    pub(crate) async fn leave(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             if signal != Signal::USR1 && signal != Signal::USR2 {

@@ -15,7 +15,8 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Our terminal, if we are in its foreground. Whatever standard input is: a command may ask there for a password.
+    /// Our terminal, if we are in its foreground. Standard input may be another file: a command may
+    /// ask on the terminal for a password.
     pub(super) fn ours() -> Option<Terminal> {
         let terminal = File::options()
             .read(true)
@@ -31,8 +32,9 @@ impl Terminal {
         })
     }
 
-    /// The terminal for a command that is about to start, if it is to be in the foreground from the start. Not in a pipeline:
-    /// a pager beside us needs the terminal too, and a command that reads it after all is given it then.
+    /// The terminal for a command that is about to start, if it is to be in the foreground from the
+    /// start. Not in a pipeline: a pager beside us needs the terminal too, and a command that reads
+    /// it after all is given it then.
     pub(super) fn for_a_start(&self) -> Option<RawFd> {
         let whole = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         whole.then(|| {
@@ -49,11 +51,10 @@ impl Terminal {
 
     /// Puts a group into the foreground, also from the background.
     fn set_foreground(&self, group: Pid) {
-        // SAFETY: sets the disposition of one signal and restores it; no handler is installed, and no command is started between.
-        #[allow(
-            unsafe_code,
-            reason = "from the background this call is answered with a stop, unless that signal is ignored"
-        )]
+        // From the background this call is answered with a stop, unless that signal is ignored.
+        // SAFETY: sets the disposition of one signal and restores it; no handler is installed, and
+        // no command is started between.
+        #[allow(unsafe_code, reason = "there is no safe way to ignore a signal")]
         unsafe {
             let before = libc::signal(libc::SIGTTOU, libc::SIG_IGN);
             let _ = rustix::termios::tcsetpgrp(&self.terminal, group);

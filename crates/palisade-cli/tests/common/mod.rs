@@ -1,11 +1,13 @@
-//! What the tests of the command share: a folder of its own for each test, the command started in it, and conditions that are
-//! asked until they hold.
+//! What the tests of the command share: a folder of its own for each test, the command started in
+//! it, and conditions that are asked until they hold.
 
 #![allow(
     dead_code,
     reason = "every test file is a program of its own and uses a part of this"
 )]
 #![allow(unreachable_pub, reason = "the same")]
+
+pub mod terminal;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -81,7 +83,8 @@ impl Place {
         command
     }
 
-    /// Starts a command line; its words are divided by single spaces. A command for the shell goes behind it.
+    /// Starts a command line; its words are divided by single spaces. A command for the shell goes
+    /// behind it.
     pub fn start(&self, line: &str, script: &str) -> Running {
         self.launch(self.run_of(line, script))
     }
@@ -125,10 +128,11 @@ impl Place {
         self.launch(command).end()
     }
 
-    /// A copy of palisade, for somebody who may not enter the folder where it was built.
-    pub fn copy_for_anybody(&self) -> PathBuf {
+    /// A copy of palisade, for a user that may not enter the folder where it was built.
+    pub fn copy_for_every_user(&self) -> PathBuf {
         let copy = self.path("palisade");
-        // By another process: a fork of a test beside this one would keep our file open for writing, and a busy file does not run.
+        // By another process: a fork of a test beside this one would keep our file open for
+        // writing, and a busy file does not run.
         let copied = Command::new("cp")
             .arg(env!("CARGO_BIN_EXE_palisade"))
             .arg(&copy)
@@ -157,7 +161,8 @@ impl Place {
             .collect()
     }
 
-    /// Lists a store in which the line `strange` cannot be read: it is shown with its error, and so are the others without one.
+    /// Lists a store in which the line `strange` cannot be read: it is shown with its error, and so
+    /// are the others without one.
     pub fn lists_beside_a_strange_line(&self, sound: &str, strange: &str, error: &str) {
         let lines = self.list();
         let line = |name: &str| {

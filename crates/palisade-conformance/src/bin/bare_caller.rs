@@ -1,4 +1,5 @@
-//! The helper of the test with `panic = "abort"`: `bare_caller URL` acquires and releases from runtimes without I/O and timers.
+//! The helper of the test with `panic = "abort"`: `bare_caller URL` acquires and releases from
+//! runtimes without I/O and timers.
 //!
 //! It ends by itself if all went well. A panic anywhere, also one that would be caught, aborts it.
 

@@ -1,5 +1,5 @@
-//! The helper of the checks across processes: `taker URL NAME LEASE_MS` acquires, prints its fence, and releases when a line comes
-//! in. It is mostly killed.
+//! The helper of the checks across processes: `taker URL NAME LEASE_MS` acquires, prints its fence,
+//! and releases when a line comes in. It is mostly killed.
 
 use std::time::Duration;
 

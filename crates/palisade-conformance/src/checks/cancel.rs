@@ -12,10 +12,11 @@ use super::mutex::free;
 use crate::faults::{Faults, Faulty};
 use crate::{Subject, Verdict};
 
-/// A user's future on its way.
+/// The future of a user's call.
 type Walked = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// A verb on a client behind the gate. The first name is free, the second is held by somebody else for two steps.
+/// A verb on a client behind the gate. The first name is free. Another client holds the second for
+/// two steps.
 type Verb = fn(Client, String, String) -> Walked;
 
 fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
@@ -44,7 +45,7 @@ fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
         }),
         ("acquire_as", |client, _, b| {
             Box::pin(async move {
-                let owner = client.owner("owner");
+                let owner = client.identity("owner");
                 let outer = client.mutex(&b).acquire_as(&owner).await?;
                 let inner = client.mutex(&b).acquire_as(&owner).await?;
                 let _ = outer.release().await?;
@@ -107,8 +108,8 @@ fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
     verbs
 }
 
-/// Dropping any future of a user at any point withdraws its claim: nothing is left in the store or in the keeper
-/// (user-asks C1, C2, M2, R1).
+/// Dropping any future of a user at any point withdraws its claim: nothing is left in the store or
+/// in the keeper (user-asks C1, C2, M2, R1).
 pub async fn every_verb_at_every_step(subject: &Subject) -> Verdict {
     let outside = subject.client();
     for (verb, start) in verbs(subject) {
@@ -143,7 +144,8 @@ pub async fn every_verb_at_every_step(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Lets the store take so many steps, polling the future after each; half-way, the other holder lets go. Whether it ended.
+/// Lets the store take so many steps, polling the future after each. Half-way, the other holder
+/// releases. Says whether the future ended.
 async fn walk(future: &mut Walked, faults: &Faults, steps: usize, held: Guard) -> bool {
     let mut held = Some(held);
     let poll = |future: &mut Walked| {
@@ -160,7 +162,8 @@ async fn walk(future: &mut Walked, faults: &Faults, steps: usize, held: Guard) -
         }
         faults.steps(1);
         let mut ended = false;
-        // A verb that waits for the clock or for the other holder takes no step; that is a point to be dropped at, too.
+        // A verb that waits for the clock or for the other holder takes no step; that is a point to
+        // be dropped at, too.
         let begun = std::time::Instant::now();
         while faults.unused_steps() > 0 && !ended && begun.elapsed() < Duration::from_millis(30) {
             ended = poll(future).is_ready();

@@ -18,7 +18,7 @@ async fn granted(store: &dyn Store, claim: &Arc<Claim>) -> Grant {
     }
 }
 
-/// A claim of somebody else for the same.
+/// A claim by another owner, otherwise equal.
 fn another(claim: &Claim) -> Arc<Claim> {
     Arc::new(Claim {
         id: ClaimId::from_bits(fastrand::u128(..)),
@@ -50,7 +50,8 @@ async fn is_empty(store: &dyn Store, claim: &Claim) -> bool {
         .is_empty()
 }
 
-/// Promise 1: a claim that is sent twice, because the first reply was lost, finds its own grant and not a second one.
+/// Promise 1: a claim that is sent again after a lost reply finds its own grant and not a second
+/// one.
 pub async fn claim_is_idempotent(subject: &Subject) -> Verdict {
     let store = subject.store();
     let claim = Arc::new(subject.claim("idempotent"));
@@ -76,7 +77,7 @@ pub async fn claim_is_idempotent(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Promise 1: nobody but the holder of this very grant can give it back.
+/// Promise 1: only claim and fence of this grant together can release it.
 pub async fn release_needs_claim_and_fence(subject: &Subject) -> Verdict {
     let store = subject.store();
     let claim = Arc::new(subject.claim("conditional"));
@@ -147,7 +148,7 @@ pub async fn renewal_says_where_each_stands(subject: &Subject) -> Verdict {
         .map(|answer| answer.expect("an answer"))
         .collect();
     assert!(
-        matches!(standings[0], Standing::Gone(Gone::Taken | Gone::Expired)),
+        matches!(standings[0], Standing::Gone(Gone::Taken | Gone::Unknown)),
         "{standings:?}"
     );
     assert!(
@@ -173,8 +174,9 @@ pub async fn renewal_says_where_each_stands(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Promise 1: a waiter that is named by the fence of an earlier grant is not meant, and keeps its one place.
-pub async fn an_old_fence_moves_nobody(subject: &Subject) -> Verdict {
+/// Promise 1: an answer that carries the fence of an earlier grant does not move a waiter, which
+/// keeps its one place.
+pub async fn an_old_fence_changes_no_place(subject: &Subject) -> Verdict {
     needs!(
         subject.capability().order == palisade::store::Order::Fifo,
         "a line"
@@ -240,7 +242,7 @@ pub async fn an_old_fence_moves_nobody(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// One attempt leaves no place in line behind (user-asks F3).
+/// A single attempt leaves no place in line behind (user-asks F3).
 pub async fn a_try_leaves_nothing(subject: &Subject) -> Verdict {
     let store = subject.store();
     let holder = Arc::new(subject.claim("try"));
@@ -310,7 +312,7 @@ pub async fn release_hands_over(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Cancel is release: a waiter that steps out is not granted, and does not stand in anybody's way.
+/// Cancel is release: a waiter that leaves the line is not granted, and blocks no other claim.
 pub async fn a_waiter_can_step_out(subject: &Subject) -> Verdict {
     needs!(
         subject.capability().order == palisade::store::Order::Fifo,
@@ -350,7 +352,8 @@ pub async fn a_waiter_can_step_out(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Promise 1: what expired is gone, and neither a renewal nor a release of it touches the next holder (user-asks R5, U1).
+/// Promise 1: an expired claim is gone. Neither a renewal nor a release of it touches the next
+/// holder (user-asks R5, U1).
 pub async fn an_expired_claim_is_not_revived(subject: &Subject) -> Verdict {
     let store = subject.store();
     let lease = subject
@@ -413,7 +416,7 @@ pub async fn an_expired_claim_is_not_revived(subject: &Subject) -> Verdict {
 pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
-        "anything about kinds once they are adapted"
+        "anything about kinds that run as a mutex"
     );
     needs!(subject.capability().semaphore, "semaphores");
     let store = subject.store();
@@ -435,6 +438,8 @@ pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
         error.to_string().contains("mutex") && error.to_string().contains("semaphore"),
         "it names both: {error}"
     );
+    let name = mutex.name.as_str();
+    assert!(error.to_string().contains(name), "it names {name}: {error}");
     assert_eq!(
         released(&*store, &mutex.to_ref(Some(fence))).await,
         Released::Done
@@ -456,7 +461,7 @@ pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// An operator ends just the grant he saw (user-asks A1).
+/// A revocation ends only the grant whose fence it names (user-asks A1).
 pub async fn revocation_names_the_fence(subject: &Subject) -> Verdict {
     needs!(subject.capability().revoke, "revocation");
     let store = subject.store();
@@ -495,6 +500,38 @@ pub async fn revocation_names_the_fence(subject: &Subject) -> Verdict {
         store.revoke(&claim.name, fence).await.expect("an answer"),
         Revoked::NotHeld
     );
+    Verdict::Kept
+}
+
+/// A renewal of a grant that was released does not say that its lease ran out, and one of a grant
+/// that the store never gave says that it is unknown.
+pub async fn a_gone_grant_says_what_is_known(subject: &Subject) -> Verdict {
+    let store = subject.store();
+    let claim = Arc::new(subject.claim("gone"));
+    let fence = granted(&*store, &claim).await.fence;
+    needs!(!fence.is_none(), "fences");
+    assert_eq!(
+        store
+            .release(&claim.to_ref(Some(fence)), Ending::Release)
+            .await
+            .expect("an answer"),
+        Released::Done
+    );
+    assert_eq!(
+        standing(&*store, &claim.to_ref(Some(fence))).await,
+        Standing::Gone(Gone::Ended)
+    );
+    // Far ahead of what this store has given: a store that has lost its data meets such a one.
+    let ahead = Fence::new(fence.get() + (1 << 45)).expect("a fence");
+    for asked in [
+        claim.to_ref(Some(ahead)),
+        another(&claim).to_ref(Some(ahead)),
+    ] {
+        assert_eq!(
+            standing(&*store, &asked).await,
+            Standing::Gone(Gone::Unknown)
+        );
+    }
     Verdict::Kept
 }
 

@@ -1,4 +1,4 @@
-//! Elections: one leader at a time, whom everybody can ask for.
+//! Elections: one leader at a time, whom every client can read.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ async fn asked(client: &Client, name: &str) -> Option<Leader> {
     client.election(name).leader().await.expect("an answer")
 }
 
-/// Who campaigns leads in turn; everybody can ask who it is; whoever resigns or is dropped hands over.
+/// Candidates lead in turn, and every client can read the leader. A leader that resigns or is
+/// dropped hands over.
 pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "elections as anything but a mutex");
     let name = subject.name("turns");
@@ -27,7 +28,7 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
     assert_eq!(
         asked(&ours, &name).await,
         None,
-        "somebody leads before the first campaign"
+        "there is a leader before the first campaign"
     );
     let first = ours
         .election(&name)
@@ -90,7 +91,7 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
     assert_eq!(asked(&ours, &name).await, Some(leader(&second, "second")));
     drop(second);
     free(&ours, &name).await;
-    assert_eq!(asked(&ours, &name).await, None, "nobody leads any more");
+    assert_eq!(asked(&ours, &name).await, None, "no leader is left");
     if subject.capability().min_hold {
         let brief = ours
             .election(&name)
@@ -108,7 +109,8 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Work that runs as long as it leads: its term is interrupted when it is deposed, and begins anew when it leads again.
+/// Work that runs for one term: it is interrupted when its candidate is deposed, and begins anew
+/// when the candidate leads again.
 pub async fn a_deposed_leader_leads_again(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "elections as anything but a mutex");
     needs!(subject.capability().revoke, "revocation");
@@ -197,7 +199,8 @@ pub async fn a_deposed_leader_is_told(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Where the value can be changed, everybody sees it, and the lead goes on; elsewhere it is refused, and nothing changes.
+/// Where the value can be changed, every client sees it, and the term goes on; elsewhere the change
+/// is refused.
 pub async fn a_leader_proclaims(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "elections as anything but a mutex");
     let name = subject.name("proclaims");
@@ -256,7 +259,7 @@ async fn shown_reason(client: &Client, name: &str) -> Option<String> {
         .show(name)
         .await
         .expect("an answer")
-        .expect("somebody holds it");
+        .expect("the lock is held");
     line.holders
         .into_iter()
         .next()
@@ -322,6 +325,9 @@ pub async fn observers_hear_each_leader(subject: &Subject) -> Verdict {
             .expect("a leader");
         assert_eq!(heard, leader);
     }
-    eventually("nobody leads", async || asked(&ours, &name).await.is_none()).await;
+    eventually("no leader is left", async || {
+        asked(&ours, &name).await.is_none()
+    })
+    .await;
     Verdict::Kept
 }

@@ -9,8 +9,8 @@ use palisade::{Client, ErrorKind, Guard, LossReason, Released, Status};
 use crate::faults::Faulty;
 use crate::{Subject, Verdict, eventually, patience};
 
-/// A holder that is cut off knows of its loss before anybody else can have the lock, and hears of it once
-/// (user-asks R10, V3).
+/// A holder that is cut off knows of its loss before another client can have the lock, and is told
+/// once (user-asks R10, V3).
 pub async fn the_holder_is_told_first(subject: &Subject) -> Verdict {
     let name = subject.name("told-first");
     let lease = subject.capability().min_lease.max(Duration::from_secs(1));
@@ -67,8 +67,8 @@ pub async fn the_holder_is_told_first(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A holder is sure of its lock again, and the store says the same. Not at once: where the lease is short and the machine busy, a
-/// renewal may have to come first.
+/// A holder is sure of its lock again, and the store says the same. Not at once: where the lease is
+/// short and the machine busy, a renewal may have to come first.
 async fn still_holds(subject: &Subject, name: &str, guard: &Guard, otherwise: &str) {
     eventually(otherwise, async || {
         assert!(guard.is_held(), "{otherwise}");
@@ -85,8 +85,8 @@ async fn still_holds(subject: &Subject, name: &str, guard: &Guard, otherwise: &s
     assert_eq!(line.holders[0].fence, guard.fence(), "{otherwise}");
 }
 
-/// A store that stands still for longer than the lease: the holder is told in time, who asks gets an error and not a lock, and
-/// when the store goes on, so does everybody (user-asks R2, O16).
+/// A store that hangs for longer than the lease: the holder is told in time, a new claim gets an
+/// error and no lock, and all clients work again when the store does (user-asks R2, O16).
 pub async fn a_store_that_stands_still_is_survived(subject: &Subject) -> Verdict {
     let Some(pause) = &subject.hooks().pause else {
         return Verdict::NotPromised("standing still on demand");
@@ -107,7 +107,7 @@ pub async fn a_store_that_stands_still_is_survived(subject: &Subject) -> Verdict
         .store_wait(Duration::from_millis(100))
         .acquire_timeout(lease / 2)
         .await;
-    let error = asking.expect_err("nobody can have said yes");
+    let error = asking.expect_err("a hung store grants nothing");
     assert!(
         matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout),
         "{error:?}"
@@ -140,8 +140,8 @@ pub async fn a_store_that_stands_still_is_survived(subject: &Subject) -> Verdict
     Verdict::Kept
 }
 
-/// A client whose session the store has ended learns it at its next contact, and cannot harm whoever was admitted meanwhile
-/// (user-asks W8, L7).
+/// A client whose session the store has ended learns it at its next contact, and cannot harm the
+/// holder that was admitted meanwhile (user-asks W8, L7).
 pub async fn a_lost_session_is_told(subject: &Subject) -> Verdict {
     let Some(lose_sessions) = &subject.hooks().lose_sessions else {
         return Verdict::NotPromised("losing sessions on demand");
@@ -186,7 +186,7 @@ pub async fn a_lost_session_is_told(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// The store keeps a grant for at least as long as it promised, from the moment it was asked.
+/// The store keeps a grant for at least the promised length, counted from the request.
 pub async fn a_lease_is_kept_in_full(subject: &Subject) -> Verdict {
     let name = subject.name("in-full");
     let lease = subject.capability().min_lease.max(Duration::from_secs(1));
@@ -221,7 +221,8 @@ pub async fn a_lease_is_kept_in_full(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// After the loss the same client takes the same name again: the new hold is renewed, the old guard stays lost (user-asks R3).
+/// After the loss the same client takes the same name again: the new hold is renewed, the old guard
+/// stays lost (user-asks R3).
 pub async fn a_lost_lock_can_be_taken_again(subject: &Subject) -> Verdict {
     let name = subject.name("again");
     let lease = subject.capability().min_lease.max(Duration::from_secs(3));

@@ -10,11 +10,12 @@ use palisade::{AnyMode, Error, ErrorKind, Exclusive, LossReason, Member, Multi, 
 use super::mutex::{free, waiters};
 use crate::{Subject, Verdict, in_vain, needs, patience};
 
-/// Promise 1: readers share; a writer is alone; the mutex is the write side where the capability says so.
+/// Promise 1: readers share; a writer is alone; the mutex is the write side where the capability
+/// says so.
 pub async fn readers_share_and_writers_do_not(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
-        "anything about kinds once they are adapted"
+        "anything about kinds that run as a mutex"
     );
     let capability = subject.capability();
     needs!(capability.rwlock, "read/write locks");
@@ -120,11 +121,12 @@ pub async fn a_writer_is_not_starved(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A writer becomes a reader in one step: waiting readers come in, no writer comes between, the fence stays.
+/// A writer becomes a reader in one step: waiting readers come in, no writer comes between, the
+/// fence stays.
 pub async fn downgrade_lets_readers_in(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
-        "anything about kinds once they are adapted"
+        "anything about kinds that run as a mutex"
     );
     let capability = subject.capability();
     needs!(
@@ -165,16 +167,16 @@ pub async fn downgrade_lets_readers_in(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// An owner enters again with the same fence; the last guard gives the lock back; another mode is refused at once
-/// (user-asks F7, U10, R8).
+/// An owner enters again with the same fence; the last guard gives the lock back; another mode is
+/// refused at once (user-asks F7, U10, R8).
 pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
-        "anything about kinds once they are adapted"
+        "anything about kinds that run as a mutex"
     );
     let name = subject.name("owner");
     let client = subject.client();
-    let (billing, namesake) = (client.owner("billing"), client.owner("billing"));
+    let (billing, namesake) = (client.identity("billing"), client.identity("billing"));
     let lock = client.mutex(&name);
     let outer = lock.acquire_as(&billing).await.expect("acquired");
     let inner = lock.acquire_as(&billing).await.expect("entered again");

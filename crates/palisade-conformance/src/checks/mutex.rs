@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use palisade::lease::BootClock;
 use palisade::store::{Answer, Claim, ClaimId, FenceSource, Order, Revoked};
-use palisade::{Client, ErrorKind, LossReason, Released, Status};
+use palisade::{Attempt, Cause, Client, ErrorKind, LossReason, Released, Status};
 
 use crate::faults::Faulty;
 use crate::{Subject, Verdict, eventually, in_vain, needs, patience};
 
-/// Waits until so many stand in line.
+/// Waits until `count` claims wait in line.
 pub(super) async fn waiters(client: &Client, name: &str, count: usize) {
     eventually("the waiters stand in line", async || {
         client
@@ -31,8 +31,8 @@ pub(super) async fn free(client: &Client, name: &str) {
     .await;
 }
 
-/// Promise 1: never two at once. The counter is not atomic as a whole: two holders at once lose an update. Fences rise in the
-/// order in which the critical sections ran.
+/// Promise 1: never two holders at once. The counter's update is not atomic, so that two holders
+/// would lose one. Fences rise in the order in which the critical sections ran.
 pub async fn excludes(subject: &Subject) -> Verdict {
     const TASKS: u64 = 100;
     const ROUNDS: u64 = 3;
@@ -107,10 +107,11 @@ pub async fn serves_in_order(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A wait ends when it was to end, says who holds the name, and leaves no place in line; zero is one attempt.
+/// A wait ends when it was to end, says who holds the name, and leaves no place in line; zero is
+/// one attempt.
 pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
     let name = subject.name("time-out");
-    let (ours, theirs) = (subject.client().labelled("the holder"), subject.client());
+    let (ours, theirs) = (subject.client().with_owner("the holder"), subject.client());
     let guard = ours.mutex(&name).acquire().await.expect("acquired");
     assert!(
         theirs
@@ -122,15 +123,20 @@ pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
         "busy is not an error"
     );
     for wait in [Duration::ZERO, Duration::from_millis(300)] {
-        let begun = Instant::now();
-        let lock = theirs.mutex(&name);
-        let error = in_vain(wait, |wait| lock.acquire_timeout(wait)).await;
-        assert!(begun.elapsed() >= wait, "too early");
-        let (ErrorKind::Timeout, holder) = (error.kind(), error.holder()) else {
-            panic!("not a time-out: {error:?}")
-        };
-        let holder = holder.expect("the store knows the holder");
-        assert_eq!(holder.owner, "the holder");
+        // The holder is asked for only briefly: a busy machine may take longer once.
+        let mut named = None;
+        for _ in 0..5 {
+            let begun = Instant::now();
+            let lock = theirs.mutex(&name);
+            let error = in_vain(wait, |wait| lock.acquire_timeout(wait)).await;
+            assert!(begun.elapsed() >= wait, "too early");
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
+            named = error.holder().map(|holder| holder.owner.clone());
+            if named.is_some() {
+                break;
+            }
+        }
+        assert_eq!(named.as_deref(), Some("the holder"));
     }
     theirs.shutdown().await;
     let line = ours
@@ -144,7 +150,57 @@ pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Names that look alike, or like something of the store's, are different names. A store that cannot take every name says so.
+/// An attempt in vain says who holds the name, as exactly as the store knows.
+pub async fn a_refusal_names_the_holder(subject: &Subject) -> Verdict {
+    let name = subject.name("refusal");
+    let (ours, theirs) = (subject.client().with_owner("the holder"), subject.client());
+    let guard = ours
+        .mutex(&name)
+        .reason("a check")
+        .acquire()
+        .await
+        .expect("acquired");
+    let attempt = theirs.mutex(&name).try_acquire_or_holder().await;
+    let Attempt::Busy(obstacle) = attempt.expect("an answer") else {
+        panic!("held twice")
+    };
+    assert_eq!(
+        (obstacle.name.as_str(), obstacle.cause),
+        (&*name, Cause::Held)
+    );
+    let holder = obstacle
+        .holder
+        .as_ref()
+        .expect("the store knows the holder");
+    assert_eq!(holder.owner, "the holder");
+    assert_eq!(holder.reason.as_deref(), Some("a check"));
+    assert_eq!(
+        obstacle.to_string(),
+        format!("{name} is held by the holder (a check)")
+    );
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    let attempt = theirs.mutex(&name).try_acquire_or_holder().await;
+    let guard = attempt.expect("an answer").acquired().expect("it is free");
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    Verdict::Kept
+}
+
+/// A ping says which server answers.
+pub async fn a_ping_names_the_server(subject: &Subject) -> Verdict {
+    needs!(subject.store().extensions().ping.is_some(), "a ping");
+    let pong = subject.client().ping().await.expect("it answers");
+    assert!(!pong.server.product.is_empty(), "{pong:?}");
+    let version = pong.server.version.as_deref().unwrap_or_default();
+    assert!(
+        version.starts_with(|first: char| first.is_ascii_digit()),
+        "{pong:?}"
+    );
+    assert!(pong.latency < patience(), "{pong:?}");
+    Verdict::Kept
+}
+
+/// Names that look alike, or like a key of the store's own, are different names. A store that
+/// cannot take every name says so.
 pub async fn names_do_not_meet(subject: &Subject) -> Verdict {
     let client = subject.client();
     let long = "x".repeat(480);
@@ -291,7 +347,8 @@ pub async fn a_release_is_not_a_loss(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A holder extends its lease itself, and asks the store whether it still has the grant. What the store dropped is seen and told.
+/// A holder extends its lease itself, and asks the store whether it still has the grant. A grant
+/// that the store dropped is detected, and its holder told.
 pub async fn a_holder_renews_and_verifies(subject: &Subject) -> Verdict {
     let name = subject.name("verified");
     let (holder, operator) = (subject.client(), subject.client());
@@ -325,10 +382,15 @@ pub async fn a_holder_renews_and_verifies(subject: &Subject) -> Verdict {
             .expect("an answer"),
         Revoked::Done
     );
-    assert!(
-        !guard.verify().await.expect("an answer"),
-        "the store has dropped it"
-    );
+    // A busy cluster may take longer to answer than the short lease allows.
+    eventually("the store has dropped it", async || {
+        match guard.verify().await {
+            Ok(is_held) => !is_held,
+            Err(error) if error.retry_may_help() => false,
+            Err(error) => panic!("{error}"),
+        }
+    })
+    .await;
     assert!(!guard.is_held());
     assert!(matches!(
         guard.renew().await.expect_err("gone").kind(),
@@ -375,7 +437,8 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     let freed = Instant::now();
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     let guard = waiting.await.expect("no panic").expect("acquired");
-    // Half a second on top for a machine that is busy with other checks; where a waiter hangs on a session, the server's ticks, too.
+    // Half a second on top for a machine that is busy with other checks; where a waiter hangs on a
+    // session, the server's ticks, too.
     let slack = Duration::from_millis(if subject.capability().short_waits {
         500
     } else {
@@ -390,12 +453,13 @@ pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A waiter that is granted keeps the time that it had: a dead one holds until then, and not for a lease.
+/// A granted waiter keeps the expiry it had: a dead one holds until then, and not for a full lease.
 pub async fn a_dead_waiter_is_given_no_lease(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == Order::Fifo, "a line");
     let store = subject.store();
-    // Where a waiter hangs on the session of its lease, it stands in line for as long as that lasts. An ensemble adds several ticks:
-    // it rounds up to one, and its followers report sessions to the leader once in another.
+    // Where a waiter lives as long as the session of its lease, it stays in line for that long. An
+    // ensemble adds several ticks: it rounds up to one, and followers report sessions once per
+    // tick.
     let (times, slack) = if subject.capability().short_waits {
         (4, 1)
     } else {
@@ -459,7 +523,8 @@ pub async fn a_lost_push_is_healed(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A claim whose reply was lost finds its own grant (user-asks U9); a release whose reply was lost is not held against us.
+/// A claim whose reply was lost finds its own grant (user-asks U9); a release whose reply was lost
+/// is not held against us.
 pub async fn a_lost_reply_is_found_again(subject: &Subject) -> Verdict {
     let name = subject.name("lost-reply");
     let (faulty, faults) = Faulty::over(subject.store());
@@ -504,7 +569,8 @@ pub async fn fences_rise(subject: &Subject) -> Verdict {
     let mut last = 0;
     for round in 0..30 {
         let client = &clients[round % 2];
-        // Released, and not dropped: the next may be of another kind, which is refused while this one holds.
+        // Released, and not dropped: the next may be of another kind, which is refused while this
+        // one holds.
         let fence = if capability.rwlock && round % 3 == 0 {
             let guard = client.rwlock(&name).read().await.expect("acquired");
             let fence = guard.fence().get();
@@ -529,7 +595,7 @@ pub async fn inspection_shows_the_line(subject: &Subject) -> Verdict {
     let client = subject.client();
     assert_eq!(client.show(&name).await.expect("an answer"), None);
     let guard = client
-        .labelled("alice")
+        .with_owner("alice")
         .mutex(&name)
         .reason("nightly run")
         .acquire()
@@ -537,7 +603,7 @@ pub async fn inspection_shows_the_line(subject: &Subject) -> Verdict {
         .expect("acquired");
     let mut waiting = Vec::new();
     for (number, owner) in ["bob", "carol"].into_iter().enumerate() {
-        let lock = client.labelled(owner).mutex(&name).reason("next");
+        let lock = client.with_owner(owner).mutex(&name).reason("next");
         waiting.push(tokio::spawn(async move { lock.acquire().await }));
         if capability.waiters_known {
             waiters(&client, &name, number + 1).await;

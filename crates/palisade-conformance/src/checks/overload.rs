@@ -1,4 +1,5 @@
-//! Back-pressure: a client whose tasks give up again and again does not bury the store under withdrawals.
+//! Back-pressure: a client whose tasks give up again and again does not bury the store under
+//! withdrawals.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ const CROWD: usize = 100;
 /// An attempt ends after this at the latest, and half of it on average.
 const LONGEST: Duration = Duration::from_millis(8);
 
-/// How soon another client must get in afterwards, on all names. In the soak the machine is the store's alone; otherwise other checks use
-/// it at the same time.
+/// How soon another client must get in afterwards, on all names. In the soak the machine is the
+/// store's alone; otherwise other checks use it at the same time.
 fn recovery() -> Duration {
     Duration::from_secs(if std::env::var_os("PALISADE_STORM").is_some() {
         1
@@ -28,7 +29,8 @@ fn recovery() -> Duration {
     })
 }
 
-/// Of all tasks together, unless `PALISADE_STORM` says otherwise: as few as show a client without bounds.
+/// The attempts of all tasks together, unless `PALISADE_STORM` says otherwise: as few as show a
+/// client without bounds.
 const ATTEMPTS: usize = 2_400;
 
 fn attempts() -> usize {
@@ -37,7 +39,7 @@ fn attempts() -> usize {
     })
 }
 
-/// Claims that are dropped, before they are sent, on their way, in line, or with the lock just granted.
+/// Claims that are dropped before they are sent, in flight, in line, or with the lock just granted.
 pub async fn dropped_claims_do_not_pile_up(subject: &Subject) -> Verdict {
     storm(subject, "dropped", |lock, length| async move {
         let holding = async {
@@ -114,7 +116,8 @@ pub async fn a_crowd_that_leaves_leaves_nothing(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Lets many tasks of one client attempt something on a few names; then another client must get in at once, and nothing may be left.
+/// Lets many tasks of one client attempt something on a few names; then another client must get in
+/// at once, and nothing may be left.
 async fn storm<A>(
     subject: &Subject,
     what: &str,

@@ -58,11 +58,12 @@ fn program() -> PathBuf {
     folder.join("taker")
 }
 
-/// Promise 1 and 3 between processes: one holds, the other waits, and the fence rises from one to the other.
+/// Promise 1 and 3 between processes: one holds, the other waits, and the fence rises from one to
+/// the other.
 pub async fn processes_exclude_each_other(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
-        "anything about kinds once they are adapted"
+        "anything about kinds that run as a mutex"
     );
     needs!(
         subject.url().is_some(),
@@ -107,11 +108,12 @@ pub async fn processes_exclude_each_other(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A process that is killed with the lock in its hands keeps it for its lease at the longest (user-asks A7, R-crash).
+/// A process that is killed with the lock in its hands keeps it for its lease at the longest
+/// (user-asks A7, R-crash).
 pub async fn a_killed_holder_is_replaced(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
-        "anything about kinds once they are adapted"
+        "anything about kinds that run as a mutex"
     );
     needs!(
         subject.url().is_some(),
@@ -144,12 +146,12 @@ pub async fn a_killed_holder_is_replaced(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Processes that are killed while they wait do not hold up the others for longer than a wait lease, or than their lease where
-/// waiters have no other (user-asks A8, F1).
-pub async fn killed_waiters_hold_nobody_up(subject: &Subject) -> Verdict {
+/// Processes that are killed while they wait do not hold up the others for longer than a wait
+/// lease, or than their lease where waiters have no other (user-asks A8, F1).
+pub async fn killed_waiters_hold_up_no_other(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
-        "anything about kinds once they are adapted"
+        "anything about kinds that run as a mutex"
     );
     needs!(
         subject.url().is_some() && subject.capability().waiters_known,

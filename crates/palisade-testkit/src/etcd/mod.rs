@@ -13,7 +13,8 @@
 //! three.leader().pause(); // etcd reads no clock that could be moved: a pause is how its leases run out unseen
 //! ```
 //!
-//! The server is the system's, unless `PALISADE_ETCD` names a folder with `etcd`, `etcdctl` and `etcdutl` of another version.
+//! The server is the system's, unless `PALISADE_ETCD` names a folder with `etcd`, `etcdctl` and
+//! `etcdutl` of another version.
 
 mod cluster;
 mod rights;

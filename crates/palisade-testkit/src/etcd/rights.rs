@@ -1,7 +1,8 @@
 /// The page that says which rights a lock needs: what it says is what is tested.
 const PAGE: &str = include_str!("../../../../docs/stores/etcd.md");
 
-/// The rights that the documentation gives to the user `locker:lockpw`, for keys below `lock/`: the words of `etcdctl`, line by line.
+/// The rights that the documentation gives to the user `locker:lockpw`, for keys below `lock/`: the
+/// words of `etcdctl`, line by line.
 ///
 /// The page has them in the block after `<!-- rights -->`, before those of the first user.
 ///

@@ -78,7 +78,7 @@ impl Setup {
     }
 }
 
-/// What must be known of all members before the first can be started.
+/// The addresses of all members, which must be known before the first is started.
 pub(super) struct Node {
     place: Place,
     client: Port,
@@ -193,7 +193,7 @@ pub struct Etcd {
 
 server!(Etcd);
 
-/// What a member must be told again when its data are restored.
+/// The settings that a member needs again when its data are restored.
 #[derive(Debug)]
 struct Identity {
     name: String,
@@ -248,8 +248,9 @@ impl Etcd {
         file
     }
 
-    /// Kills it, puts the data of a snapshot in the place of its own, and starts it again on the same port. `token` is that of the
-    /// cluster: with `etcd-cluster`, the default, it is the same cluster as before, by its number; with any other it is not.
+    /// Kills it, puts the data of a snapshot in the place of its own, and starts it again on the
+    /// same port. `token` is that of the cluster: with `etcd-cluster`, the default, it is the same
+    /// cluster as before, by its number; with any other it is not.
     ///
     /// For a server that is alone.
     ///
@@ -317,7 +318,7 @@ impl Etcd {
             .is_ok_and(|metrics| metrics.contains("\netcd_server_is_leader 1"))
     }
 
-    /// What it counts of itself, in the words of its page `/metrics`. Not of one that speaks TLS.
+    /// Its own counters, from its page `/metrics`. Not with TLS.
     ///
     /// # Errors
     ///

@@ -11,9 +11,9 @@
 //! // Let the client connect to proxy.address(), then, one at a time or together:
 //! proxy.delay(Way::Both, Duration::from_millis(20), Duration::from_millis(5)); // late
 //! proxy.slow(Way::ToClient, 1000); //   bytes in a second
-//! proxy.swallow(Way::ToServer); //      lost, and nobody is told
+//! proxy.swallow(Way::ToServer); //      lost silently
 //! proxy.stall(Way::ToClient); //        half-open: nothing moves until it is healed
-//! proxy.freeze(); //                    the open connections are dead, and nobody is told; new ones work
+//! proxy.freeze(); //                    the open connections die silently; new ones work
 //! proxy.reset(); //                     all connections, now
 //! proxy.refuse(); //                    new connections
 //! proxy.point_at(redis.address()); //   new connections lead to this server
@@ -22,8 +22,8 @@
 //! proxy.heal();
 //! ```
 //!
-//! What is set holds for open and for new connections, from the moment the call returns. A client that learns other addresses
-//! from the server (Sentinel, Cluster, etcd's members) goes around the proxy.
+//! A fault applies to open and to new connections, from the moment the call returns. A client that
+//! learns other addresses from the server (Sentinel, Cluster, etcd's members) bypasses the proxy.
 
 mod plan;
 mod pump;
@@ -46,9 +46,9 @@ use crate::ready::{PATIENCE, within};
 /// A direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// What the client sends.
+    /// From client to server.
     ToServer,
-    /// What the server sends.
+    /// From server to client.
     ToClient,
     /// Either.
     Both,
@@ -74,7 +74,8 @@ impl Proxy {
         Self::speaking(Protocol::Bytes, target)
     }
 
-    /// Starts one that knows where a server's messages end, and so can lose one of several that come together.
+    /// Starts one that knows where a server's messages end, and so can lose one of several that
+    /// come together.
     ///
     /// # Panics
     ///
@@ -109,13 +110,15 @@ impl Proxy {
         self.shared.open().len()
     }
 
-    /// How many messages were lost by [`Proxy::lose_reply`], [`Proxy::lose_pushes`] and [`Proxy::lose_if`].
+    /// How many messages were lost by [`Proxy::lose_reply`], [`Proxy::lose_pushes`] and
+    /// [`Proxy::lose_if`].
     #[must_use]
     pub fn lost(&self) -> usize {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
-    /// Delivers everything later, by `delay` and up to `jitter` more. Order is kept, and so is throughput.
+    /// Delivers everything later, by `delay` and up to `jitter` more. Order is kept, and so is
+    /// throughput.
     ///
     /// The jitter's seed is printed; set `PALISADE_SEED` to have the same again.
     pub fn delay(&self, way: Way, delay: Duration, jitter: Duration) {
@@ -130,23 +133,26 @@ impl Proxy {
         self.change(|plan| plan.each(way, |lane| lane.rate = Some(bytes_per_second.max(1))));
     }
 
-    /// Takes everything and delivers nothing, the end of a connection included. New connections are accepted.
+    /// Takes everything and delivers nothing, the end of a connection included. New connections are
+    /// accepted.
     pub fn swallow(&self, way: Way) {
         self.change(|plan| plan.each(way, |lane| lane.flow = Flow::Swallow));
     }
 
-    /// Takes nothing and delivers nothing, and keeps the connections: half-open. What was sent meanwhile comes when it is healed.
+    /// Takes nothing and delivers nothing, and keeps the connections: half-open. What was sent
+    /// meanwhile comes when it is healed.
     pub fn stall(&self, way: Way) {
         self.change(|plan| plan.each(way, |lane| lane.flow = Flow::Stall));
     }
 
-    /// Lets the connections that are open now pass nothing any more, for good and without a word, as a firewall does that has
-    /// forgotten them. New ones are as ever.
+    /// Silently drops everything on the connections that are open now, for good, as a firewall does
+    /// that has forgotten them. New connections are not affected.
     pub fn freeze(&self) {
         self.change(|plan| plan.freezes += 1);
     }
 
-    /// Leads new connections to another server, as a name or a virtual address does after a failover. Open ones stay.
+    /// Leads new connections to another server, as a name or a virtual address does after a
+    /// failover. Open ones stay.
     pub fn point_at(&self, target: SocketAddr) {
         *self.shared.target() = target;
     }
@@ -176,8 +182,8 @@ impl Proxy {
         .or_panic();
     }
 
-    /// Delivers the next request of any connection, waits for the server's answer, loses that, and resets the client's
-    /// connection: the request was applied, and the client cannot know.
+    /// Delivers the next request of any connection, waits for the server's answer, loses that, and
+    /// resets the client's connection: the request was applied, and the client cannot know.
     pub fn lose_reply(&self) {
         self.lose_reply_to(|_| true);
     }
@@ -191,7 +197,8 @@ impl Proxy {
     ///
     /// # Panics
     ///
-    /// When the proxy does not know the protocol, or the protocol does not say what is a push; use [`Proxy::lose_if`] then.
+    /// When the proxy does not know the protocol, or the protocol does not say what is a push; use
+    /// [`Proxy::lose_if`] then.
     pub fn lose_pushes(&self) {
         let protocol = self.shared.protocol;
         assert!(

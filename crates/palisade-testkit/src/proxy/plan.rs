@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// What the proxy's thread and its owner share.
+/// Shared by the proxy's thread and its owner.
 pub(super) struct Shared {
     pub(super) protocol: Protocol,
     target: Mutex<SocketAddr>,

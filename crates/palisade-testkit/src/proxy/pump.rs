@@ -1,4 +1,5 @@
-//! One direction of one connection: a reader that stamps messages with the time of their delivery, and a writer that keeps it.
+//! One direction of one connection: a reader that stamps messages with the time of their delivery,
+//! and a writer that keeps it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,7 @@ struct Message {
 pub(super) struct Pump<'a> {
     pub(super) way: Way,
     pub(super) shared: &'a Shared,
-    /// Set while a request, whose reply shall be lost, is on its way.
+    /// Set while a request whose reply shall be lost is in flight.
     pub(super) losing: &'a AtomicBool,
     /// How many freezes there were when the connection was made.
     pub(super) born: u64,
@@ -61,7 +62,8 @@ impl Pump<'_> {
             self.until(|flow| flow != Flow::Stall).await;
             let read = select! {
                 biased;
-                // A stall must hold for what is sent after it, also when it arrives while we already wait for it.
+                // A stall must hold for what is sent after it, also when it arrives while we
+                // already wait for it.
                 _ = plan.changed() => continue,
                 read = from.read_buf(&mut cutter.bytes) => read,
             };
@@ -132,7 +134,8 @@ impl Pump<'_> {
             if self.way == Way::ToServer && self.shared.takes_reply_of(&message.bytes) {
                 self.losing.store(true, Ordering::SeqCst);
             }
-            // A receiver that is gone tells the sender in the other direction, which has faults of its own.
+            // A receiver that is gone tells the sender in the other direction, which has faults of
+            // its own.
             is_open = is_open && self.deliver(&message.bytes, &mut to).await.is_ok();
         }
         self.until(|flow| flow == Flow::Pass).await;

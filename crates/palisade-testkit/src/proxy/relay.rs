@@ -65,8 +65,8 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
     }
 }
 
-/// Takes the connections that the kernel has made and we have not yet seen. To their clients they are open like any other, so
-/// a reset is for them too, and a refusal is not.
+/// Takes the connections that the kernel has accepted and we have not yet seen. To their clients
+/// they are open, so a reset applies to them too, and a refusal does not.
 fn settle(listener: TcpListener, epoch: u64, shared: &Arc<Shared>) -> TcpListener {
     let listener = listener.into_std().expect("it is registered");
     while let Ok((client, _)) = listener.accept() {
@@ -135,13 +135,15 @@ impl Opened {
                 client.set_zero_linger().ok();
                 server.set_zero_linger().ok();
             }
-            // The server is told in order: a reset could make it drop a request that it has not read yet.
+            // The server is told in order: a reset could make it drop a request that it has not
+            // read yet.
             End::ReplyLost => {
                 client.set_zero_linger().ok();
                 server.shutdown().await.ok();
             }
         }
-        // The sockets first, then the count: whoever waits for it finds the connections gone.
+        // The sockets first, then the count, so that a caller that awaits the count finds them
+        // closed.
         drop((client, server));
     }
 

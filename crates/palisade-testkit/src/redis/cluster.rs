@@ -8,14 +8,16 @@ use crate::error::{OrPanic, Result};
 use crate::ready::{PATIENCE, within};
 use crate::resp::Reply;
 
-/// A cluster of three primaries with one replica each, which replaces a primary that was silent for a second.
+/// A cluster of three primaries with one replica each, which replaces a primary that was silent for
+/// a second.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
 }
 
 impl Cluster {
-    /// Starts the six, and returns when all slots are served and all replicas have caught up. Takes two seconds.
+    /// Starts the six, and returns when all slots are served and all replicas have caught up. Takes
+    /// two seconds.
     ///
     /// # Panics
     ///

@@ -15,9 +15,18 @@ impl Five {
     /// When one does not start.
     #[must_use]
     pub fn start() -> Self {
-        let setup = Redis::with().durable().clock();
+        Self::start_as(&Redis::with().durable().clock())
+    }
+
+    /// Five that are as asked for.
+    ///
+    /// # Panics
+    ///
+    /// When one does not start.
+    #[must_use]
+    pub fn start_as(setup: &Setup) -> Self {
         Self {
-            nodes: start(&setup, 5).or_panic(),
+            nodes: start(setup, 5).or_panic(),
         }
     }
 

@@ -1,19 +1,24 @@
-/// The page that says which rights a lock needs: what it says is what is tested.
-const PAGE: &str = include_str!("../../../../docs/stores/redis.md");
+/// The pages that say which rights a lock needs: what they say is what is tested.
+const PAGES: [&str; 2] = [
+    include_str!("../../../../docs/stores/redis.md"),
+    include_str!("../../../../docs/stores/redlock.md"),
+];
 
-/// The rights that the documentation gives a user for a format, in the words of a `user` line: for [`Setup::acl`](super::Setup::acl).
+/// The rights that the documentation gives a user for a format, in the words of a `user` line: for
+/// [`Setup::acl`](super::Setup::acl).
 ///
-/// The page has them as the words of `ACL SETUSER`, in the block after `<!-- rights: FORMAT -->`.
+/// A page has them as the words of `ACL SETUSER`, in the block after `<!-- rights: FORMAT -->`.
 ///
 /// # Panics
 ///
-/// When the page has none for this format.
+/// When no page has any for this format.
 #[must_use]
 pub fn documented_rights(format: &str) -> String {
     let marker = format!("<!-- rights: {format} -->");
-    let (_, block) = PAGE
-        .split_once(&marker)
-        .unwrap_or_else(|| panic!("docs/stores/redis.md: no {marker}"));
+    let (_, block) = PAGES
+        .iter()
+        .find_map(|page| page.split_once(&marker))
+        .unwrap_or_else(|| panic!("docs/stores: no {marker}"));
     let (_, command) = block
         .split_once(" ACL SETUSER ")
         .unwrap_or_else(|| panic!("no ACL SETUSER after {marker}"));

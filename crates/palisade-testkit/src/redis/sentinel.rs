@@ -9,7 +9,8 @@ use crate::ready::{PATIENCE, within};
 /// The name under which the sentinels know the pair.
 const NAME: &str = "m1";
 
-/// A primary with one replica, and three sentinels that name another primary half a second after it stops answering.
+/// A primary with one replica, and three sentinels that name another primary half a second after it
+/// stops answering.
 #[derive(Debug)]
 pub struct Sentinel {
     nodes: [Redis; 2],
@@ -17,7 +18,8 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts all five, and returns when the sentinels know each other and the replica has caught up. Takes two seconds.
+    /// Starts all five, and returns when the sentinels know each other and the replica has caught
+    /// up. Takes two seconds.
     ///
     /// # Panics
     ///
@@ -124,8 +126,9 @@ impl Sentinel {
             .expect("there are two")
     }
 
-    /// Cuts the replica off from the primary without the primary noticing more than a lost connection: what is written from
-    /// now on does not reach it. To see it lost, kill the primary, resume the replica, and wait for [`Sentinel::wait_for_primary`].
+    /// Cuts the replica off from the primary without the primary noticing more than a lost
+    /// connection: what is written from now on does not reach it. To see it lost, kill the primary,
+    /// resume the replica, and wait for [`Sentinel::wait_for_primary`].
     ///
     /// Pausing the replica alone would lose nothing: the kernel keeps for it what was sent.
     pub fn strand_replica(&self) {

@@ -16,7 +16,8 @@ use crate::spec::server;
 /// For the server's probe: one question, so that a hanging server does not eat all the patience.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A user for [`Setup::acl`] that may do everything a lock needs, on keys and channels that begin with `lock:`.
+/// A user for [`Setup::acl`] that may do everything a lock needs, on keys and channels that begin
+/// with `lock:`.
 pub const LOCKER: &str =
     "locker on >lockpw ~lock:* &lock:* +@read +@write +@scripting +@pubsub +@connection +wait";
 
@@ -43,7 +44,8 @@ impl Setup {
         self
     }
 
-    /// Adds a user, in the words of a `user` line such as [`LOCKER`], and gives `default` the password `rootpw`.
+    /// Adds a user, in the words of a `user` line such as [`LOCKER`], and gives `default` the
+    /// password `rootpw`.
     #[must_use]
     pub fn acl(mut self, user: &str) -> Self {
         self.acl = Some(user.to_owned());
@@ -169,7 +171,8 @@ impl Redis {
         self.client.address
     }
 
-    /// The same as a URL, with the password of `default` if it has one. TLS also needs the authority: [`crate::certs()`].
+    /// The same as a URL, with the password of `default` if it has one. TLS also needs the
+    /// authority: [`crate::certs()`].
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.client.tls { "rediss" } else { "redis" };

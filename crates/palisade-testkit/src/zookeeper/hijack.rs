@@ -1,13 +1,13 @@
-//! Ending the session of a client that knows nothing of it.
+//! Ends a session of another client, without that client's help.
 //!
-//! A server makes the password of a session out of its number alone, with Java's random numbers. So whoever knows the number, which
-//! every node of the session shows, can take the session up and close it.
+//! A server derives a session's password from its number alone, with Java's random numbers. Every
+//! node of the session shows the number, so any client can resume the session and close it.
 
 use std::io::{Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What every server adds to the number.
+/// The constant that every server adds to the number.
 const SUPER_SECRET: i64 = 0xB341_5C00;
 
 pub(super) fn end_session(address: SocketAddr, session: i64) -> Result<()> {

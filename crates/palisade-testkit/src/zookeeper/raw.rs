@@ -1,4 +1,4 @@
-//! Just enough of ZooKeeper's protocol to make nodes and to delete them without anybody's client.
+//! Just enough of ZooKeeper's protocol to create and delete nodes without a client library.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read, Write};
@@ -17,7 +17,7 @@ const EVENT: i32 = -1;
 const NO_NODE: i32 = -101;
 const NODE_EXISTS: i32 = -110;
 
-/// What kind of node to make.
+/// The kind of node to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Make {
     /// One that stays.
@@ -62,13 +62,14 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Makes a node, for everybody. Gives its path; nothing when it is there already.
+    /// Makes a node that all may use. Gives its path; nothing when it is there already.
     pub fn create(&mut self, path: &str, data: &[u8], make: Make) -> io::Result<Option<String>> {
         let made = self.ask(CREATE, &creating(path, data, make), NODE_EXISTS)?;
         made.map(|answer| text(&mut answer.as_slice())).transpose()
     }
 
-    /// Makes a node in a line and reads the line, in one round trip: its path, and who is there.
+    /// Creates a node in a queue and lists the queue, in one round trip. Gives the node's path and
+    /// the names of all children.
     pub fn stand(
         &mut self,
         line: &str,
@@ -89,12 +90,12 @@ impl Raw {
         Ok((text(&mut made.as_slice())?, names(&listed)?))
     }
 
-    /// Deletes a node, whoever made it; whether it was there.
+    /// Deletes a node of any session. Says whether it was there.
     pub fn delete(&mut self, path: &str) -> io::Result<bool> {
         Ok(self.ask(DELETE, &deleting(path), NO_NODE)?.is_some())
     }
 
-    /// Watches a node, if it is there; whether it is.
+    /// Watches a node, if it is there. Says whether it is.
     pub fn watch(&mut self, path: &str) -> io::Result<bool> {
         let mut body = Vec::new();
         put(&mut body, path.as_bytes());
@@ -108,10 +109,11 @@ impl Raw {
             return Ok(path);
         }
         let message = self.read()?;
-        event(&message)?.ok_or_else(|| io::Error::other("an answer that nobody waits for"))
+        event(&message)?.ok_or_else(|| io::Error::other("an answer to no request"))
     }
 
-    /// Makes a node below each of these, deletes it, and again, all at once on this one session: how often, until then.
+    /// Makes a node below each of these, deletes it, and again, all at once on this one session:
+    /// how often, until then.
     pub fn cycles(&mut self, parents: &[String], end: Instant) -> io::Result<u64> {
         let mut answers = BufReader::with_capacity(1 << 16, self.stream.try_clone()?);
         let (mut out, mut count) = (Vec::new(), 0);

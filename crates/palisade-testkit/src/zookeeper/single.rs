@@ -14,7 +14,8 @@ use crate::process::{Recipe, Server, TOOL_LIMIT};
 use crate::spec::server;
 use crate::{command, probe};
 
-/// The first names the rest of ZooKeeper's own needs, but for what TLS needs; without the second it logs nothing.
+/// The first names the rest of ZooKeeper's own needs, but for what TLS needs; without the second it
+/// logs nothing.
 const JARS: [&str; 5] = [
     "/usr/share/java/zookeeper.jar",
     "/usr/share/java/slf4j-simple.jar",
@@ -23,7 +24,8 @@ const JARS: [&str; 5] = [
     "/usr/share/java/netty-transport-native-unix-common.jar",
 ];
 
-/// Names a folder of jars that are used in place of the system's: another version of ZooKeeper, as `scripts/zookeeper` brings it.
+/// Names a folder of jars that are used in place of the system's: another version of ZooKeeper, as
+/// `scripts/zookeeper` brings it.
 const OTHER_VERSION: &str = "PALISADE_ZOOKEEPER";
 
 /// How a ZooKeeper is to be. Plain, unless something is said.
@@ -45,7 +47,8 @@ impl Setup {
         self
     }
 
-    /// One more of the properties that are not in the configuration, such as `znode.container.checkIntervalMs`.
+    /// One more of the properties that are not in the configuration, such as
+    /// `znode.container.checkIntervalMs`.
     #[must_use]
     pub fn property(mut self, word: &str, value: &str) -> Self {
         self.properties.push((word.to_owned(), value.to_owned()));
@@ -59,7 +62,8 @@ impl Setup {
             .set("maxSessionTimeout", "86400000")
     }
 
-    /// Speaks TLS as well, on a port of its own. A client certificate is accepted and not asked for.
+    /// Speaks TLS as well, on a port of its own. A client certificate is accepted and not asked
+    /// for.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = Some("want");
@@ -80,8 +84,8 @@ impl Setup {
         self
     }
 
-    /// Runs as in production, where Java compiles what is hot as well as it can: slow for a while, and then fast. For measurements;
-    /// tests want a quick start.
+    /// Runs as in production, where Java compiles what is hot as well as it can: slow for a while,
+    /// and then fast. For measurements; tests want a quick start.
     #[must_use]
     pub fn as_in_production(mut self) -> Self {
         self.for_production = true;
@@ -95,8 +99,8 @@ impl Setup {
     }
 }
 
-/// One ZooKeeper server. [`Server`] has the faults. Sessions last 1 to 10 seconds, whatever a client asks for, unless its
-/// [`Setup`] says otherwise.
+/// One ZooKeeper server. [`Server`] has the faults. Sessions last 1 to 10 seconds, whatever a
+/// client asks for, unless its [`Setup`] says otherwise.
 #[derive(Debug)]
 pub struct ZooKeeper {
     server: Server,
@@ -148,7 +152,8 @@ impl ZooKeeper {
             .collect()
     }
 
-    /// Ends somebody's session behind its back, as anybody can who reaches the server: its password follows from its number.
+    /// Ends the session of another client, as every client of the server can: the password follows
+    /// from the session's number.
     ///
     /// # Panics
     ///
@@ -160,7 +165,7 @@ impl ZooKeeper {
             .or_panic();
     }
 
-    /// What it counts, by the names of `mntr`, such as `zk_packets_received`.
+    /// A counter by its name in `mntr`, such as `zk_packets_received`.
     ///
     /// # Panics
     ///
@@ -206,7 +211,7 @@ impl ZooKeeper {
         run().or_panic()
     }
 
-    /// What it is: `standalone`, `leader` or `follower`. Nothing while it has no quorum.
+    /// Its role: `standalone`, `leader` or `follower`. Nothing while it has no quorum.
     #[must_use]
     pub fn mode(&self) -> Option<String> {
         mode(self.address).ok()
@@ -217,7 +222,7 @@ impl ZooKeeper {
     }
 }
 
-/// What must be known of all servers before the first can be started.
+/// The addresses of all servers, which must be known before the first is started.
 pub(super) struct Node {
     place: Place,
     ports: [Port; 4],
@@ -333,7 +338,7 @@ fn tls_words(dir: &Dir, address: SocketAddr, clients: &str) -> String {
     )
 }
 
-/// Those who can log in, as Java reads them.
+/// The users, as Java reads them.
 fn jaas(users: &[(String, String)]) -> String {
     let users: String = users
         .iter()

@@ -3,10 +3,10 @@
 mod etcd;
 mod lan;
 mod mariadb;
+mod port_taken;
 mod postgres;
 mod redis;
 mod redis_groups;
-mod strangers;
 mod zookeeper;
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use palisade_testkit::{Server, eventually, is_alive};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What must be gone after a server.
+/// The traces of a server that must be gone after it.
 struct Trace {
     pid: u32,
     dir: PathBuf,

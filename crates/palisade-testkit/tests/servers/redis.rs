@@ -16,7 +16,7 @@ fn a_redis_starts_answers_and_goes() {
             .call(&["INFO", "server"])
             .text()
             .contains(&format!("process_id:{}", redis.pid())),
-        "somebody else's"
+        "another process's"
     );
     assert_eq!(redis.url(), format!("redis://{}", redis.address()));
     drop(redis);
@@ -54,7 +54,7 @@ fn a_restart_keeps_port_and_durable_data_and_an_empty_one_only_the_port() {
 }
 
 #[test]
-fn nobody_gets_the_port_of_a_redis_that_is_down() {
+fn the_port_of_a_redis_that_is_down_stays_reserved() {
     let redis = Redis::start();
     redis.kill();
     let others: Vec<Redis> = (0..3).map(|_| Redis::start()).collect();

@@ -62,7 +62,7 @@ fn a_cluster_replaces_a_primary_that_was_killed() {
     assert_eq!(old.call(&["SET", "name", "value"]).text(), "OK");
     old.kill();
     let others = || cluster.nodes().iter().filter(|node| node.is_running());
-    // Served by somebody again: another node takes the key.
+    // Another node takes over the slot of the key.
     wait_for("another primary", || {
         others().any(|node| {
             node.try_call(&["SET", "name", "again"])

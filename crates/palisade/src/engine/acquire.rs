@@ -1,22 +1,25 @@
 //! The loop that every store shares: claim, wait, then renew or claim again.
 //!
-//! The caller's task runs it, inside the client's runtime. When the caller drops it, the client's thread finishes the request that
-//! is in flight, and withdraws the claim.
+//! The caller's task runs it, inside the client's runtime. When the caller drops it, the client's
+//! thread finishes the request that is in flight, and withdraws the claim.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::gate::Permit;
-use super::held::HeldClaim;
-use super::inside::{caught, inside};
+use super::back_pressure::Permit;
+use super::held_claim::HeldClaim;
 use super::plan::{Plan, Spin};
+use super::poll_inside::{caught, inside};
 use super::{Boxed, Core};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Moment;
 use crate::lease::registry::Pending;
-use crate::lease::tracked::{Stage, TrackedClaim};
+use crate::lease::tracked::{Stage, TrackedClaim, Trouble};
 use crate::store::{Answer, Busy, Claim, ClaimId, Gone, Holder, Query, Wakes};
+
+/// How long a caller whose wait is over stays to learn who holds the name.
+const NAMING: Duration = Duration::from_millis(100);
 
 /// Between two attempts to reach a store.
 const UNREACHED: Spin = Spin {
@@ -24,8 +27,8 @@ const UNREACHED: Spin = Spin {
     max: Duration::from_secs(1),
 };
 
-/// How much longer than its wait a caller stays to learn who holds the name.
-const NAMING: Duration = Duration::from_millis(250);
+/// A request in line may go unanswered for so long even without any patience.
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long to wait in line, as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub enum WaitLimit {
     Forever,
 }
 
-/// What an acquisition brings.
+/// The result of an acquisition.
 pub(crate) enum Outcome {
     Granted(HeldClaim),
     Busy(Busy),
@@ -49,8 +52,8 @@ pub(crate) enum Outcome {
 ///
 /// # Cancel safety
 ///
-/// Dropping it at any point withdraws the claim: at once where the store answers at once, else by the client's thread as soon
-/// as the store has answered the request in flight.
+/// Dropping it at any point withdraws the claim: at once where the store answers at once, else by
+/// the client's thread as soon as the store has answered the request in flight.
 pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: WaitLimit) -> Result<Outcome> {
     let wait = if wait == WaitLimit::AtMost(Duration::ZERO) {
         WaitLimit::Now
@@ -96,7 +99,8 @@ impl Drop for Entered {
     }
 }
 
-/// A claim in flight. Dropped before its answer, the client's thread waits for the answer and withdraws the claim.
+/// A claim in flight. Dropped before its answer, the client's thread waits for the answer and
+/// withdraws the claim.
 struct PendingClaim {
     core: Arc<Core>,
     claim: Arc<Claim>,
@@ -152,7 +156,7 @@ impl Drop for PendingClaim {
                 Err(error) if error.nothing_was_sent() && !may_be_there => {}
                 Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdrawn(claim).await,
             }
-            // Only now: the next claim goes when this one has left the store.
+            // Only now: the next claim is sent when this one has left the store.
             drop(permit);
         });
     }
@@ -187,7 +191,8 @@ struct Acquisition<'a> {
 
 /// Why an acquisition ends without an outcome.
 enum Exit {
-    /// The wait ran out. It is no time-out if the store never answered: no other claim is known to hold the name.
+    /// The wait ran out. It is no time-out if the store never answered: no other claim is known to
+    /// hold the name.
     TimedOut,
     Failed(Error),
 }
@@ -198,7 +203,7 @@ impl From<Error> for Exit {
     }
 }
 
-/// What the store answered to a claim.
+/// The store's answer to a claim.
 struct Answered {
     sent: Moment,
     answer: Answer,
@@ -217,6 +222,7 @@ impl Acquisition<'_> {
     }
 
     async fn pursue(&mut self) -> Result<Outcome, Exit> {
+        let begun = self.core.now();
         loop {
             let claim = self.plan.claim(!self.once)?;
             let entered = Entered::new(&self.core, claim.id);
@@ -225,15 +231,19 @@ impl Acquisition<'_> {
                 Progress::Settled(outcome) => return Ok(outcome),
                 Progress::ClaimAgain => continue,
             };
-            // Boxed, here and below, is what would make a future large that is made and moved with every claim.
+            // Large futures are boxed, here and below: this one is made and moved with every claim.
             match Box::pin(self.wait_in_line(held)).await? {
                 Progress::Settled(outcome) => return Ok(outcome),
+                // Without a line to wait in, it was granted, and over when the answer came.
+                _ if self.once && self.core.now().since(begun) >= self.plan.store_wait => {
+                    return Err(Exit::Failed(too_slow(self.plan)));
+                }
                 Progress::Waiting(_) | Progress::ClaimAgain => {}
             }
         }
     }
 
-    /// Asks until the store has granted the name or put the claim in line.
+    /// Asks until the store has granted the name or queued the claim.
     async fn claim(&mut self, claim: Arc<Claim>, pending: &Pending) -> Result<Progress, Exit> {
         let core = Arc::clone(&self.core);
         for attempts in 0.. {
@@ -255,7 +265,7 @@ impl Acquisition<'_> {
                 }
                 Answer::Sealed => return Ok(Progress::Settled(Outcome::Sealed)),
                 Answer::Busy(busy) => {
-                    // Nothing was left in the store: the same claim asks again.
+                    // Nothing is left in the store: the same claim asks again.
                     Box::pin(self.pause(&claim, pending, busy, attempts)).await?;
                     continue;
                 }
@@ -276,7 +286,7 @@ impl Acquisition<'_> {
         Ok(Progress::ClaimAgain)
     }
 
-    /// Sends a claim, again and again while the store cannot be reached.
+    /// Sends a claim, and repeats it while the store cannot be reached.
     async fn ask(&mut self, claim: &Arc<Claim>, pending: &Pending) -> Result<Answered, Exit> {
         let core = Arc::clone(&self.core);
         let queued = core.now();
@@ -292,8 +302,7 @@ impl Acquisition<'_> {
                 answer = request.answered() => answer,
                 () = core.sleep_until(self.deadline) => return Err(Exit::TimedOut),
                 () = core.sleep_until(self.unanswered_until(unreached_since.unwrap_or(sent))) => {
-                    let silent = || Error::unavailable(format!("the store has not answered within {:?}", self.plan.store_wait));
-                    return Err(Exit::Failed(last_error.unwrap_or_else(silent)));
+                    return Err(Exit::Failed(last_error.unwrap_or_else(|| silent(self.plan.store_wait))));
                 }
             };
             let error = match answer {
@@ -307,7 +316,7 @@ impl Acquisition<'_> {
                 }
                 Err(error) => error,
             };
-            // Unless the store refused it outright, or was never asked: then it has nothing of ours.
+            // Unless the store refused it, or it was never sent: then the store has no trace of it.
             let refused = matches!(
                 error.kind(),
                 ErrorKind::Config | ErrorKind::Unsupported | ErrorKind::Denied
@@ -342,8 +351,9 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Until when a store may leave requests unanswered that has done so since then. Without any patience one attempt is made, and a
-    /// claim that waits inside the engine is answered late by design.
+    /// Until when requests that have gone unanswered since `since` are repeated. Without any
+    /// patience one attempt is made. A claim that waits inside the engine is answered late by
+    /// design.
     fn unanswered_until(&self, since: Moment) -> Moment {
         let is_limited = !self.plan.store_wait.is_zero() && !self.core.capability().claim_blocks;
         if is_limited {
@@ -356,7 +366,7 @@ impl Acquisition<'_> {
     /// Queues in the client while too many requests are in flight.
     async fn permit(&self, since: Moment) -> Result<Permit, Exit> {
         let core = &self.core;
-        // A claim that waits inside the engine would keep its place for as long as that.
+        // A claim that waits inside the engine would keep its permit for as long as it waits.
         if core.capability().claim_blocks {
             return Ok(Permit::unbounded());
         }
@@ -368,8 +378,9 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Waits in line until the claim holds. The registry takes the store's pushes, and the keeper renews the place and asks when it is
-    /// worth it; here is heard what came of it. Dropping it drops the claim, and with it the place.
+    /// Waits in line until the claim holds. The registry takes the store's pushes, and the keeper
+    /// renews the place and asks when needed. This only awaits the result. Dropping it drops the
+    /// claim and its place.
     async fn wait_in_line(&mut self, held: HeldClaim) -> Result<Progress, Exit> {
         let (core, tracked) = (Arc::clone(&self.core), Arc::clone(&held.tracked));
         loop {
@@ -385,22 +396,18 @@ impl Acquisition<'_> {
                     return Ok(Progress::Settled(Outcome::Granted(held)));
                 }
                 Stage::TurnedAway(why) => return Ok(Progress::turned_away(why)),
-                // Granted and lost before we looked: begin anew.
+                // Granted and lost before this task was polled: begin anew.
                 Stage::Lost(_) | Stage::GivenBack => return Ok(Progress::ClaimAgain),
             }
             let trouble = tracked.trouble();
-            let give_up_at = trouble.as_ref().map_or(Moment::NEVER, |trouble| {
-                trouble.since + self.plan.store_wait
-            });
-            if let Some(trouble) = &trouble
-                && (!trouble.error.retry_may_help() || core.now() >= give_up_at)
-            {
-                return Err(Exit::Failed(trouble.error.clone()));
-            }
+            let look_at = match self.patience_ends(&tracked, trouble.as_ref()) {
+                Ok(look_at) => look_at,
+                Err(error) => return Err(Exit::Failed(error)),
+            };
             tokio::select! {
                 biased;
                 () = changed.as_mut() => {}
-                () = core.sleep_until(give_up_at) => {}
+                () = core.sleep_until(look_at) => {}
                 () = core.sleep_until(self.deadline) => {
                     if trouble.is_none() {
                         self.name_holder(&tracked.claim).await;
@@ -411,19 +418,46 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Asks who holds the name, where no answer has said so by itself. Not for long: the wait is over.
+    /// When to look again whether the store is still silent; the error when it has been for too
+    /// long. No request that is sent after this is late before then.
+    fn patience_ends(
+        &self,
+        tracked: &TrackedClaim,
+        trouble: Option<&Trouble>,
+    ) -> Result<Moment, Error> {
+        let (now, patience) = (self.core.now(), self.plan.store_wait);
+        if let Some(trouble) = trouble {
+            let end = trouble.since + patience;
+            let is_over = !trouble.error.retry_may_help() || now >= end;
+            return if is_over {
+                Err(trouble.error.clone())
+            } else {
+                Ok(end)
+            };
+        }
+        let patience = patience.max(SHORTEST_PATIENCE);
+        let end = tracked.unanswered_since().unwrap_or(now) + patience;
+        if now >= end {
+            return Err(silent(self.plan.store_wait));
+        }
+        Ok(end)
+    }
+
+    /// Asks for the holder of the name, where no answer has named it. Only briefly: the wait is
+    /// over.
     async fn name_holder(&mut self, claim: &Claim) {
         if self.holder.is_some() {
             return;
         }
-        let core = &self.core;
-        let (store, query) = (Arc::clone(&core.store), Query::Leader(claim.name.clone()));
-        let page = tokio::select! {
+        // The waiters before this claim are not read: they may be many.
+        let query = Query::Leader(claim.name.clone());
+        let core = Arc::clone(&self.core);
+        let line = tokio::select! {
             biased;
-            page = core.call(async move { store.inspect(&query).await }) => page.unwrap_or_default(),
-            () = core.sleep_until(core.now() + NAMING) => return,
+            line = core.look(query, claim.kind) => line,
+            () = core.sleep_until(self.deadline + NAMING) => None,
         };
-        self.holder = page.lines.into_iter().flat_map(|line| line.holders).next();
+        self.holder = line.and_then(|line| line.holders.into_iter().next());
     }
 
     /// Pauses before the next attempt on a store that does not queue.
@@ -436,7 +470,7 @@ impl Acquisition<'_> {
     ) -> Result<(), Exit> {
         let core = Arc::clone(&self.core);
         self.holder = busy.holder.or_else(|| self.holder.take());
-        // Where the store wakes us, asking by the clock is only the net below.
+        // Where the store wakes us, asking by the clock is only a fallback.
         let pause = match core.capability().wakes {
             Wakes::Poll if !busy.woken => self.plan.spin.pause(attempts),
             Wakes::Poll | Wakes::Push | Wakes::Watch | Wakes::Engine => claim.wait_lease() / 3,
@@ -468,7 +502,7 @@ impl Acquisition<'_> {
     }
 }
 
-/// What asking, or waiting in line, came to.
+/// The result of a claim, or of waiting in line.
 enum Progress {
     Settled(Outcome),
     /// The claim is in line.
@@ -485,11 +519,25 @@ impl Progress {
                 too_soon: true,
                 ..Busy::default()
             })),
-            Gone::Expired | Gone::Taken | Gone::SessionEnded | Gone::Revoked => {
-                Progress::ClaimAgain
-            }
+            Gone::Expired
+            | Gone::Ended
+            | Gone::Unknown
+            | Gone::Taken
+            | Gone::SessionEnded
+            | Gone::Revoked => Progress::ClaimAgain,
         }
     }
+}
+
+fn too_slow(plan: &Plan) -> Error {
+    Error::unavailable(format!(
+        "the store takes longer to answer than the lease of {:?} lasts; ask for a longer one",
+        plan.lease
+    ))
+}
+
+fn silent(patience: Duration) -> Error {
+    Error::unavailable(format!("the store has not answered within {patience:?}"))
 }
 
 fn overloaded() -> Error {

@@ -1,4 +1,4 @@
-//! The core, between locks and stores: the client's own thread, the loop that waits in line, and the way back.
+//! The core, between locks and stores: the client's own thread, the acquisition loop, and releases.
 //!
 //! ```text
 //! lock ──plan──► acquire ──claim──► store          guard ──► release ──► store
@@ -8,12 +8,12 @@
 //! ```
 
 pub(crate) mod acquire;
-mod gate;
-pub(crate) mod held;
-pub(crate) mod inside;
+mod back_pressure;
+mod client_thread;
+pub(crate) mod held_claim;
 pub(crate) mod plan;
+pub(crate) mod poll_inside;
 pub(crate) mod release;
-mod thread;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,32 +26,38 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
-use self::gate::Gate;
-use self::inside::{ToTheEnd, inside};
+use self::back_pressure::Gate;
+use self::poll_inside::{ToTheEnd, inside};
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
 use crate::lease::registry::Registry;
 use crate::lease::tracked::TrackedClaim;
 use crate::lease::{Clock, Drift, Moment};
-use crate::store::{Capability, ClaimId, ClientHandle, Listener, Push, Store};
+use crate::store::{
+    Capability, ClaimId, ClientHandle, Kind, LineView, Listener, Push, Query, Store, no_standing,
+};
 
-/// A future of the store, on its way to its end.
+/// How long a caller that is refused stays to learn who holds the name.
+const LOOKING: Duration = Duration::from_millis(250);
+
+/// A future of the store that is run to its end.
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What a client and all its guards share. The client's thread does not hold it: it ends when this is dropped.
+/// Shared by a client and all its guards. The client's thread has no reference to it, and ends when
+/// this is dropped.
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) drift: Drift,
-    /// Equal for clients that are known to be of one store: what their URL says of it.
+    /// Equal for clients that are known to use one store, by their URLs.
     pub(crate) identity: Option<String>,
     /// Bounds the requests in flight.
     gate: Gate,
-    /// What still runs for users who do not wait for it: releases and withdrawals.
+    /// Releases and withdrawals that run in the background.
     background: TaskTracker,
     /// Set when the thread has started, at first use.
     handle: OnceLock<Handle>,
-    /// Hears when the thread has ended. Locked while it is started.
+    /// Receives the end of the thread. Locked while the thread is started.
     ended: Mutex<Option<Receiver<()>>>,
     /// Wakes sleepers whose clock was moved by hand.
     jumped: Arc<Notify>,
@@ -103,9 +109,10 @@ impl Core {
             return Ok(handle);
         }
         let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&self.registry));
-        let (handle, hears) = thread::start(keeper, self.background.clone()).map_err(|cause| {
-            Error::unavailable("the client's thread cannot be started").with_source(cause)
-        })?;
+        let (handle, hears) =
+            client_thread::start(keeper, self.background.clone()).map_err(|cause| {
+                Error::unavailable("the client's thread cannot be started").with_source(cause)
+            })?;
         *ended = Some(hears);
         self.store.attach(ClientHandle::new(
             handle.clone(),
@@ -134,6 +141,25 @@ impl Core {
         inside(self.handle()?, ToTheEnd::new(self, call)).await
     }
 
+    /// The line of one kind of a name, for a caller that was refused or whose wait is over: not for
+    /// long, and `None` when the store does not say.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point.
+    pub(crate) async fn look(self: &Arc<Self>, query: Query, kind: Kind) -> Option<LineView> {
+        let store = Arc::clone(&self.store);
+        let page = tokio::select! {
+            biased;
+            page = self.call(async move { store.inspect(&query).await }) => page.ok()?,
+            () = self.sleep_until(self.now() + LOOKING) => return None,
+        };
+        let one_line = self.capability().mutex_is_write_side;
+        page.lines
+            .into_iter()
+            .find(|line| one_line || line.kind == kind)
+    }
+
     /// Renews one claim at its holder's request. The keeper's own renewals go on beside it.
     ///
     /// # Cancel safety
@@ -141,24 +167,20 @@ impl Core {
     /// Dropped half-way, the renewal may have been done.
     pub(crate) async fn renew_now(self: &Arc<Self>, tracked: &Arc<TrackedClaim>) -> Result<()> {
         let (store, claim, sent) = (Arc::clone(&self.store), tracked.to_ref(), self.now());
-        let unanswered = || {
-            Err(Error::protocol(
-                "the store does not say where the grant stands",
-            ))
-        };
         let renewing = async move {
             store
                 .renew(std::slice::from_ref(&claim))
                 .await
                 .pop()
-                .unwrap_or_else(unanswered)
+                .unwrap_or_else(|| Err(no_standing()))
         };
         tracked.confirm(sent, self.call(renewing).await?, self.now());
         self.registry.settle(tracked);
         Ok(())
     }
 
-    /// Sleeps on the client's clock, by a timer of the client's runtime: whoever sleeps may have none.
+    /// Sleeps on the client's clock, by a timer of the client's runtime: the caller's runtime may
+    /// have none.
     pub(crate) async fn sleep_until(&self, at: Moment) {
         const LONGEST: Duration = Duration::from_secs(3600);
         if at == Moment::NEVER {
@@ -171,7 +193,7 @@ impl Core {
             if left.is_zero() {
                 return;
             }
-            // Without the client's thread there is nobody to sleep for.
+            // Without the client's thread no caller waits.
             let Some(handle) = self.handle.get() else {
                 return;
             };
@@ -196,7 +218,8 @@ impl Core {
         Ok(())
     }
 
-    /// What hears when the client's thread has ended; `None` when it was never started, or somebody listens already.
+    /// Receives the end of the client's thread; `None` when it was never started, or when this was
+    /// called before.
     pub(crate) fn ended(&self) -> Option<Receiver<()>> {
         self.ended
             .lock()
@@ -224,7 +247,7 @@ impl Drop for Core {
     }
 }
 
-/// What a store says goes to the registry of claims.
+/// A store's pushes go to the registry of claims.
 struct ToRegistry(Arc<Registry>);
 
 impl Listener for ToRegistry {

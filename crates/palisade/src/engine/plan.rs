@@ -1,4 +1,4 @@
-//! A plan: everything a lock knows before it asks, checked before anything is sent.
+//! A plan: everything about an acquisition that is known and checked before anything is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,8 @@ impl Spin {
         max: Duration::from_millis(250),
     };
 
-    /// The pause after so many attempts: doubling, and at random, so that waiters do not move in step.
+    /// The pause after so many attempts: doubling, and at random, so that waiters do not move in
+    /// step.
     pub(crate) fn pause(self, attempts: u32) -> Duration {
         let ceiling = self.min.saturating_mul(1 << attempts.min(16)).min(self.max);
         self.min + ceiling.saturating_sub(self.min).mul_f64(fastrand::f64())
@@ -49,7 +50,7 @@ impl Spin {
 }
 
 impl Plan {
-    /// A claim of its own id.
+    /// A claim with a new id.
     pub(crate) fn claim(&self, queue: bool) -> Result<Arc<Claim>> {
         Ok(Arc::new(Claim {
             id: ClaimId::random()?,

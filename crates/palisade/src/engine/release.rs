@@ -1,11 +1,12 @@
-//! The way back: release, cancel, time-out and drop are one verb, tried until it is done or the lease has ended.
+//! Ending a claim: release, cancel, time-out and drop are one verb, tried until it is done or the
+//! lease has ended.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::inside::{can_enter, caught, inside};
 use super::plan::Spin;
+use super::poll_inside::{can_enter, caught, inside};
 use super::{Boxed, Core};
 use crate::error::{Error, Result};
 use crate::lease::LossReason;
@@ -33,7 +34,8 @@ struct Request {
 }
 
 impl PendingRelease {
-    /// Nothing to ask the store: it was released already, or this was one of several holds of a re-entered lock.
+    /// No request is needed: it was released already, or this was one of several holds of a
+    /// re-entered lock.
     pub(crate) fn nothing() -> PendingRelease {
         PendingRelease {
             request: None,
@@ -41,7 +43,8 @@ impl PendingRelease {
         }
     }
 
-    /// Waits for the first attempt. If it fails and a retry may help, the client's thread goes on trying.
+    /// Waits for the first attempt. If it fails and a retry may help, the client's thread goes on
+    /// trying.
     ///
     /// # Cancel safety
     ///
@@ -59,7 +62,7 @@ impl PendingRelease {
             (_, answer) => answer,
         };
         match lost {
-            // Whatever the store said: it was not held until now.
+            // Whatever the store answered: it was not held until now.
             Some(_) => answer.map(|_| Released::AlreadyLost),
             None => answer,
         }
@@ -87,7 +90,8 @@ impl Request {
 
     /// Goes on without the caller. A store that answers at once has answered when this returns.
     fn go_on(mut self) {
-        // A panic may be unwinding here, and the thread may be running its last destructors: neither may panic.
+        // A panic may be unwinding here, and the thread may be running its last destructors:
+        // neither may panic.
         let Ok(runtime) = self.core.handle() else {
             return;
         };
@@ -130,7 +134,7 @@ impl Request {
         (!error.retry_may_help()).then(|| self.core.not_released(&self.claim, error))
     }
 
-    /// Tries until the store answers. By then its lease has ended in the store, whatever was confirmed last.
+    /// Tries until the store answers, or its lease has certainly ended in the store.
     async fn repeat(self) {
         let core = &self.core;
         let until = core.now() + self.claim.claim.lease;
@@ -163,7 +167,7 @@ impl Core {
         }
     }
 
-    /// Withdraws a claim that its caller does not wait for any more, as if it had never been made.
+    /// Withdraws a claim whose caller has left, as if it had never been made.
     pub(crate) fn withdraw(self: &Arc<Self>, claim: ClaimRef) {
         Request::new(self, claim, Ending::Undo).go_on();
     }

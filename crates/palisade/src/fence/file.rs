@@ -10,7 +10,7 @@
 //! let file = FencedFile::new(&path)?;
 //! file.write(ours, b"{\"left\": 7}")?; // `ours` is guard.fence()
 //!
-//! // Our process is paused past its lease. Somebody else is granted the lock, and makes that known before it reads.
+//! // Our process is paused past its lease. Another holder is granted the lock, and installs its fence before it reads.
 //! file.install(later)?;
 //! let seen = file.read()?;
 //!
@@ -23,11 +23,13 @@
 //!
 //! # How to use it
 //!
-//! - **Install before you read.** A file only knows the fences it has seen. If the new holder reads first, the old holder's
-//!   write can still pass after that read, and the new holder then overwrites it or works on what is no longer there.
+//! - **Install before you read.** A file only knows the fences it has seen. If the new holder reads
+//!   first, the old holder's write can still pass after that read, and the new holder then
+//!   overwrites it or works on outdated contents.
 //! - With several files, install on all of them before touching any.
-//! - Everybody who writes must write through [`FencedFile`]. A plain `echo > file` asks nobody.
-//! - One file belongs to one lock name. Fences of different names, or of different stores, cannot be compared.
+//! - All writers must use [`FencedFile`]. A plain `echo > file` checks nothing.
+//! - One file belongs to one lock name. Fences of different names, or of different stores, cannot
+//!   be compared.
 //! - A fence protects this file. It does not undo what a stale holder does elsewhere.
 //!
 //! # What is on disk
@@ -39,27 +41,33 @@
 //! | `X.fence.mark` | the highest fence seen, with a checksum, replaced by rename |
 //! | `X.fence.new`, `X.fence.mark.new` | half-made files, left by a crash at worst; the next write removes them |
 //!
-//! Do not remove `X.fence` or `X.fence.mark`, and back them up and restore them with `X`: without the mark, the file has
-//! forgotten every holder.
+//! Do not remove `X.fence` or `X.fence.mark`, and back them up and restore them with `X`: without
+//! the mark, the file has forgotten every holder.
 //!
 //! # What a crash leaves
 //!
-//! Under the `flock` the new mark is made durable first (written aside, fsync, rename, fsync of the directory), and only then the
-//! contents, in the same way. So after a crash of the process or of the machine the mark is at least the fence of the contents;
-//! it may be higher, which refuses the old holder a little early. A damaged or missing mark is [`WriteError::Corrupt`], and is
-//! never taken for zero.
+//! Under the `flock` the new mark is made durable first (written aside, fsync, rename, fsync of the
+//! directory), and only then the contents, in the same way. So after a crash of the process or of
+//! the machine the mark is at least the fence of the contents; it may be higher, which refuses the
+//! old holder a little early. A damaged or missing mark is [`WriteError::Corrupt`], and is never
+//! taken for zero.
 //!
-//! After [`WriteError::Io`] the new contents may be there or not. Writing again with the same fence is safe.
+//! After [`WriteError::Io`] the new contents may be there or not. Writing again with the same fence
+//! is safe.
 //!
 //! # Limits
 //!
-//! - **The calls block**: a write takes three or four fsyncs (a few milliseconds on most disks) and waits its turn for the
-//!   `flock`. In async code call them in `spawn_blocking`. A process that is stopped in the middle of a write keeps the others
-//!   waiting until it goes on or dies: the file stays safe, but nobody can write it.
-//! - Symbolic links are followed once, by [`FencedFile::new`]: writers through a link and through the real path meet at the same
-//!   mark. Other hard links to `X` keep the old contents, because `X` is replaced and not overwritten.
-//! - Mode and group of `X` are kept, its owner where the system lets us; ACLs and extended attributes are not.
-//! - Local file systems only. On NFS, `flock` and rename promise less, by version and mount options.
+//! - **The calls block**: a write takes three or four fsyncs (a few milliseconds on most disks) and
+//!   waits its turn for the `flock`. In async code call them in `spawn_blocking`. A process that is
+//!   stopped in the middle of a write keeps the others waiting until it goes on or dies: the file
+//!   stays safe, but cannot be written.
+//! - Symbolic links are followed once, by [`FencedFile::new`]: writers through a link and through
+//!   the real path meet at the same mark. Other hard links to `X` keep the old contents, because
+//!   `X` is replaced and not overwritten.
+//! - Mode and group of `X` are kept, its owner where the system lets us; ACLs and extended
+//!   attributes are not.
+//! - Local file systems only. On NFS, `flock` and rename promise less, by version and mount
+//!   options.
 
 mod durable;
 mod error;
@@ -83,7 +91,8 @@ use mark::Turn;
 /// As many as Linux follows.
 const MAX_LINKS: usize = 40;
 
-/// A file that remembers the highest fence it has seen and refuses a lower one. See the [module docs](self).
+/// A file that remembers the highest fence it has seen and refuses a lower one. See the [module
+/// docs](self).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FencedFile {
     data: Place,
@@ -92,10 +101,11 @@ pub struct FencedFile {
 }
 
 impl FencedFile {
-    /// The fenced file at `path`. The file need not exist, its directory must. Nothing is created before the first write.
+    /// The fenced file at `path`. The file need not exist, its directory must. Nothing is created
+    /// before the first write.
     ///
-    /// A relative path is made absolute and symbolic links are resolved here, once: when a link is pointed elsewhere later,
-    /// this value stays with the file it found.
+    /// A relative path is made absolute and symbolic links are resolved here, once: when a link is
+    /// pointed elsewhere later, this value stays with the file it found.
     pub fn new(path: impl AsRef<Path>) -> Result<FencedFile, WriteError> {
         let path = path.as_ref();
         let (dir, name) = resolve(path).context("find", path)?;
@@ -124,7 +134,8 @@ impl FencedFile {
         &self.data.path
     }
 
-    /// Replaces the contents, unless a higher fence has been seen. Check and write are one step: nobody gets in between.
+    /// Replaces the contents, unless a higher fence has been seen. Check and write are one step,
+    /// with no other writer in between.
     ///
     /// The same fence may write again. When this returns `Ok`, the contents are on disk. Blocks.
     pub fn write(&self, fence: Fence, contents: &[u8]) -> Result<(), WriteError> {
@@ -132,7 +143,8 @@ impl FencedFile {
         self.data.replace(contents)
     }
 
-    /// Makes this fence known, so that every lower one is refused from now on. The contents stay as they are.
+    /// Makes this fence known, so that every lower one is refused from now on. The contents stay as
+    /// they are.
     ///
     /// A new holder calls this before it reads. Blocks.
     pub fn install(&self, fence: Fence) -> Result<(), WriteError> {
@@ -141,7 +153,8 @@ impl FencedFile {
 
     /// The contents; `None` while there is no file. Waits for no writer.
     ///
-    /// Call [`install`](FencedFile::install) first if you are going to write what follows from them.
+    /// Call [`install`](FencedFile::install) first if you are going to write something that depends
+    /// on them.
     pub fn read(&self) -> io::Result<Option<Vec<u8>>> {
         absent_as_none(fs::read(&self.data.path))
     }
@@ -151,7 +164,7 @@ impl FencedFile {
         mark::load(&self.mark.path, &self.lock)
     }
 
-    /// Waits for our turn and raises the mark. Others wait as long as the turn lives.
+    /// Waits for our turn and raises the mark. Other writers wait as long as the turn lives.
     fn admit(&self, offered: Fence) -> Result<Turn, WriteError> {
         if offered.is_none() {
             return Err(WriteError::NoFence);
@@ -161,7 +174,8 @@ impl FencedFile {
             Some(highest) if offered < highest => {
                 return Err(WriteError::Stale { highest, offered });
             }
-            // The mark may be the work of a process that died before its rename was durable. Our contents must not overtake it.
+            // The mark may be the work of a process that died before its rename was durable. Our
+            // contents must not overtake it.
             Some(highest) if offered == highest => sync_dir(&self.mark.dir)?,
             _ => self.mark.replace(&mark::encode(offered))?,
         }
@@ -170,7 +184,8 @@ impl FencedFile {
     }
 }
 
-/// The real directory and the name in it that `path` leads to, whether or not the file is there yet.
+/// The real directory and the name in it that `path` leads to, whether or not the file is there
+/// yet.
 fn resolve(path: &Path) -> io::Result<(PathBuf, std::ffi::OsString)> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_LINKS {
@@ -189,7 +204,7 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, std::ffi::OsString)> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Opens a file of ours, and not what a link leads to that another user has planted in its place.
+/// Opens a file of ours, and never follows a link that another user has planted in its place.
 fn open_itself(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let opened = options
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())

@@ -1,11 +1,14 @@
 //! Fences, and the resources that check them.
 //!
-//! A fence is a number that rises with every grant of a name. A resource that remembers the highest fence it has seen, and
-//! refuses a lower one, cannot be damaged by a holder that was paused past its lease: its writes come with an old number.
+//! A fence is a number that rises with every grant of a name. A resource that remembers the highest
+//! fence it has seen, and refuses a lower one, cannot be damaged by a holder that was paused past
+//! its lease: its writes come with an old number.
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]
@@ -19,10 +22,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The number of a grant: higher for every later grant of the same name, below 2^63, printed as a decimal string.
+/// The number of a grant: higher for every later grant of the same name, below 2^63, printed as a
+/// decimal string.
 ///
-/// An exclusive grant's fence may be checked by a resource. The fence of a reader or of a permit holder may not, because many
-/// hold at once and the older one is not stale: their guards answer with a [`SharedFence`], which no resource takes.
+/// An exclusive grant's fence may be checked by a resource. The fence of a reader or of a permit
+/// holder may not, because many hold at once and the older one is not stale: their guards answer
+/// with a [`SharedFence`], which no resource takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
@@ -93,7 +98,8 @@ impl<'de> Deserialize<'de> for Fence {
     }
 }
 
-/// The number of a reader's or permit holder's grant: to be shown, never to be checked by a resource.
+/// The number of a reader's or permit holder's grant: to be shown, never to be checked by a
+/// resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SharedFence(Fence);
 

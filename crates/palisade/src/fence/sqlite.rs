@@ -1,6 +1,7 @@
 //! A row that refuses stale writes, in a SQLite database of yours.
 //!
-//! The table has a column for the fence, and every write checks and raises it in the same statement:
+//! The table has a column for the fence, and every write checks and raises it in the same
+//! statement:
 //!
 //! ```
 //! use palisade::fence::Fence;
@@ -23,7 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A row only knows the fences it has seen: **install before you read**. One row belongs to one lock name.
+//! A row only knows the fences it has seen: **install before you read**. One row belongs to one
+//! lock name.
 
 use std::fmt;
 
@@ -34,7 +36,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::Fence;
 use crate::error::Error;
 
-/// A table whose rows check the fence of whoever writes them.
+/// A table whose rows check the fence of each write.
 #[derive(Clone, Debug)]
 pub struct FencedTable {
     table: String,
@@ -46,7 +48,7 @@ pub struct FencedTable {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RowError {
-    /// A later holder has been here.
+    /// A later holder has written or installed its fence.
     Stale {
         /// The highest fence that the row has seen.
         highest: Fence,
@@ -95,7 +97,8 @@ impl From<rusqlite::Error> for RowError {
 }
 
 impl FencedTable {
-    /// A table by its name, the column of its key, and the column (`INTEGER NOT NULL DEFAULT 0`) of its fence.
+    /// A table by its name, the column of its key, and the column (`INTEGER NOT NULL DEFAULT 0`) of
+    /// its fence.
     ///
     /// # Errors
     ///
@@ -108,11 +111,12 @@ impl FencedTable {
         })
     }
 
-    /// Raises the mark of a row before it is read, so that no earlier holder's write can follow the read.
+    /// Raises the mark of a row before it is read, so that no earlier holder's write can follow the
+    /// read.
     ///
     /// # Errors
     ///
-    /// [`RowError::Stale`] when a later holder has been here.
+    /// [`RowError::Stale`] when a later holder has written or installed its fence.
     pub fn install(
         &self,
         database: &Connection,
@@ -122,12 +126,12 @@ impl FencedTable {
         self.update(database, key, fence, &[])
     }
 
-    /// Writes columns of a row, if no later holder has been here: check and write are one statement. An equal fence passes, so
-    /// that one holder can write twice.
+    /// Writes columns of a row, unless a later holder has written or installed its fence: check and
+    /// write are one statement. An equal fence passes, so that one holder can write twice.
     ///
     /// # Errors
     ///
-    /// [`RowError::Stale`] when a later holder has been here; nothing is changed then.
+    /// [`RowError::Stale`] when a later holder was first; nothing is changed then.
     pub fn update(
         &self,
         database: &Connection,

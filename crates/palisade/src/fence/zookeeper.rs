@@ -1,8 +1,8 @@
 //! Writes in ZooKeeper that the lock itself admits.
 //!
-//! Where lock and data are in the same ZooKeeper, no maximum has to be kept: a `multi` that checks the lock's own node passes only while
-//! this very grant holds, by the word of the servers and in the same step. It is refused from the moment the grant ends, though nobody
-//! came after it.
+//! Where lock and data are in the same ZooKeeper, no maximum has to be kept. A `multi` that checks
+//! the lock's own node passes only while this very grant holds, checked by the servers in the same
+//! step. It is refused from the moment the grant ends, even if there is no later holder.
 //!
 //! ```
 //! use palisade::fence::zookeeper::{Held, Nodes, Write, Written, write};
@@ -24,17 +24,18 @@
 //! # }
 //! ```
 //!
-//! With another client of ZooKeeper, put a check of [`Held::node`] with any version (-1) before your changes.
+//! With another client of ZooKeeper, put a check of [`Held::node`] with any version (-1) before
+//! your changes.
 
 use super::Fence;
 use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Guard};
-pub use crate::stores::zookeeper::client::nodes::Nodes;
-use crate::stores::zookeeper::client::nodes::{Change, NodeError, Wrote};
+pub use crate::stores::zookeeper::client::user_nodes::Nodes;
+use crate::stores::zookeeper::client::user_nodes::{Change, NodeError, Wrote};
 
 /// An exclusive grant of a lock in ZooKeeper, as a `multi` can check it.
 ///
-/// It says nothing about whether the grant still holds. That is for ZooKeeper to say, with each write.
+/// It does not say whether the grant still holds. ZooKeeper checks that with each write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     node: String,
@@ -46,8 +47,9 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) when the lock is not in ZooKeeper, or in the format `plain`, whose node may be
-    /// another's by now; [`Lost`](crate::ErrorKind::Lost) when the grant is known to be gone.
+    /// [`Config`](crate::ErrorKind::Config) when the lock is not in ZooKeeper, or in the format
+    /// `plain`, whose node may be another's by now; [`Lost`](crate::ErrorKind::Lost) when the grant
+    /// is known to be gone.
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
         let capability = guard.held().core.capability();
         if capability.store != "zookeeper" || !capability.revoke {
@@ -63,7 +65,8 @@ impl Held {
         })
     }
 
-    /// The node of the lock that this grant holds by: it is there while the grant holds, and never again.
+    /// The node of the lock that this grant holds by: it exists while the grant holds, and never
+    /// again.
     pub fn node(&self) -> &str {
         &self.node
     }
@@ -82,14 +85,14 @@ pub enum Write<'a> {
     Create {
         /// Where.
         path: &'a str,
-        /// What it holds.
+        /// Its data.
         data: &'a [u8],
     },
-    /// Changes what a node holds.
+    /// Changes the data of a node.
     Set {
         /// Where.
         path: &'a str,
-        /// What it is to hold.
+        /// Its new data.
         data: &'a [u8],
         /// The version that it must have; `None` for any.
         version: Option<i32>,
@@ -103,7 +106,7 @@ pub enum Write<'a> {
     },
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a write may have been refused"]
 pub enum Written {
@@ -119,8 +122,8 @@ pub enum Written {
 ///
 /// # Errors
 ///
-/// [`Unavailable`](crate::ErrorKind::Unavailable) when there was no answer: the changes may have been made or not.
-/// [`Denied`](crate::ErrorKind::Denied) where the login may not write.
+/// [`Unavailable`](crate::ErrorKind::Unavailable) when there was no answer: the changes may have
+/// been made or not. [`Denied`](crate::ErrorKind::Denied) where the login may not write.
 ///
 /// # Cancel safety
 ///

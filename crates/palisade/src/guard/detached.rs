@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::held::HeldClaim;
+use crate::engine::held_claim::HeldClaim;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{ClaimId, Kind, Mode};
 
-/// A grant on its own: it can be written down, carried to another process and [adopted](crate::Client::adopt) there.
+/// A grant on its own: it can be stored, carried to another process and
+/// [adopted](crate::Client::adopt) there.
 ///
-/// A secret: who has it can release the lock. It names no server and carries no password.
+/// A secret: a process that has it can release the lock. It names no server and carries no
+/// password.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct DetachedGrant {
     pub(crate) name: Name,

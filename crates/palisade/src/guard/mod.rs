@@ -1,4 +1,5 @@
-//! What a user holds: the guard is the owner, never a thread, a task or a connection.
+//! The guard: the user's value for a grant. It is the owner, never a thread, a task or a
+//! connection.
 
 mod detached;
 mod mode;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Core;
-use crate::engine::held::HeldClaim;
+use crate::engine::held_claim::HeldClaim;
 use crate::engine::release::PendingRelease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::tracked::TrackedClaim;
@@ -28,14 +29,16 @@ pub use detached::DetachedGrant;
 pub use mode::{AnyMode, Exclusive, GuardMode, Permits, Shared};
 pub use refused::Refused;
 
-/// A lock that is held. Dropping it gives it back; [`release`](Guard::release) does so and says what became of it.
+/// A lock that is held. Dropping it releases the lock; [`release`](Guard::release) does so and
+/// returns the outcome.
 ///
-/// It can be moved to any task or thread. What it says about itself is computed from the clock at that moment.
+/// It can be moved to any task or thread. Its state is computed from the clock at each call.
 ///
 /// # Drop
 ///
-/// The release is sent by the client's own thread: dropping never blocks and needs no runtime. If the store cannot be reached,
-/// the release is tried until the lease has ended. [`Client::shutdown`](crate::Client::shutdown) waits for it.
+/// The release is sent by the client's own thread: dropping never blocks and needs no runtime. If
+/// the store cannot be reached, the release is tried until the lease has ended.
+/// [`Client::shutdown`](crate::Client::shutdown) waits for it.
 #[must_use = "a guard that is dropped at once protects nothing"]
 pub struct Guard<M: GuardMode = Exclusive> {
     held: Arc<HeldClaim>,
@@ -66,17 +69,18 @@ impl<M: GuardMode> Guard<M> {
 
     /// The number of this grant: higher than that of every earlier grant of this name.
     ///
-    /// Hand an exclusive guard's fence to the resource with every write: a resource that has seen a higher one refuses it.
+    /// Hand an exclusive guard's fence to the resource with every write: a resource that has seen a
+    /// higher one refuses it.
     pub fn fence(&self) -> M::Fence {
         self.held.fence().into()
     }
 
-    /// How it stands now: held, at risk, or lost and why.
+    /// Its state now: held, at risk, or lost and why.
     pub fn status(&self) -> Status {
         self.held.tracked.status(self.held.core.now())
     }
 
-    /// Whether it is held now. Reads the clock; asks nobody.
+    /// Whether it is held now. Reads the clock and asks no server.
     pub fn is_held(&self) -> bool {
         !matches!(self.status(), Status::Lost(_))
     }
@@ -91,8 +95,8 @@ impl<M: GuardMode> Guard<M> {
         self.held.tracked.lease()
     }
 
-    /// Completes when the lock is lost, with the reason. It fires by the clock, before the store may admit somebody else, even
-    /// when the network is cut and this runtime was blocked.
+    /// Completes when the lock is lost, with the reason. It fires by the clock, before the store
+    /// may admit another holder, even when the network is cut and this runtime was blocked.
     ///
     /// # Cancel safety
     ///
@@ -108,29 +112,50 @@ impl<M: GuardMode> Guard<M> {
         }
     }
 
-    /// A token that is cancelled `stop_margin` before the lock would be lost, so that there is time to stop, or at once when
-    /// the store says that it is gone.
+    /// A token that is cancelled `stop_margin` before the lock would be lost, so that there is time
+    /// to stop, or at once when the store says that it is gone.
     pub fn on_lost(&self) -> CancellationToken {
         let token = self.held.tracked.stop_token();
-        // After the token is there: what was due before has been fired without it.
+        // After the token exists: a stop that was due earlier was fired without it.
         if self.held.tracked.watch(self.held.core.now()).is_none() {
             token.cancel();
         }
         token
     }
 
-    /// The unique value of this claim, as it stands in the store, except in etcd, where keys are used again. A secret: who knows it can release the lock.
+    /// Completes at the next change of what is known about the lock: a renewal that was confirmed,
+    /// one that failed, or the loss. Changes count from the call on, so call it, then look at
+    /// [`remaining`](Guard::remaining), [`trouble`](Guard::trouble) and [`status`](Guard::status),
+    /// and then await it: nothing is missed.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped at any point.
+    pub fn changed(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.held.tracked.changed()
+    }
+
+    /// Why the last renewal failed; `None` when it was confirmed. The lock is held until its
+    /// deadline, and the client goes on trying.
+    pub fn trouble(&self) -> Option<Error> {
+        self.held.tracked.trouble().map(|trouble| trouble.error)
+    }
+
+    /// The unique value of this claim, as it is in the store, except in etcd, where keys are
+    /// reused. A secret: a client that knows it can release the lock.
     pub fn value(&self) -> String {
         self.held.tracked.claim.id.reveal()
     }
 
-    /// Renews the lease now, and says how long the lock is certainly held. The client does so by itself, unless
-    /// [`auto_renew`](crate::Mutex::auto_renew) is off: then this is how the lease is extended.
+    /// Renews the lease now, and says how long the lock is certainly held. The client does so by
+    /// itself, unless [`auto_renew`](crate::Mutex::auto_renew) is off: then this is how the lease
+    /// is extended.
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) when the store has another holder or none; [`Unavailable`](ErrorKind::Unavailable) when it cannot be
-    /// asked: then the lock is held until the deadline that it had.
+    /// [`Lost`](ErrorKind::Lost) when the store has another holder or none;
+    /// [`Unavailable`](ErrorKind::Unavailable) when it cannot be asked: then the lock is held until
+    /// the deadline that it had.
     ///
     /// # Cancel safety
     ///
@@ -147,10 +172,12 @@ impl<M: GuardMode> Guard<M> {
         }
     }
 
-    /// Asks the store now whether it still has this grant, without renewing it. A grant that is gone is [lost](Guard::lost) from then on.
+    /// Asks the store now whether it still has this grant, without renewing it. A grant that is
+    /// gone is [lost](Guard::lost) from then on.
     ///
-    /// [`is_held`](Guard::is_held) asks nobody, and is right as long as the store keeps what it confirmed. This one sees also what the store
-    /// has dropped by itself. The answer may be out of date when it arrives: a write that needs certainty goes by the
+    /// [`is_held`](Guard::is_held) asks no server, and is right as long as the store keeps what it
+    /// confirmed. This call also sees a grant that the store has dropped by itself. The answer may
+    /// be out of date when it arrives: protect a write that needs certainty by the
     /// [fence](Guard::fence).
     ///
     /// # Errors
@@ -172,37 +199,34 @@ impl<M: GuardMode> Guard<M> {
         let page = core
             .call(async move { store.inspect(&query).await })
             .await?;
-        let mut holders = page
-            .lines
-            .into_iter()
-            .flat_map(|line| line.holders)
-            .peekable();
-        let is_taken = holders.peek().is_some();
+        let mut holders = page.lines.into_iter().flat_map(|line| line.holders);
         if holders.any(|holder| holder.fence == tracked.fence()) {
             return Ok(self.is_held());
         }
-        tracked.ended(if is_taken { Gone::Taken } else { Gone::Expired });
-        core.registry.settle(tracked);
-        Ok(false)
+        // A renewal revives nothing, and its answer says why the grant is gone.
+        core.renew_now(tracked).await?;
+        Ok(self.is_held())
     }
 
-    /// Gives the lock back, and says whether it was held until now.
+    /// Releases the lock, and says whether it was held until now.
     ///
-    /// If the store cannot be asked, the answer is [`Released::Unknown`] and the client goes on trying. For a re-entered lock
-    /// this gives back one of its holds; the last one asks the store.
+    /// If the store cannot be asked, the answer is [`Released::Unknown`] and the client goes on
+    /// trying. For a re-entered lock this ends one of its holds; the last one asks the store.
     ///
     /// # Errors
     ///
-    /// What trying again cannot mend: rights taken away, or an answer that we do not understand. The lease ends the grant.
+    /// Errors that a retry cannot mend: rights that were taken away, or an answer that we do not
+    /// understand. The lease ends the grant.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the lock is given back all the same.
+    /// Dropped at any point, the lock is released all the same.
     pub async fn release(self) -> Result<Released> {
         self.end(Ending::Release).await
     }
 
-    /// Gives the lock back as if it had never been granted: its `once_per` mark and its `min_hold` are taken back.
+    /// Releases the lock as if it had never been granted: its `once_per` mark and its `min_hold`
+    /// are removed.
     ///
     /// # Errors
     ///
@@ -210,7 +234,8 @@ impl<M: GuardMode> Guard<M> {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the first poll, the lock is released but the marks stay; later, as [`release`](Guard::release).
+    /// Dropped before the first poll, the lock is released but the marks stay; later, as
+    /// [`release`](Guard::release).
     pub async fn undo(self) -> Result<Released> {
         self.end(Ending::Undo).await
     }
@@ -223,17 +248,17 @@ impl<M: GuardMode> Guard<M> {
         held.release(ending).outcome().await
     }
 
-    /// Lets the grant live on without this client: nobody renews it until somebody [adopts](crate::Client::adopt) it, and it
-    /// ends with its lease, which begins anew.
+    /// Lets the grant live on without this client: it is not renewed until a client
+    /// [adopts](crate::Client::adopt) it, and it ends with its lease, which begins anew.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or the lock was re-entered; [`Lost`](ErrorKind::Lost)
-    /// when it is gone. The guard comes back.
+    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or the lock was re-entered;
+    /// [`Lost`](ErrorKind::Lost) when it is gone. The guard comes back.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the lock is given back.
+    /// Dropped at any point, the lock is released.
     pub async fn detach(self) -> Result<DetachedGrant, Refused<Guard<M>>> {
         if let Err(error) = self.detached().await {
             return Err(Refused { guard: self, error });
@@ -244,10 +269,10 @@ impl<M: GuardMode> Guard<M> {
                 held.forget();
                 Ok(detached)
             }
-            // Nobody can enter a grant that leaves.
+            // No caller can enter a grant that leaves.
             Err(held) => Err(Refused {
                 guard: Guard::new(held),
-                error: Error::protocol("somebody entered a detached lock; a bug"),
+                error: Error::protocol("a caller entered a detached lock; a bug"),
             }),
         }
     }
@@ -274,15 +299,15 @@ impl<M: GuardMode> Guard<M> {
             .await
     }
 
-    /// Turns the grant into something else: asks the store until its answer is certain, or the lock is lost. A guard that may
-    /// have been turned already, and nobody knows, is lost: it must not say that it is what it was.
+    /// Changes the grant: asks the store until its answer is certain, or the lock is lost. A guard
+    /// whose change is uncertain is lost: it must not claim its old mode.
     async fn certainly<F, Fut>(&self, ask: F) -> Result<()>
     where
         F: Fn(Arc<dyn Store>, ClaimRef) -> Fut,
         Fut: Future<Output = Result<Standing>> + Send + 'static,
     {
         let (core, tracked) = (&self.held.core, &self.held.tracked);
-        // First closed, then counted: nobody enters between.
+        // First closed, then counted, so that no task enters in between.
         tracked.leave(true);
         if Arc::strong_count(&self.held) > 1 {
             tracked.leave(false);
@@ -311,7 +336,7 @@ impl<M: GuardMode> Guard<M> {
         Guard::new(self.held)
     }
 
-    /// Ends this hold for good, whoever has the guard by then.
+    /// Ends this hold for good, also if the guard has been moved elsewhere.
     pub(crate) fn ends(&self) -> Ends {
         Ends {
             core: Arc::clone(&self.held.core),
@@ -320,7 +345,8 @@ impl<M: GuardMode> Guard<M> {
         }
     }
 
-    /// Runs a body while the lock is held, then gives the lock back. The body is dropped at the stop margin before a loss.
+    /// Runs a body while the lock is held, then releases the lock. The body is dropped at the stop
+    /// margin before a loss.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -335,21 +361,24 @@ impl<M: GuardMode> Guard<M> {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) when the body was stopped; what [`release`](Guard::release) answers otherwise.
+    /// [`Lost`](ErrorKind::Lost) when the body was stopped; what [`release`](Guard::release)
+    /// answers otherwise.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the body is dropped and the lock given back.
+    /// Dropped at any point, the body is dropped and the lock is released.
     pub async fn run<T, F, Fut>(self, body: F) -> Result<T>
     where
         F: FnOnce(Arc<Guard<M>>) -> Fut,
         Fut: Future<Output = T>,
     {
         let stop = self.on_lost();
-        // Whatever happens to this future or to the body, the claim is given back, also if the body has kept the guard.
+        // However this future or the body ends, the claim is released, also if the body has kept
+        // the guard.
         let ends = self.ends();
         let guard = Arc::new(self);
-        // Our own clone: the release is ours to wait for, and must not begin with the end of the body.
+        // Our own reference: this call awaits the release, which must not begin with the end of the
+        // body.
         let done = until_stopped(&stop, body(Arc::clone(&guard))).await;
         let status = guard.status();
         let released = ends.now().outcome().await;
@@ -373,13 +402,13 @@ pub(crate) async fn until_stopped<T>(
     }
 }
 
-/// The work was stopped at the stop margin: nothing is lost yet, but it would have been.
+/// The work was stopped at the stop margin, before the lock was lost.
 pub(crate) fn about_to_be_lost() -> Error {
     let message = "the work was stopped: the lease was about to end and could not be renewed";
     Error::new(ErrorKind::Lost(LossReason::Expired), message)
 }
 
-/// Gives a claim back when `run` ends, however it ends.
+/// Releases a claim when `run` ends, however it ends.
 pub(crate) struct Ends {
     core: Arc<Core>,
     tracked: Arc<TrackedClaim>,
@@ -387,7 +416,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Begins to give the claim back.
+    /// Begins to release the claim.
     pub(crate) fn now(mut self) -> PendingRelease {
         self.armed = false;
         self.core.release_tracked(&self.tracked, Ending::Release)
@@ -407,12 +436,13 @@ impl Guard<Exclusive> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or for a mutex; [`Lost`](ErrorKind::Lost) when it is
-    /// lost before the store has confirmed. The guard comes back.
+    /// [`Unsupported`](ErrorKind::Unsupported) where the store cannot, or for a mutex;
+    /// [`Lost`](ErrorKind::Lost) when it is lost before the store has confirmed. The guard comes
+    /// back.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the lock is given back.
+    /// Dropped at any point, the lock is released.
     pub async fn downgrade(self) -> Result<Guard<Shared>, Refused<Guard>> {
         match self.downgraded().await {
             Ok(()) => {

@@ -11,7 +11,8 @@ mod sealed {
 
 /// How a guard holds. Sealed: [`Exclusive`], [`Shared`], [`Permits`] and [`AnyMode`].
 pub trait GuardMode: sealed::Sealed + Send + Sync + 'static {
-    /// What [`Guard::fence`](super::Guard::fence) answers: only an exclusive grant's fence may be checked by a resource.
+    /// The type of [`Guard::fence`](super::Guard::fence): only an exclusive grant's fence may be
+    /// checked by a resource.
     type Fence: From<Fence> + fmt::Display + Copy;
 
     /// Whether a grant of this mode makes such a guard.
@@ -44,6 +45,7 @@ guard_modes! {
     Shared: Mode::Shared => SharedFence;
     /// The guard of a semaphore's permits.
     Permits: Mode::Permits(_) => SharedFence;
-    /// A guard whose mode is known only at run time; see [`Guard::into_any_mode`](super::Guard::into_any_mode).
+    /// A guard whose mode is known only at run time; see
+    /// [`Guard::into_any_mode`](super::Guard::into_any_mode).
     AnyMode: _ => SharedFence;
 }

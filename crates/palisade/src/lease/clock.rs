@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A point on *our* clock. Not comparable with a store's time ([`StoreTime`](crate::line::StoreTime)), by type.
+/// A point on *our* clock. Not comparable with a store's time
+/// ([`StoreTime`](crate::line::StoreTime)), by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(Duration);
 
@@ -47,7 +48,7 @@ impl Add<Duration> for Moment {
 /// Called when a clock was moved by hand.
 pub type OnJump = Arc<dyn Fn() + Send + Sync>;
 
-/// What deadlines are read from.
+/// The clock that deadlines are read from.
 ///
 /// It must never go back and must count while the machine sleeps; see [`BootClock`].
 pub trait Clock: Send + Sync + 'static {
@@ -68,7 +69,8 @@ impl Clock for BootClock {
     fn now(&self) -> Moment {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let clock = rustix::time::ClockId::Boottime;
-        // Elsewhere the monotonic clock is the nearest there is; docs say that suspend is not covered there.
+        // Elsewhere the monotonic clock is the nearest there is; docs say that suspend is not
+        // covered there.
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let clock = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(clock);
@@ -96,7 +98,7 @@ impl ManualClock {
         ManualClock::default()
     }
 
-    /// Moves the clock forward, and tells everyone who sleeps on it.
+    /// Moves the clock forward, and wakes every sleeper on it.
     pub fn advance(&self, span: Duration) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.0.nanos.fetch_add(nanos, Ordering::SeqCst);

@@ -1,7 +1,8 @@
-//! The clock rule, as pure functions: how long a confirmation is worth, by our clock alone.
+//! The clock rule, as pure functions: until when a confirmation is valid, by our clock alone.
 //!
-//! `valid_until = t_send + lease·(1 − drift) − 2 ms`, counted from *before* the request was sent. The store cannot have begun
-//! the lease earlier, so it cannot end it earlier: the holder knows before the store may admit anybody else.
+//! `valid_until = t_send + lease·(1 − drift) − 2 ms`, counted from *before* the request was sent.
+//! The store cannot have begun the lease earlier, so it cannot end it earlier: the holder knows
+//! before the store may admit another.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::store::Lease;
 /// Covers the granularity of timers on both sides.
 const SLACK: Duration = Duration::from_millis(2);
 
-/// A renewal that failed is tried again; this keeps the last tries from becoming a storm.
+/// A lower bound, so that the last retries of a failed renewal do not become a storm.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(5);
 
 /// By how much the store's clock may run faster than ours, as a part of the lease.
@@ -19,7 +20,8 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_millis(5);
 pub(crate) struct Drift(f64);
 
 impl Drift {
-    /// The share of a lease that is given up for the difference between two clocks' rates; kept within 0 to 0.5.
+    /// The share of a lease that is given up for the difference between two clocks' rates; kept
+    /// within 0 to 0.5.
     pub(crate) fn new(share: f64) -> Drift {
         Drift(if share.is_finite() {
             share.clamp(0.0, 0.5)
@@ -28,7 +30,7 @@ impl Drift {
         })
     }
 
-    /// What is left of a lease.
+    /// The lease less the drift.
     fn shorten(self, lease: Duration) -> Duration {
         // A day has 8.64e13 ns: an f64 counts it exactly, and a longer lease is cut, not stretched.
         lease.saturating_sub(
@@ -44,7 +46,7 @@ impl Default for Drift {
     }
 }
 
-/// What the latest confirmation is worth.
+/// The latest confirmation, and until when it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
     /// When it was asked for.
@@ -53,12 +55,12 @@ pub(crate) struct Deadline {
     counted_from: Moment,
     /// The confirmed length: the shorter of what was asked and what was granted.
     length: Duration,
-    /// From this moment on, somebody else may hold.
+    /// From this moment on, another claim may hold.
     valid_until: Moment,
 }
 
 impl Deadline {
-    /// What a confirmation is worth that was asked for at `sent`, with the length `asked`.
+    /// The validity of a confirmation that was asked for at `sent`, with the length `asked`.
     pub(crate) fn of(sent: Moment, asked: Duration, lease: Lease, drift: Drift) -> Deadline {
         let counted_from = lease.counted_from.map_or(sent, |from| from.min(sent));
         let length = lease.length.min(asked);
@@ -70,7 +72,8 @@ impl Deadline {
         }
     }
 
-    /// The better of two confirmations: a late answer to an early request never shortens what is known.
+    /// The better of two confirmations: a late answer to an early request never shortens what is
+    /// known.
     #[must_use]
     pub(crate) fn or_later(self, other: Deadline) -> Deadline {
         if other.valid_until > self.valid_until {
@@ -92,7 +95,7 @@ impl Deadline {
         self.valid_until
     }
 
-    /// How long it is worth something still.
+    /// How long it is still valid.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         self.valid_until.since(now)
     }
@@ -102,19 +105,20 @@ impl Deadline {
         self.remaining(now) < self.length / 2
     }
 
-    /// The margin for stopping: as asked for, but never more than two fifths of what was confirmed, which may be less than was
-    /// asked for. More would stop a holder between two renewals.
+    /// The margin for stopping: as asked for, but at most two fifths of the confirmed length. More
+    /// would stop a holder between two renewals.
     pub(crate) fn margin(&self, asked: Duration) -> Duration {
         asked.min(self.length.mul_f64(0.4))
     }
 
-    /// When to renew: every third of the length, so that two attempts may fail. A lease that counts from long before it was
-    /// asked for is overdue at once; it is not asked for again at once.
+    /// When to renew: every third of the length, so that two attempts may fail. A lease that counts
+    /// from long before its request is overdue at once, and is not asked for again at once.
     pub(crate) fn renew_at(&self) -> Moment {
         (self.counted_from + self.length / 3).max(self.sent + self.length / 9)
     }
 
-    /// How long to wait for the answer to a renewal before the next is sent. A waiter whose time is over has none to save.
+    /// How long to wait for the answer to a renewal before the next is sent. An expired waiter has
+    /// no time left to divide.
     pub(crate) fn attempt(&self, now: Moment) -> Duration {
         let third = self.length / 3;
         let half = self.remaining(now) / 2;
@@ -136,7 +140,7 @@ impl Deadline {
     }
 }
 
-/// When a holder is told what, and why.
+/// When a holder is told to stop, when it is told of its loss, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// When to stop: `on_lost` fires.
@@ -147,7 +151,7 @@ pub(crate) struct End {
     pub(crate) reason: LossReason,
 }
 
-/// The end of a hold, from its deadline, its longest hold and the margin that its user wants for stopping.
+/// The end of a hold, from its deadline, its longest hold and its stop margin.
 pub(crate) fn end(valid_until: Moment, held_until: Moment, stop_margin: Duration) -> End {
     let (lost_at, reason) = if held_until <= valid_until {
         (held_until, LossReason::MaxHold)
@@ -161,7 +165,7 @@ pub(crate) fn end(valid_until: Moment, held_until: Moment, stop_margin: Duration
     }
 }
 
-/// The margin a user gets who asked for none.
+/// The stop margin of a user who set none.
 pub(crate) fn default_stop_margin(lease: Duration, max_hold: Option<Duration>) -> Duration {
     (lease.min(max_hold.unwrap_or(lease)) / 10).min(Duration::from_secs(1))
 }
@@ -177,7 +181,8 @@ mod tests {
         Moment::at(Duration::from_millis(millis))
     }
 
-    /// A store with a clock of its own rate, and the network between: the ground truth that the rule must be safe against.
+    /// A store with a clock of its own rate, and the network between: the ground truth that the
+    /// rule must be safe against.
     struct Truth {
         sent: Moment,
         /// When the store began the lease, on our clock.
@@ -196,7 +201,8 @@ mod tests {
     }
 
     proptest! {
-        /// Promise 2: whatever the delay on the way and a clock that runs up to 1 % fast, we stop before the store lets go.
+        /// Promise 2: with any delay on the network and a clock that runs up to 1 % fast, we stop
+        /// before the store lets go.
         #[test]
         fn the_holder_stops_first(sent in 0u64..1 << 40, flight in 0u64..100_000, length in 100u64..86_400_000, rate in 0.9f64..1.01) {
             let truth = truth(sent, flight, length, rate);
@@ -205,7 +211,8 @@ mod tests {
             prop_assert!(deadline.valid_until() < truth.freed);
         }
 
-        /// A grant that arrives later, by push, is dated by the last request after which the claim still waited.
+        /// A grant that arrives later, by push, is dated by the last request after which the claim
+        /// still waited.
         #[test]
         fn a_pushed_grant_is_dated_by_the_earlier_request(
             sent in 0u64..1 << 40, flight in 0u64..1000, length in 100u64..5_000, handed_over in 0u64..5_000, rate in 0.9f64..1.01,
@@ -219,7 +226,8 @@ mod tests {
             prop_assert!(granted >= waiting.begun);
         }
 
-        /// A session that was renewed before the claim: the lease counts from that renewal, not from the claim.
+        /// A session that was renewed before the claim: the lease counts from that renewal, not
+        /// from the claim.
         #[test]
         fn a_session_counts_from_its_own_renewal(renewed in 0u64..100_000, later in 0u64..100_000, length in 2_000u64..60_000) {
             let session = truth(renewed, 1, length, 1.01);
@@ -249,7 +257,8 @@ mod tests {
             prop_assert_eq!(two.or_later(one).valid_until(), one.or_later(two).valid_until());
         }
 
-        /// Two attempts fit before the half is gone, and an attempt never outlives what it is to save.
+        /// Two attempts fit before half of the lease is gone, and an attempt never outlasts the
+        /// lease that it is to save.
         #[test]
         fn two_renewals_may_fail(length in 100u64..86_400_000) {
             let length = Duration::from_millis(length);
@@ -262,7 +271,7 @@ mod tests {
             prop_assert!(deadline.attempt(second) <= (deadline.remaining(second) / 2).max(SHORTEST_ATTEMPT));
         }
 
-        /// However old a session's last renewal is, a claim is not asked about in a circle.
+        /// However old a session's last renewal is, a claim is not asked about in a busy loop.
         #[test]
         fn an_old_session_does_not_make_the_keeper_spin(sent in 100_000u64..200_000, age in 0u64..100_000, length in 1_000u64..60_000) {
             let lease = Lease { length: Duration::from_millis(length), counted_from: Some(ms(sent - age)) };
@@ -271,7 +280,8 @@ mod tests {
             prop_assert!(deadline.attempt(ms(sent)) >= SHORTEST_ATTEMPT);
         }
 
-        /// Whichever comes first, lease or longest hold, ends the hold and gives its reason; the stop is never after the end.
+        /// Whichever comes first, lease or longest hold, ends the hold and gives its reason; the
+        /// stop is never after the end.
         #[test]
         fn the_nearer_end_wins(valid in 0u64..100_000, held in 0u64..100_000, margin in 0u64..10_000) {
             let end = end(ms(valid), ms(held), Duration::from_millis(margin));

@@ -1,7 +1,7 @@
 //! The keeper renews every claim of a client, waiting and holding, in as few requests as it can.
 //!
-//! It is one task. A renewal that fails or hangs is followed by another until the lease has run out: the answer that comes
-//! late still counts from when its own request was sent.
+//! It is one task. A renewal that fails or hangs is followed by another until the lease has run
+//! out. A late answer still counts from the send of its own request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::store::{ClaimRef, Ending, LeaseUnit, Standing, Store};
 /// How many claims one call renews.
 const BATCH: usize = 1024;
 
-/// The longest pause before a failed renewal is tried again, at the least.
+/// The least upper bound of the pause before a failed renewal is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Keeper {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
-    /// Renewals on their way: store futures run to their end.
+    /// Renewals in flight: store futures run to their end.
     pub(crate) renewals: TaskTracker,
 }
 
@@ -43,14 +43,16 @@ impl Keeper {
         while self.registry.renewal_due().await {
             let now = self.registry.clock.now();
             let mut due = self.registry.take_due();
-            // What is over is not renewed: that would keep others out for a holder that has been told to stop.
+            // An expired claim is not renewed: that would keep others out for a holder that has
+            // been told to stop.
             due.retain(|tracked| tracked.begin_attempt(now) || self.drop_if_over(tracked, now));
             for batch in due.chunks(BATCH) {
                 // A task of its own: a store that hangs or panics must not stop the other renewals.
                 self.renewals.spawn(Arc::clone(&self).renew(batch.to_vec()));
             }
             for ended in self.registry.take_ended() {
-                // A claim with a lease of its own ends by itself; one that shares a session would live as long as that.
+                // A claim with a lease of its own ends by itself. One that shares a session would
+                // live as long as the session.
                 if self.store.capability().lease_unit == LeaseUnit::Session {
                     self.renewals.spawn(Arc::clone(&self).release(ended));
                 }
@@ -58,7 +60,8 @@ impl Keeper {
         }
     }
 
-    /// Ends a grant that its lease has ended, until the store has answered. The holder has been told.
+    /// Releases a grant whose lease has ended, until the store has answered. The holder has been
+    /// told.
     async fn release(self: Arc<Self>, claim: ClaimRef) {
         let until = self.registry.clock.now() + claim.claim.lease;
         while let Err(error) = self.store.release(&claim, Ending::Release).await {
@@ -119,7 +122,8 @@ impl Keeper {
                     self.registry.unreached(now);
                 }
                 tracked.troubled(&error, now);
-                // Sooner than a hanging attempt would be given up, but neither at once nor in step with everybody else.
+                // Sooner than a hanging attempt is given up, but neither at once nor in step with
+                // other clients.
                 let attempt = tracked.attempt(now);
                 let pause = attempt
                     .mul_f64(0.1 + 0.2 * fastrand::f64())

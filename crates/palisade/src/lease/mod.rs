@@ -1,4 +1,5 @@
-//! Leases on our side: the clock, the arithmetic of deadlines, the keeper that renews, and the warden that tells of the loss.
+//! Leases on our side: the clock, the arithmetic of deadlines, the keeper that renews, and the
+//! warden that tells holders of a loss.
 
 pub(crate) mod clock;
 pub(crate) mod deadline;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use clock::{BootClock, Clock, ManualClock, Moment, OnJump};
 pub(crate) use deadline::Drift;
 
-/// How a guard stands, computed from the clock at the moment of asking.
+/// The state of a guard, computed from the clock at the moment of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// At least half of the last confirmed lease remains, and the store answers.
@@ -33,7 +34,15 @@ pub enum Status {
 pub enum LossReason {
     /// The lease ran out before a renewal was confirmed.
     Expired,
-    /// The store says that somebody else holds the name.
+    /// The store ended the grant before the deadline that this client counts with: another process
+    /// released it, or the lease ran out by the store's clock.
+    Ended,
+    /// The store had confirmed the grant, and has no record of it any more: it was flushed,
+    /// restarted without its data, or failed over to a server that never had it.
+    Forgotten,
+    /// The store has no record of the grant, and never confirmed it to this client.
+    Unknown,
+    /// The store says that another claim holds the name.
     Taken,
     /// An operator ended the grant.
     Revoked,
@@ -49,7 +58,14 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossReason::Expired => "the lease ran out before a renewal was confirmed",
-            LossReason::Taken => "somebody else holds it now",
+            LossReason::Ended => "the grant has ended in the store: released, or its lease ran out",
+            LossReason::Forgotten => {
+                "the store has no record of it any more: flushed, restarted without its data, or failed over"
+            }
+            LossReason::Unknown => {
+                "this store has no record of the grant: another server gave it, it ended long ago, or the store lost its data"
+            }
+            LossReason::Taken => "another claim holds it now",
             LossReason::Revoked => "an operator ended the grant",
             LossReason::SessionEnded => "the session in the store ended",
             LossReason::MaxHold => "the longest hold was reached",
@@ -58,7 +74,8 @@ impl fmt::Display for LossReason {
     }
 }
 
-/// Runs wakers of the user's runtime. One that panics must end neither the thread that runs it nor what else is to be told.
+/// Runs wakers of the user's runtime. A panicking one must end neither the thread that runs it nor
+/// the other notifications.
 pub(crate) fn wake(wakers: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(wakers)).is_err() {
         tracing::error!("the waker of a task that waits for a lock has panicked");

@@ -1,14 +1,15 @@
-//! What the keeper and the warden work from: every tracked claim, ordered by when to renew it and by when to look at its end.
+//! Every claim of a client, ordered by when to renew it and by when to check its end. The keeper
+//! and the warden work from it.
 //!
-//! One lock, held for moments. Sleepers are woken only when something is due before they would wake by themselves, so that an
-//! uncontended acquire and release wakes no thread.
+//! One mutex, held briefly. Sleepers are woken only when something is due before they would wake by
+//! themselves, so that an uncontended acquire and release wakes no thread.
 
 #[cfg(test)]
 mod tests;
 
 mod pending;
+mod schedule;
 
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,59 +19,31 @@ use tokio::sync::Notify;
 
 pub(crate) use self::pending::Pending;
 use self::pending::Told;
+use self::schedule::Schedule;
 use super::tracked::{Stage, TrackedClaim};
 use super::{Clock, Moment};
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::store::{ByClaim, ClaimId, ClaimRef, Gone, Push};
+use crate::store::{ClaimId, ClaimRef, Gone, Push};
 
-/// Sleepers look at the clock at least so often: their timers stop while the machine is suspended, our clock does not.
+/// Sleepers read the clock at least this often: their timers stop while the machine is suspended,
+/// our clock does not.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
-
-/// How long sleepers go on ticking after the last claim has gone. A program that takes and gives back one lock in a loop would
-/// otherwise wake them every time.
-const LINGER: Duration = Duration::from_secs(2);
 
 pub(crate) struct Registry {
     pub(crate) clock: Arc<dyn Clock>,
-    rows: Mutex<Rows>,
+    schedule: Mutex<Schedule>,
     /// Wakes the keeper.
     renewal_due: Notify,
     /// Wakes the warden.
     look: Condvar,
 }
 
-#[derive(Default)]
-struct Rows {
-    /// Claims that are being asked for, from before they are sent until they are tracked.
-    pending: ByClaim<Arc<Pending>>,
-    claims: ByClaim<Row>,
-    renewals: BTreeSet<(Moment, ClaimId)>,
-    looks: BTreeSet<(Moment, ClaimId)>,
-    /// Grants that the clock has ended and that nothing renews any more: the keeper releases them.
-    ended: Vec<ClaimRef>,
-    /// Since when the store cannot be reached.
-    cut_off: Option<Moment>,
-    /// When the keeper will look by itself.
-    keeper_wakes: Option<Moment>,
-    /// When the warden will look by itself.
-    warden_wakes: Option<Moment>,
-    /// When there was a claim for the last time.
-    last_busy: Moment,
-    closed: bool,
-}
-
-struct Row {
-    tracked: Arc<TrackedClaim>,
-    renew_at: Option<Moment>,
-    look_at: Option<Moment>,
-}
-
 impl Registry {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Arc<Registry> {
         let registry = Arc::new(Registry {
             clock,
-            rows: Mutex::default(),
+            schedule: Mutex::default(),
             renewal_due: Notify::new(),
             look: Condvar::new(),
         });
@@ -83,25 +56,25 @@ impl Registry {
         registry
     }
 
-    fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake_all(&self) {
-        // Under the lock, so that a warden between its look at the rows and its sleep is not missed.
-        let _rows = self.lock();
+        // Under the mutex, so that a warden between its check and its sleep is not missed.
+        let _schedule = self.lock();
         self.look.notify_all();
         self.renewal_due.notify_one();
     }
 
-    /// Enters a claim that is about to be sent, so that nothing is missed that the store says of it. Once.
+    /// Enters a claim that is about to be sent, so that no push about it is missed. Once.
     pub(crate) fn enter(&self, claim: ClaimId) -> Arc<Pending> {
         let pending = Arc::new(Pending::default());
         self.lock().pending.insert(claim, Arc::clone(&pending));
         pending
     }
 
-    /// The claim is not asked for any more.
+    /// The claim is not in flight any more.
     pub(crate) fn leave(&self, claim: ClaimId) {
         let left = self.lock().pending.remove(&claim);
         if let Some(pending) = left {
@@ -109,33 +82,53 @@ impl Registry {
         }
     }
 
-    /// Begins to track a claim, or takes up its new stage. What the store has said of it meanwhile is heard now.
+    /// Begins to track a claim, or updates its schedule. Pushes that arrived meanwhile are applied
+    /// now.
     pub(crate) fn keep(&self, tracked: &Arc<TrackedClaim>) {
+        self.keep_if(tracked, |_| true);
+    }
+
+    /// Begins to keep a claim that this client does not have yet; `false` when it has.
+    pub(crate) fn keep_new(&self, tracked: &Arc<TrackedClaim>) -> bool {
+        self.keep_if(tracked, |schedule| {
+            !schedule.claims.contains_key(&tracked.claim.id)
+        })
+    }
+
+    fn keep_if(
+        &self,
+        tracked: &Arc<TrackedClaim>,
+        is_wanted: impl FnOnce(&Schedule) -> bool,
+    ) -> bool {
         let now = self.clock.now();
         let (renew_at, look_at) = (tracked.renew_at(), tracked.watch(now));
-        let mut rows = self.lock();
-        let pending = rows.pending.remove(&tracked.claim.id);
-        rows.set(tracked, renew_at, look_at);
-        rows.last_busy = now;
-        self.wake_for(&rows, renew_at, look_at);
-        drop(rows);
+        let mut schedule = self.lock();
+        if !is_wanted(&schedule) {
+            return false;
+        }
+        let pending = schedule.pending.remove(&tracked.claim.id);
+        schedule.set(tracked, renew_at, look_at);
+        schedule.last_busy = now;
+        self.wake_for(&schedule, renew_at, look_at);
+        drop(schedule);
         if let Some(pending) = pending {
             match pending.settle() {
                 None => {}
                 Some(Told::Granted(fence)) => self.granted(tracked, fence),
-                // It may have been an earlier attempt with the same claim: the store is asked.
+                // The push may be about an earlier attempt with the same claim: the store is asked.
                 Some(Told::Changed) => self.renew_now(tracked),
             }
         }
+        true
     }
 
     /// Whether a caller still wants this claim.
     pub(crate) fn wants(&self, claim: ClaimId) -> bool {
-        let rows = self.lock();
-        rows.pending.contains_key(&claim) || rows.claims.contains_key(&claim)
+        let schedule = self.lock();
+        schedule.pending.contains_key(&claim) || schedule.claims.contains_key(&claim)
     }
 
-    /// Takes what the store says without being asked.
+    /// Handles a push of the store.
     pub(crate) fn hear(&self, push: Push) {
         match push {
             Push::Granted { claim, fence } => self.tell(claim, Told::Granted(fence), |tracked| {
@@ -162,20 +155,28 @@ impl Registry {
         }
     }
 
-    /// A claim that is tracked hears of it now; one that is still being asked for, as soon as it has its answer.
+    /// Applies a push to a tracked claim now, and to a claim in flight as soon as it has its
+    /// answer.
     fn tell(&self, claim: ClaimId, told: Told, now: impl FnOnce(&Arc<TrackedClaim>)) {
-        match self.lookup(claim) {
-            (Some(tracked), _) => now(&tracked),
-            (None, Some(pending)) => pending.tell(told),
-            (None, None) => {}
+        loop {
+            match self.lookup(claim) {
+                (Some(tracked), _) => return now(&tracked),
+                (None, Some(pending)) if pending.tell(told) => return,
+                // It ended since the lookup, and is not found as pending again.
+                (None, Some(_)) => {}
+                (None, None) => return,
+            }
         }
     }
 
     fn lookup(&self, claim: ClaimId) -> (Option<Arc<TrackedClaim>>, Option<Arc<Pending>>) {
-        let rows = self.lock();
+        let schedule = self.lock();
         (
-            rows.claims.get(&claim).map(|row| Arc::clone(&row.tracked)),
-            rows.pending.get(&claim).map(Arc::clone),
+            schedule
+                .claims
+                .get(&claim)
+                .map(|row| Arc::clone(&row.tracked)),
+            schedule.pending.get(&claim).map(Arc::clone),
         )
     }
 
@@ -227,8 +228,8 @@ impl Registry {
         self.lock().cut_off = Some(now);
     }
 
-    /// The store answers a request of this time. If it did not before, everything that it has not confirmed since is renewed
-    /// now: it may have forgotten us meanwhile.
+    /// The store answered a request that was sent at `sent`. If it was unreachable before, every
+    /// claim that it has not confirmed since is renewed now: it may have lost them meanwhile.
     pub(crate) fn reached(&self, sent: Moment) {
         let was_cut_off = self.lock().cut_off.take_if(|since| *since <= sent);
         if let Some(since) = was_cut_off {
@@ -236,18 +237,9 @@ impl Registry {
         }
     }
 
-    /// Takes the grants that the clock has ended, and that nothing renews any more.
+    /// Takes the grants that the clock has ended, and that are not renewed any more.
     pub(crate) fn take_ended(&self) -> Vec<ClaimRef> {
         std::mem::take(&mut self.lock().ended)
-    }
-
-    /// Begins to keep a claim that this client does not have yet; `false` when it has.
-    pub(crate) fn keep_new(&self, tracked: &Arc<TrackedClaim>) -> bool {
-        if self.find(tracked.claim.id).is_some() {
-            return false;
-        }
-        self.keep(tracked);
-        true
     }
 
     /// Stops keeping a claim.
@@ -260,13 +252,6 @@ impl Registry {
         self.lock().claims.len()
     }
 
-    pub(crate) fn find(&self, claim: ClaimId) -> Option<Arc<TrackedClaim>> {
-        self.lock()
-            .claims
-            .get(&claim)
-            .map(|row| Arc::clone(&row.tracked))
-    }
-
     pub(crate) fn all(&self) -> Vec<Arc<TrackedClaim>> {
         self.lock()
             .claims
@@ -275,87 +260,89 @@ impl Registry {
             .collect()
     }
 
-    /// Takes up what a renewal has changed: when to renew next, or that there is nothing to keep any more.
+    /// Updates the schedule after a renewal: when to renew next, or that the claim is over.
     pub(crate) fn settle(&self, tracked: &Arc<TrackedClaim>) {
         let now = self.clock.now();
-        // Without the lock: what the clock has just ended is told of here, and that runs wakers.
+        // Without the mutex: telling of a loss runs wakers.
         let (over, renew_at) = (tracked.is_over(now), tracked.renew_at());
-        let mut rows = self.lock();
+        let mut schedule = self.lock();
         if over {
-            rows.remove_this(tracked);
-            self.wake_for_ended(&rows);
-        } else if !rows.is_due(tracked.claim.id, now) && rows.reschedule(tracked.claim.id, renew_at)
+            schedule.remove_this(tracked);
+            self.wake_for_ended(&schedule);
+        } else if !schedule.is_due(tracked.claim.id, now)
+            && schedule.reschedule(tracked.claim.id, renew_at)
         {
-            self.wake_for(&rows, renew_at, None);
+            self.wake_for(&schedule, renew_at, None);
         }
     }
 
     /// Asks the keeper to renew one claim as soon as it can.
     pub(crate) fn renew_now(&self, tracked: &TrackedClaim) {
         let now = self.clock.now();
-        let mut rows = self.lock();
-        if rows.reschedule(tracked.claim.id, Some(now)) {
-            self.wake_for(&rows, Some(now), None);
+        let mut schedule = self.lock();
+        if schedule.reschedule(tracked.claim.id, Some(now)) {
+            self.wake_for(&schedule, Some(now), None);
         }
     }
 
-    /// Lets the keeper try again after so long, unless it was asked to since.
+    /// Lets the keeper try again after this pause, unless a renewal was requested since.
     pub(crate) fn retry_within(&self, tracked: &TrackedClaim, pause: Duration) {
         let now = self.clock.now();
-        let mut rows = self.lock();
-        if !rows.is_due(tracked.claim.id, now)
-            && rows.reschedule(tracked.claim.id, Some(now + pause))
+        let mut schedule = self.lock();
+        if !schedule.is_due(tracked.claim.id, now)
+            && schedule.reschedule(tracked.claim.id, Some(now + pause))
         {
-            self.wake_for(&rows, Some(now + pause), None);
+            self.wake_for(&schedule, Some(now + pause), None);
         }
     }
 
-    /// Asks the keeper to renew all these as soon as it can: the store has just come back, or is another one.
+    /// Asks the keeper to renew all these as soon as it can: the store is reachable again, or is
+    /// another one.
     pub(crate) fn renew_now_if(&self, wanted: impl Fn(&TrackedClaim) -> bool) {
         let now = self.clock.now();
-        let mut rows = self.lock();
-        let renewed = rows
+        let mut schedule = self.lock();
+        let renewed = schedule
             .claims
             .values()
             .filter(|row| row.renew_at.is_some() && wanted(&row.tracked));
         let claims: Vec<ClaimId> = renewed.map(|row| row.tracked.claim.id).collect();
         for claim in claims {
-            rows.reschedule(claim, Some(now));
+            schedule.reschedule(claim, Some(now));
         }
-        self.wake_for(&rows, Some(now), None);
+        self.wake_for(&schedule, Some(now), None);
     }
 
     /// Wakes the keeper for grants that it is to release.
-    fn wake_for_ended(&self, rows: &Rows) {
-        if !rows.ended.is_empty() {
+    fn wake_for_ended(&self, schedule: &Schedule) {
+        if !schedule.ended.is_empty() {
             self.renewal_due.notify_one();
         }
     }
 
-    /// Wakes a sleeper for which something is due before it would wake by itself.
-    fn wake_for(&self, rows: &Rows, renew_at: Option<Moment>, look_at: Option<Moment>) {
-        if renew_at.is_some_and(|at| rows.keeper_wakes.is_none_or(|wakes| at < wakes)) {
+    /// Wakes a sleeper if something is due before it would wake by itself.
+    fn wake_for(&self, schedule: &Schedule, renew_at: Option<Moment>, look_at: Option<Moment>) {
+        if renew_at.is_some_and(|at| schedule.keeper_wakes.is_none_or(|wakes| at < wakes)) {
             self.renewal_due.notify_one();
         }
-        if look_at.is_some_and(|at| rows.warden_wakes.is_none_or(|wakes| at < wakes)) {
+        if look_at.is_some_and(|at| schedule.warden_wakes.is_none_or(|wakes| at < wakes)) {
             self.look.notify_all();
         }
     }
 
-    /// The claims whose renewal is due, with those that can share the request. Each is due again when its attempt must have
-    /// been answered, so that a renewal which hangs is followed by another.
+    /// The claims whose renewal is due, with those that can share the request. Each is due again
+    /// when its attempt must have been answered, so that a hanging renewal is followed by another.
     pub(crate) fn take_due(&self) -> Vec<Arc<TrackedClaim>> {
         let now = self.clock.now();
-        let mut rows = self.lock();
+        let mut schedule = self.lock();
         let mut due = Vec::new();
-        let Some(window) = rows.window(now) else {
+        let Some(window) = schedule.window(now) else {
             return due;
         };
-        for (at, claim) in rows
+        for (at, claim) in schedule
             .renewals
             .range(..=(window, ClaimId::from_bits(u128::MAX)))
         {
-            let Some(row) = rows.claims.get(claim) else {
+            let Some(row) = schedule.claims.get(claim) else {
                 continue;
             };
             if *at <= now || at.since(now) <= row.tracked.leeway() {
@@ -363,7 +350,7 @@ impl Registry {
             }
         }
         for tracked in &due {
-            rows.reschedule(tracked.claim.id, Some(now + tracked.attempt(now)));
+            schedule.reschedule(tracked.claim.id, Some(now + tracked.attempt(now)));
         }
         due
     }
@@ -372,13 +359,13 @@ impl Registry {
     pub(crate) async fn renewal_due(&self) -> bool {
         let now = self.clock.now();
         let sleep = {
-            let mut rows = self.lock();
-            if rows.closed && rows.claims.is_empty() {
+            let mut schedule = self.lock();
+            if schedule.closed && schedule.claims.is_empty() {
                 return false;
             }
-            let next = rows.renewals.first().map(|(at, _)| *at);
-            rows.keeper_wakes = rows.wake_time(next, now);
-            rows.keeper_wakes
+            let next = schedule.renewals.first().map(|(at, _)| *at);
+            schedule.keeper_wakes = schedule.wake_time(next, now);
+            schedule.keeper_wakes
         };
         match sleep {
             Some(at) => {
@@ -389,48 +376,53 @@ impl Registry {
         true
     }
 
-    /// The warden's turn: fires what is due, then sleeps. `false` when the registry is closed and empty.
+    /// One round of the warden: fires what is due, then sleeps. `false` when the registry is closed
+    /// and empty.
     pub(crate) fn look(&self) -> bool {
         let now = self.clock.now();
         let due: Vec<Arc<TrackedClaim>> = {
-            let mut rows = self.lock();
+            let mut schedule = self.lock();
             let mut due = Vec::new();
-            while let Some(&(at, claim)) = rows.looks.first() {
+            while let Some(&(at, claim)) = schedule.looks.first() {
                 if at > now {
                     break;
                 }
-                rows.looks.pop_first();
-                if let Some(row) = rows.claims.get_mut(&claim) {
+                schedule.looks.pop_first();
+                if let Some(row) = schedule.claims.get_mut(&claim) {
                     row.look_at = None;
                     due.push(Arc::clone(&row.tracked));
                 }
             }
             due
         };
-        // Without the lock: this runs wakers of the user's runtime. One that panics must not leave the others unwatched, and
-        // its own claim is looked at again.
+        // Without the mutex: this runs wakers of the user's runtime. A panicking one must not leave
+        // the others unwatched, and its own claim is checked again.
         let watch = |tracked: &Arc<TrackedClaim>| {
             catch_unwind(AssertUnwindSafe(|| tracked.watch(now))).unwrap_or(Some(now))
         };
         let next: Vec<Option<Moment>> = due.iter().map(watch).collect();
-        let mut rows = self.lock();
+        let mut schedule = self.lock();
         for (tracked, look_at) in due.iter().zip(next) {
-            rows.look_again(tracked, look_at);
+            schedule.look_again(tracked, look_at);
         }
-        self.wake_for_ended(&rows);
-        if rows.closed && rows.claims.is_empty() {
+        self.wake_for_ended(&schedule);
+        if schedule.closed && schedule.claims.is_empty() {
             return false;
         }
         let now = self.clock.now();
-        let next = rows.looks.first().map(|(at, _)| *at);
-        rows.warden_wakes = rows.wake_time(next, now);
-        match rows.warden_wakes {
+        let next = schedule.looks.first().map(|(at, _)| *at);
+        schedule.warden_wakes = schedule.wake_time(next, now);
+        match schedule.warden_wakes {
             Some(at) => drop(
                 self.look
-                    .wait_timeout(rows, at.since(now))
+                    .wait_timeout(schedule, at.since(now))
                     .unwrap_or_else(PoisonError::into_inner),
             ),
-            None => drop(self.look.wait(rows).unwrap_or_else(PoisonError::into_inner)),
+            None => drop(
+                self.look
+                    .wait(schedule)
+                    .unwrap_or_else(PoisonError::into_inner),
+            ),
         }
         true
     }
@@ -439,107 +431,5 @@ impl Registry {
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.wake_all();
-    }
-}
-
-impl Rows {
-    fn set(
-        &mut self,
-        tracked: &Arc<TrackedClaim>,
-        renew_at: Option<Moment>,
-        look_at: Option<Moment>,
-    ) {
-        let id = tracked.claim.id;
-        self.remove(id);
-        self.renewals.extend(renew_at.map(|at| (at, id)));
-        self.looks.extend(look_at.map(|at| (at, id)));
-        self.claims.insert(
-            id,
-            Row {
-                tracked: Arc::clone(tracked),
-                renew_at,
-                look_at,
-            },
-        );
-    }
-
-    fn remove(&mut self, id: ClaimId) {
-        let Some(row) = self.claims.remove(&id) else {
-            return;
-        };
-        if let Some(at) = row.renew_at {
-            self.renewals.remove(&(at, id));
-        }
-        if let Some(at) = row.look_at {
-            self.looks.remove(&(at, id));
-        }
-    }
-
-    /// Moves a claim's renewal; `false` when it is not tracked any more.
-    fn reschedule(&mut self, id: ClaimId, at: Option<Moment>) -> bool {
-        let Some(row) = self.claims.get_mut(&id) else {
-            return false;
-        };
-        if let Some(old) = std::mem::replace(&mut row.renew_at, at) {
-            self.renewals.remove(&(old, id));
-        }
-        self.renewals.extend(at.map(|at| (at, id)));
-        true
-    }
-
-    /// Whether the keeper was asked to renew it, and has not yet taken it up: taking it up moves it ahead.
-    fn is_due(&self, id: ClaimId, now: Moment) -> bool {
-        self.claims
-            .get(&id)
-            .and_then(|row| row.renew_at)
-            .is_some_and(|at| at <= now)
-    }
-
-    /// Removes the row of this very claim, and not of another that was tracked under its id.
-    fn remove_this(&mut self, tracked: &TrackedClaim) {
-        let id = tracked.claim.id;
-        if self
-            .claims
-            .get(&id)
-            .is_some_and(|row| std::ptr::eq(Arc::as_ptr(&row.tracked), tracked))
-        {
-            self.remove(id);
-            self.ended.extend(tracked.ended_by_clock());
-        }
-    }
-
-    /// Takes up when the warden is to look next; a claim that is over leaves.
-    fn look_again(&mut self, tracked: &Arc<TrackedClaim>, at: Option<Moment>) {
-        let id = tracked.claim.id;
-        let Some(at) = at else {
-            return self.remove_this(tracked);
-        };
-        if let Some(row) = self.claims.get_mut(&id)
-            && Arc::ptr_eq(&row.tracked, tracked)
-            && row.look_at.is_none()
-        {
-            row.look_at = Some(at);
-            self.looks.insert((at, id));
-        }
-    }
-
-    /// Up to when renewals are brought forward: none unless one is due now.
-    fn window(&self, now: Moment) -> Option<Moment> {
-        let (at, claim) = self.renewals.first()?;
-        (*at <= now).then(|| {
-            self.claims
-                .get(claim)
-                .map_or(now, |row| now + row.tracked.leeway())
-        })
-    }
-
-    /// When a sleeper is to wake by itself; `None` when nothing has been tracked for a while.
-    fn wake_time(&self, next: Option<Moment>, now: Moment) -> Option<Moment> {
-        let tick = now + TICK;
-        match next {
-            Some(at) => Some(at.min(tick)),
-            None if !self.claims.is_empty() || now.since(self.last_busy) < LINGER => Some(tick),
-            None => None,
-        }
     }
 }

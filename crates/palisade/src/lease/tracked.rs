@@ -1,28 +1,30 @@
-//! One claim that the keeper keeps alive, from its place in line to its end.
+//! One claim that the keeper renews, from its place in line to its end.
 //!
-//! Everything a guard says is computed here, from the clock and the latest confirmation. Nothing is revived: what is over once
-//! is over for good, whatever answer comes late.
+//! Everything a guard says is computed here, from the clock and the latest confirmation. Nothing is
+//! revived: a claim that is over stays over, whatever answer comes late.
 
+mod group;
+mod loss;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::group::Group;
 use super::deadline::{self, Deadline, Drift};
-use super::{LossReason, Moment, Status, wake};
+use super::{LossReason, Moment, Status};
 use crate::error::Error;
 use crate::fence::Fence;
 use crate::store::{Claim, ClaimRef, Gone, Grant, Lease, Mode, Place, Standing};
 
-/// How many renewals of one claim may be on their way: one that hangs, and one that follows it.
+/// How many renewals of one claim may be in flight: one that hangs, and one that follows it.
 const ATTEMPTS_AT_ONCE: u8 = 2;
 
-/// What the user asked of the keeper.
+/// The user's options that concern the keeper.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) auto_renew: bool,
@@ -36,7 +38,7 @@ pub(crate) struct TrackedClaim {
     pub(crate) terms: Terms,
     state: Mutex<State>,
     changed: Notify,
-    /// Fires with the stop margin; made when somebody asks for it.
+    /// Fires with the stop margin; made at its first use.
     stop: OnceLock<CancellationToken>,
     /// The multi-lock that it belongs to.
     group: OnceLock<Arc<Group>>,
@@ -44,9 +46,9 @@ pub(crate) struct TrackedClaim {
 
 struct State {
     stage: Stage,
-    /// The grant's, once there is one; it outlives the grant.
+    /// The fence of the grant, once there is one; kept after its end.
     fence: Option<Fence>,
-    /// How it holds; a downgrade changes it.
+    /// Its mode; a downgrade changes it.
     mode: Mode,
     deadline: Deadline,
     /// The length that the store granted to the holder.
@@ -57,22 +59,26 @@ struct State {
     trouble: Option<Trouble>,
     /// Renewals in flight.
     attempts: u8,
-    /// The waiter was asked for, beside its heartbeat, and the answer has not come.
+    /// When the first request was sent that the store has not answered.
+    unanswered_since: Option<Moment>,
+    /// When the last of them should have been answered.
+    overdue_at: Moment,
+    /// A request for the waiter, beside its heartbeat, is in flight.
     asking: bool,
-    /// It is to be asked for again after that: the store may have read that request before the change.
+    /// One more request must follow: the store may have handled that one before the change.
     ask_pending: bool,
-    /// Pushes may be meant for an earlier attempt with the same claim: the store is asked instead.
+    /// Pushes may belong to an earlier attempt with the same claim: the store is asked instead.
     doubts_pushes: bool,
-    /// A grant with little left has been renewed once before it is handed out.
+    /// A grant with little time left has been renewed once before it is returned.
     hurried: bool,
-    /// Set while the grant is turned into something else: nobody may enter it then.
+    /// Set while the grant is being changed: it cannot be entered then.
     leaving: bool,
 }
 
-/// Where a claim stands, as far as we know.
+/// The stage of a claim, as far as we know.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
-    /// In line, and when it is worth asking again without being woken.
+    /// In line, and when to ask again without a wake-up.
     Waiting {
         place: Box<Place>,
         ask_at: Option<Moment>,
@@ -94,16 +100,8 @@ pub(crate) struct Trouble {
     pub(crate) error: Error,
 }
 
-/// Several claims that are lost together.
-pub(crate) struct Group {
-    members: Vec<Weak<TrackedClaim>>,
-    /// Set when every member has been told of the loss of one.
-    told: AtomicBool,
-    /// Fires with the stop margin of the first member to end.
-    pub(crate) stop: CancellationToken,
-}
-
-/// When a waiter asks without being woken. Never at once: a store that is wrong about it must not be flooded.
+/// When a waiter asks without a wake-up. Never at once: a store that is wrong about it must not be
+/// flooded.
 fn ask_at(place: &Place, now: Moment) -> Option<Moment> {
     place
         .ask_in
@@ -111,8 +109,8 @@ fn ask_at(place: &Place, now: Moment) -> Option<Moment> {
 }
 
 impl TrackedClaim {
-    /// A claim that the store granted at once. If little is left of the lease, because the answer took long, it stays a waiter
-    /// that asks at once: its renewal dates the grant anew.
+    /// A claim that the store granted at once. If little is left of the lease, because the answer
+    /// took long, it stays a waiter that asks at once: its renewal dates the grant anew.
     pub(crate) fn granted(
         claim: Arc<Claim>,
         terms: Terms,
@@ -130,6 +128,18 @@ impl TrackedClaim {
             };
             return TrackedClaim::queued(claim, terms, sent, place, now);
         }
+        TrackedClaim::held(claim, terms, sent, grant, now)
+    }
+
+    /// A claim that holds, however little is left of its lease.
+    pub(crate) fn held(
+        claim: Arc<Claim>,
+        terms: Terms,
+        sent: Moment,
+        grant: Grant,
+        now: Moment,
+    ) -> Arc<TrackedClaim> {
+        let deadline = Deadline::of(sent, claim.lease, grant.lease, terms.drift);
         let tracked = TrackedClaim::new(claim, terms, Stage::Held, deadline);
         let mut state = tracked.lock();
         state.fence = Some(grant.fence);
@@ -170,7 +180,9 @@ impl TrackedClaim {
             granted: None,
             held_until: Moment::NEVER,
             trouble: None,
+            unanswered_since: None,
             attempts: 0,
+            overdue_at: Moment::NEVER,
             asking: false,
             ask_pending: false,
             doubts_pushes: false,
@@ -201,7 +213,7 @@ impl TrackedClaim {
         Deadline::of(sent, self.claim.lease, lease, self.terms.drift)
     }
 
-    /// The claim as the store is to be asked about it now.
+    /// The claim as the store is asked about it now.
     pub(crate) fn to_ref(&self) -> ClaimRef {
         self.claim.to_ref(self.lock().fence)
     }
@@ -224,17 +236,22 @@ impl TrackedClaim {
         self.lock().trouble.clone()
     }
 
-    /// Whether there is nothing left to keep, by the clock too. Whoever forgets it then has told of it: this runs wakers.
+    /// When the first request was sent that the store has not answered; `None` when it owes none.
+    pub(crate) fn unanswered_since(&self) -> Option<Moment> {
+        self.lock().unanswered_since
+    }
+
+    /// Whether the claim is over, by the clock too. Tells the holder first: this runs wakers.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.expire(now);
         !matches!(self.lock().stage, Stage::Waiting { .. } | Stage::Held)
     }
 
-    /// When the keeper is to renew it next; `None` when there is nothing to renew any more.
+    /// When the keeper renews it next; `None` when it is over.
     pub(crate) fn renew_at(&self) -> Option<Moment> {
         let state = self.lock();
         match state.stage {
-            // Time alone wakes no waiter: it asks when the passing of time may have admitted it.
+            // Time alone wakes no waiter: it asks when time may have admitted it.
             Stage::Waiting { ask_at, .. } => Some(ask_at.map_or(state.deadline.renew_at(), |at| {
                 at.min(state.deadline.renew_at())
             })),
@@ -248,7 +265,7 @@ impl TrackedClaim {
         self.lock().deadline.attempt(now)
     }
 
-    /// When what is known was asked for.
+    /// When the latest confirmed request was sent.
     pub(crate) fn confirmed_at(&self) -> Moment {
         self.lock().deadline.sent()
     }
@@ -258,7 +275,8 @@ impl TrackedClaim {
         self.lock().deadline.length() / 10
     }
 
-    /// Begins a renewal, unless it is over or enough are on their way. One that should have been answered by now is trouble.
+    /// Begins a renewal, unless the claim is over or enough are in flight. An attempt that should
+    /// have been answered by now is trouble.
     pub(crate) fn begin_attempt(&self, now: Moment) -> bool {
         self.expire(now);
         let mut state = self.lock();
@@ -266,27 +284,37 @@ impl TrackedClaim {
             return false;
         }
         let begun = state.attempts < ATTEMPTS_AT_ONCE;
-        let unanswered = state.attempts > 0 && state.trouble.is_none();
+        // The next may come early: to share a request, or because it was asked for.
+        let is_overdue = now + state.deadline.length() / 10 >= state.overdue_at;
+        let unanswered = state.attempts > 0 && is_overdue && state.trouble.is_none();
         state.attempts += u8::from(begun);
+        if begun {
+            state.overdue_at = now + state.deadline.attempt(now);
+            state.unanswered_since.get_or_insert(now);
+        }
         if unanswered {
             let error = Error::unavailable("the store has not answered a renewal in time");
-            state.trouble = Some(Trouble { since: now, error });
+            let since = state.unanswered_since.unwrap_or(now);
+            state.trouble = Some(Trouble { since, error });
             self.announce(state);
         }
         begun
     }
 
-    /// Whether the waiter is to be asked for now. While it is being asked for, it is asked for once more after that; while the store
-    /// cannot be reached the keeper asks by itself, at its own pace.
+    /// Whether to ask for the waiter now. While a request is in flight, one more follows it. While
+    /// the store is unreachable, the keeper asks at its own pace.
     pub(crate) fn asks_now(&self) -> bool {
         let mut state = self.lock();
-        let waits = matches!(state.stage, Stage::Waiting { .. }) && state.trouble.is_none();
-        let asking = waits && std::mem::replace(&mut state.asking, waits);
-        state.ask_pending |= asking;
-        waits && !asking
+        if !matches!(state.stage, Stage::Waiting { .. }) {
+            return false;
+        }
+        // In trouble too: an answer that is on its way may be older than what is to be asked about.
+        let is_later = state.trouble.is_some() || std::mem::replace(&mut state.asking, true);
+        state.ask_pending |= is_later;
+        !is_later
     }
 
-    /// The claim was sent more than once: a push may be meant for an earlier attempt.
+    /// The claim was sent more than once: a push may belong to an earlier attempt.
     #[must_use]
     pub(crate) fn sent_again(self: Arc<Self>) -> Arc<Self> {
         self.lock().doubts_pushes = true;
@@ -299,11 +327,13 @@ impl TrackedClaim {
         state.attempts = state.attempts.saturating_sub(1);
     }
 
-    /// Takes the answer to a renewal that was sent at `sent`.
+    /// Applies the answer to a renewal that was sent at `sent`.
     pub(crate) fn confirm(&self, sent: Moment, standing: Standing, now: Moment) {
         self.expire(now);
         let mut state = self.lock();
         state.trouble = None;
+        // It answers: one that is still in flight is late from now on at the earliest.
+        state.unanswered_since = (state.attempts > 0).then_some(now);
         state.asking = false;
         match (&state.stage, standing) {
             (Stage::Waiting { .. }, Standing::Waiting(place)) => {
@@ -349,9 +379,10 @@ impl TrackedClaim {
                 state.deadline = state.deadline.or_later(confirmed);
                 state.granted = Some(confirmed.length());
             }
-            // Another fence under our claim: the store forgot our grant and gave a new one. Ours is gone.
-            (Stage::Held, Standing::Held(_)) => state.stage = Stage::Lost(LossReason::Expired),
-            // The answer to a request that the store took before it handed the lock over.
+            // Another fence under our claim: the store lost our grant and made a new one. Ours is
+            // gone.
+            (Stage::Held, Standing::Held(_)) => state.stage = Stage::Lost(LossReason::Forgotten),
+            // The store handled this request before it handed the lock over.
             (Stage::Held, Standing::Waiting(_)) => {}
             (Stage::Held, Standing::Gone(why)) => state.stage = Stage::Lost(why.as_loss()),
             (Stage::TurnedAway(_) | Stage::Lost(_) | Stage::GivenBack, _) => {}
@@ -359,8 +390,9 @@ impl TrackedClaim {
         self.announce(state);
     }
 
-    /// Takes a grant that the store pushed: it keeps the deadline of the waiter, since it was given while the claim waited.
-    /// `false` when too little is left of that, or nothing would raise it: then a renewal must date it anew.
+    /// Applies a pushed grant. It keeps the deadline of the waiter, since it was granted while the
+    /// claim waited. `false` when too little is left of that, or no renewal would follow: then a
+    /// renewal must date it anew.
     pub(crate) fn pushed(&self, fence: Fence, now: Moment) -> bool {
         let mut state = self.lock();
         let Stage::Waiting { .. } = state.stage else {
@@ -379,7 +411,7 @@ impl TrackedClaim {
         true
     }
 
-    /// The store told that it ended this claim.
+    /// The store ended this claim.
     pub(crate) fn ended(&self, why: Gone) {
         let mut state = self.lock();
         match state.stage {
@@ -394,11 +426,13 @@ impl TrackedClaim {
     pub(crate) fn troubled(&self, error: &Error, now: Moment) {
         let mut state = self.lock();
         state.asking = false;
+        // The store was silent from the request on, not from the failure on.
+        let since = *state.unanswered_since.get_or_insert(now);
         match &mut state.trouble {
             Some(trouble) => trouble.error = error.clone(),
             trouble => {
                 *trouble = Some(Trouble {
-                    since: now,
+                    since,
                     error: error.clone(),
                 })
             }
@@ -406,12 +440,12 @@ impl TrackedClaim {
         self.announce(state);
     }
 
-    /// Closes the grant to whoever would enter it, while it is turned into something else.
+    /// Closes the grant to re-entry while it is being changed.
     pub(crate) fn leave(&self, leaving: bool) {
         self.lock().leaving = leaving;
     }
 
-    /// Whether the grant is just being turned into something else.
+    /// Whether the grant is being changed.
     pub(crate) fn is_leaving(&self) -> bool {
         self.lock().leaving
     }
@@ -423,8 +457,8 @@ impl TrackedClaim {
         state.leaving = false;
     }
 
-    /// Marks it as given back; nothing that comes later counts. The answer is what to release, and why it was lost before, if
-    /// it was; `None` when it had been given back already.
+    /// Marks it as released; later answers and pushes do not count. Returns the claim to release,
+    /// and the earlier loss if there was one; `None` when it was released already.
     pub(crate) fn give_back(&self, now: Moment) -> Option<(ClaimRef, Option<LossReason>)> {
         self.expire(now);
         let mut state = self.lock();
@@ -441,7 +475,7 @@ impl TrackedClaim {
         Some((claim, lost))
     }
 
-    /// What a guard says.
+    /// The state that a guard reports.
     pub(crate) fn status(&self, now: Moment) -> Status {
         self.expire(now);
         let state = self.lock();
@@ -471,7 +505,8 @@ impl TrackedClaim {
         }
     }
 
-    /// The length of its lease as a holder: as the store granted it, or as asked while only the waiter's is confirmed.
+    /// The length of its lease as a holder: as granted, or as asked while only the waiter's is
+    /// confirmed.
     pub(crate) fn lease(&self) -> Duration {
         self.lock().granted.unwrap_or(self.claim.lease)
     }
@@ -483,144 +518,8 @@ impl TrackedClaim {
             state.deadline.margin(self.terms.stop_margin),
         )
     }
-
-    /// Fires what is due, and says when to look again; `None` when there is nothing to watch.
-    pub(crate) fn watch(&self, now: Moment) -> Option<Moment> {
-        self.expire(now);
-        let state = self.lock();
-        let end = match state.stage {
-            Stage::Held => self.end(&state),
-            Stage::Lost(_) => {
-                drop(state);
-                self.tell_of_loss();
-                return None;
-            }
-            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => return None,
-        };
-        drop(state);
-        if now < end.stop_at {
-            return Some(end.stop_at);
-        }
-        self.stop();
-        Some(end.lost_at)
-    }
-
-    /// The grant that the clock has ended, and the store may still have: it is not renewed any more, and nothing in the store ends
-    /// it before its session.
-    pub(crate) fn ended_by_clock(&self) -> Option<ClaimRef> {
-        let state = self.lock();
-        let ended = matches!(
-            state.stage,
-            Stage::Lost(LossReason::Expired | LossReason::MaxHold | LossReason::MemberLost)
-        );
-        ended.then(|| self.claim.to_ref(state.fence))
-    }
-
-    /// Lets the clock end it.
-    fn expire(&self, now: Moment) {
-        let mut state = self.lock();
-        let Stage::Held = state.stage else { return };
-        let end = self.end(&state);
-        if now >= end.lost_at {
-            state.stage = Stage::Lost(end.reason);
-            self.announce(state);
-        }
-    }
-
-    /// Tells everyone who waits for a change. Called with the state that was changed, and gives its lock back first: a waker
-    /// may look at this claim.
-    fn announce(&self, state: MutexGuard<'_, State>) {
-        let lost = matches!(state.stage, Stage::Lost(_));
-        drop(state);
-        wake(|| self.changed.notify_waiters());
-        if lost {
-            self.tell_of_loss();
-        }
-    }
-
-    /// Fires the stop tokens, and tells the group. Whoever sees the loss does this first, so that nobody knows of it before
-    /// they do. Runs wakers: never with a lock.
-    fn tell_of_loss(&self) {
-        self.stop();
-        if let Some(group) = self.group.get() {
-            group.lost();
-        }
-    }
-
-    /// Another member of the same multi-lock was lost.
-    fn member_lost(&self) {
-        let mut state = self.lock();
-        match state.stage {
-            Stage::Held => {
-                state.stage = Stage::Lost(LossReason::MemberLost);
-                drop(state);
-                wake(|| self.changed.notify_waiters());
-            }
-            // Whoever ended it may not have come to tell of it yet.
-            Stage::Lost(_) => drop(state),
-            Stage::Waiting { .. } | Stage::TurnedAway(_) | Stage::GivenBack => return,
-        }
-        self.stop();
-    }
-
-    /// Completes at the next change after the call; check the stage after calling and before awaiting.
-    pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
-        self.changed.notified()
-    }
-
-    /// The token that fires with the stop margin. Look at the clock after this, with [`watch`](TrackedClaim::watch): it may be due.
-    pub(crate) fn stop_token(&self) -> CancellationToken {
-        self.stop.get_or_init(CancellationToken::new).clone()
-    }
-
-    /// Fires the stop tokens.
-    pub(crate) fn stop(&self) {
-        if let Some(stop) = self.stop.get() {
-            wake(|| stop.cancel());
-        }
-        if let Some(group) = self.group.get() {
-            wake(|| group.stop.cancel());
-        }
-    }
 }
 
 fn is_too_short(claim: &Claim, terms: &Terms, deadline: &Deadline, now: Moment) -> bool {
     deadline.is_too_short_to_begin(now, terms.stop_margin, claim.wait_lease())
-}
-
-impl Group {
-    /// Binds the members of a multi-lock: one lost, all lost.
-    pub(crate) fn bind(members: &[&Arc<TrackedClaim>], now: Moment) -> Arc<Group> {
-        let weak = members
-            .iter()
-            .map(|member| Arc::downgrade(member))
-            .collect();
-        let group = Arc::new(Group {
-            members: weak,
-            told: AtomicBool::new(false),
-            stop: CancellationToken::new(),
-        });
-        for member in members {
-            // Set once: a claim belongs to one group.
-            let _ = member.group.set(Arc::clone(&group));
-        }
-        // One may have been lost, or come near it, before it was bound: whoever sees that tells the group.
-        for member in members {
-            member.watch(now);
-        }
-        group
-    }
-
-    /// One was lost. Flat: those who are lost with it do not tell again.
-    fn lost(&self) {
-        if self.told.load(Ordering::Acquire) {
-            return;
-        }
-        wake(|| self.stop.cancel());
-        for member in self.members.iter().filter_map(Weak::upgrade) {
-            member.member_lost();
-        }
-        // Only now: until then everybody who sees the loss tells all of them.
-        self.told.store(true, Ordering::Release);
-    }
 }

@@ -1,4 +1,5 @@
-//! The warden tells holders of their loss by the clock alone: a thread of its own, which no runtime can starve.
+//! The warden tells holders of their loss by the clock alone: a thread of its own, which no runtime
+//! can starve.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,6 +15,6 @@ pub(crate) fn start(registry: Arc<Registry>) -> std::io::Result<()> {
 }
 
 fn watch(registry: &Registry) {
-    // Whatever panics in there, the other holders must not be left unwatched.
+    // After a panic of a waker, the other holders must still be watched.
     while catch_unwind(AssertUnwindSafe(|| registry.look())).unwrap_or(true) {}
 }

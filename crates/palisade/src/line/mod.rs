@@ -1,19 +1,22 @@
 //! The line of one name as a pure state machine: the executable specification of every store.
 //!
-//! A [`Line`] has no clock, no lock and no I/O. Each event takes the store's time, first lets everything go that has expired by
-//! then, does its work, and hands the name to the next in line in the same step. Who else must hear of it is put into `told`.
-//! It is the memory store, the algorithm of the SQLite store, and the oracle that the other stores are compared with.
+//! A [`Line`] has no clock, no lock and no I/O. Each event takes the store's time, first removes
+//! everything that has expired by then, does its work, and hands the name to the next in line in
+//! the same step. Messages to other claims are added to `told`. It is the memory store, the
+//! algorithm of the SQLite store, and the oracle that the other stores are compared with.
 //!
 //! # Rules
 //!
-//! - **Strict order.** A new claim stands behind every live waiter, even where it could hold beside the holders; a claim for
-//!   many permits blocks smaller ones behind it.
-//! - **One lease per claim**, waiting or holding. What expires at `now` is gone at `now`, even if nobody has taken its place,
-//!   and no renewal revives it. A waiter that expired is never granted in hindsight.
-//! - **Direct hand-off.** A waiter that is granted keeps the expiry it had; its next renewal raises it to the full lease.
+//! - **Strict order.** A new claim is behind every live waiter, even where it could hold beside the
+//!   holders; a claim for many permits blocks smaller ones behind it.
+//! - **One lease per claim**, waiting or holding. A claim that expires at `now` is gone at `now`,
+//!   even if its place is still free, and no renewal revives it. A waiter that expired is never
+//!   granted in hindsight.
+//! - **Direct hand-off.** A waiter that is granted keeps the expiry it had; its next renewal raises
+//!   it to the full lease.
 //! - **Fences** rise over the whole life of the line.
 
-mod parts;
+mod state;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -23,7 +26,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
-pub use parts::{ClaimError, HolderEntry, Mark, Seal, Told, Tombstone, WaiterEntry};
+pub use state::{ClaimError, HolderEntry, Mark, Seal, Told, Tombstone, WaiterEntry};
 pub use time::StoreTime;
 
 use crate::fence::Fence;
@@ -31,22 +34,24 @@ use crate::store::{
     Answer, Claim, ClaimId, Ending, Gone, Grant, Kind, Lease, Mode, Released, Revoked, Standing,
 };
 
-/// The holders and the waiters of one name, in order. See the [module documentation](self) for the rules.
+/// The holders and the waiters of one name, in order. See the [module documentation](self) for the
+/// rules.
 ///
-/// The parts are public for stores that keep them in tables; only the events change them by the rules.
+/// The fields are public for stores that keep them in tables; only the events change them by the
+/// rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// What the name serves as; `None` while nobody holds it, closes it or waits for it.
+    /// The kind of the name; `None` while it has no holder, no waiter and no closed period.
     pub kind: Option<Kind>,
-    /// Who occupies the name, in the order of their grants.
+    /// The claims that occupy the name, in the order of their grants.
     pub holders: Vec<HolderEntry>,
-    /// Who waits, first in line first.
+    /// The waiting claims, first in line first.
     pub waiters: VecDeque<WaiterEntry>,
-    /// The fence of the latest grant, or what it was raised to since.
+    /// The fence of the latest grant, or a later floor.
     pub last_fence: Fence,
     /// The last grant of a once-per claim, until it is forgotten.
     pub mark: Option<Mark>,
-    /// Set while no claim is granted because what was to be done once is done.
+    /// Set while no claim is granted because the work of `once` is done.
     pub seal: Option<Seal>,
     /// Why some claims are gone, until they would have ended anyway.
     pub tombstones: Vec<Tombstone>,
@@ -70,12 +75,13 @@ impl Default for Line {
 impl Line {
     /// Asks for the name: granted, queued, busy or sealed.
     ///
-    /// Idempotent by claim id: a claim that holds or waits finds its grant or its place again, and is renewed by that. One
-    /// that waits keeps its place even if it now says not to queue: it is the same claim. One that is gone is a new claim.
+    /// Idempotent by claim id: a claim that holds or waits finds its grant or its place again, and
+    /// is renewed. A waiting one keeps its place even if it now says not to queue. A claim that is
+    /// gone is a new claim.
     ///
     /// # Errors
     ///
-    /// When the claim cannot work whatever the others do; see [`ClaimError`]. Nothing is left behind.
+    /// When the claim can never be granted; see [`ClaimError`]. Nothing is left behind.
     pub fn claim(
         &mut self,
         now: StoreTime,
@@ -87,7 +93,8 @@ impl Line {
 
     /// Extends the lease of a claim, waiting or holding, and says where it stands.
     ///
-    /// A waiter is named without a fence, a holder with its fence or without. Any other fence changes nothing.
+    /// A waiter is named without a fence, a holder with its fence or without. Any other fence
+    /// changes nothing.
     pub fn renew(
         &mut self,
         now: StoreTime,
@@ -102,8 +109,9 @@ impl Line {
 
     /// Ends a claim in whatever state it is: release, cancel, time-out and drop.
     ///
-    /// [`Released::AlreadyLost`] means that it neither held nor waited, and that nothing was changed; except that an
-    /// [`Ending::Undo`] takes back the min-hold and the mark of its grant even then. A seal that is sent again is done.
+    /// [`Released::AlreadyLost`] means that it neither held nor waited, and that nothing was
+    /// changed; except that an [`Ending::Undo`] takes back the min-hold and the mark of its grant
+    /// even then. A seal that is sent again is done.
     pub fn release(
         &mut self,
         now: StoreTime,
@@ -117,7 +125,8 @@ impl Line {
         })
     }
 
-    /// Turns a writer into a reader, keeping its fence, and renews it; readers next in line come in with it.
+    /// Turns a writer into a reader, keeping its fence, and renews it; readers next in line come in
+    /// with it.
     ///
     /// A claim that is not a writer is only renewed.
     pub fn downgrade(
@@ -138,7 +147,8 @@ impl Line {
         })
     }
 
-    /// Gives a holder another owner, which is what the leader of an election proclaims, and renews it.
+    /// Gives a holder another owner, which is what the leader of an election proclaims, and renews
+    /// it.
     pub fn proclaim(
         &mut self,
         now: StoreTime,
@@ -155,12 +165,30 @@ impl Line {
         })
     }
 
-    /// Ends somebody else's grant, or the closed period that a grant left behind.
+    /// Ends the grant of another claim, or the closed period that a grant left behind.
     pub fn revoke(&mut self, now: StoreTime, fence: Fence, told: &mut Vec<Told>) -> Revoked {
         self.event(now, None, told, |line, told| line.end_grant(fence, told))
     }
 
-    /// Lets everything go that has expired, and hands the name on.
+    /// Forgets the once-per mark, the seal and every min-hold, and says whether there was any. Live
+    /// holders go on holding.
+    pub fn clear_marks(&mut self, now: StoreTime, told: &mut Vec<Told>) -> bool {
+        self.event(now, None, told, |line, _| {
+            let closed = |holder: &HolderEntry| holder.keep_until > now;
+            let any = line.mark.is_some() || line.seal.is_some() || line.holders.iter().any(closed);
+            line.mark = None;
+            line.seal = None;
+            for holder in &mut line.holders {
+                holder.keep_until = StoreTime::default();
+                // An undo must not bring an earlier mark back.
+                holder.mark_before = None;
+            }
+            line.clear_the_way(now);
+            any
+        })
+    }
+
+    /// Removes everything that has expired, and hands the name on.
     pub fn expire(&mut self, now: StoreTime, told: &mut Vec<Told>) {
         self.waiters.retain(|waiter| waiter.expiry > now);
         for holder in &mut self.holders {
@@ -173,12 +201,14 @@ impl Line {
         self.hand_off(now, told);
     }
 
-    /// Makes the fence of every later grant higher than `floor`, for stores that count over many lines or by a clock.
+    /// Makes the fence of every later grant higher than `floor`, for stores that count over many
+    /// lines or by a clock.
     pub fn raise_fence(&mut self, floor: Fence) {
         self.last_fence = self.last_fence.max(floor);
     }
 
-    /// The earliest time at which the passing of time alone changes something: `now` when that is overdue, `None` when never.
+    /// The earliest time at which the passing of time alone changes something: `now` when that is
+    /// overdue, `None` when never.
     pub fn next_change(&self, now: StoreTime) -> Option<StoreTime> {
         let holders = self.holders.iter().map(HolderEntry::next_change);
         let waiters = self.waiters.iter().map(|waiter| waiter.expiry);
@@ -207,8 +237,8 @@ impl Line {
                 .any(|tombstone| tombstone.claim == claim)
     }
 
-    /// Whether nothing is held, waited for, closed, marked, sealed or still to be said: a store may forget such a line, if it
-    /// keeps [`last_fence`](Line::last_fence) elsewhere.
+    /// Whether nothing is held, waited for, closed, marked, sealed or still to be told: a store may
+    /// forget such a line, if it keeps [`last_fence`](Line::last_fence) elsewhere.
     pub fn is_idle(&self, now: StoreTime) -> bool {
         self.holders
             .iter()
@@ -223,9 +253,9 @@ impl Line {
     }
 }
 
-/// What the events are made of.
+/// The parts of the events.
 impl Line {
-    /// The frame of every event. The claim that made it has its answer, so it is not also told.
+    /// The frame of every event. The claim that made it gets an answer, so it is not also told.
     fn event<T>(
         &mut self,
         now: StoreTime,
@@ -274,7 +304,7 @@ impl Line {
         })
     }
 
-    /// Refuses what can never be granted, so that it never blocks the line.
+    /// Refuses a claim that can never be granted, so that it never blocks the line.
     fn check(&self, claim: &Claim) -> Result<(), ClaimError> {
         let fits = match (claim.kind, claim.mode) {
             (Kind::Mutex | Kind::RwLock, Mode::Exclusive) | (Kind::RwLock, Mode::Shared) => true,
@@ -296,18 +326,19 @@ impl Line {
         }
     }
 
-    /// Makes room in the records for a new claim.
+    /// Updates the records for a new claim.
     fn join(&mut self, claim: &Claim) {
-        // A mutex is the write side of a rwlock: once a rwlock claim has joined, that is what the name serves as.
+        // A mutex is the write side of a rwlock: once a rwlock claim has joined, the name is a
+        // rwlock.
         if self.kind != Some(Kind::RwLock) {
             self.kind = Some(claim.kind);
         }
-        // What is known of an earlier life under this id must not be said of this one.
+        // A tombstone of an earlier claim with this id must not be told to this one.
         self.tombstones
             .retain(|tombstone| tombstone.claim != claim.id);
     }
 
-    /// Renews the claim where it stands.
+    /// Renews the claim in its place.
     fn stand(&mut self, now: StoreTime, claim: ClaimId, fence: Option<Fence>) -> Standing {
         if let Some(holder) = self.live_holder(claim, fence) {
             return Standing::Held(holder.renew(now));
@@ -319,19 +350,21 @@ impl Line {
             let (mode, wait_lease) = (waiter.mode, waiter.wait_lease());
             return Standing::Waiting(self.place(now, ahead, mode, wait_lease));
         }
-        Standing::Gone(self.why_gone(claim))
+        Standing::Gone(self.why_gone(claim, fence))
     }
 
-    fn why_gone(&self, claim: ClaimId) -> Gone {
-        let known = self
+    /// The reason why a claim neither holds nor waits. The last fence tells a grant that has ended
+    /// from one that this line never gave, or has lost with all its data.
+    fn why_gone(&self, claim: ClaimId, fence: Option<Fence>) -> Gone {
+        let buried = self
             .tombstones
             .iter()
             .find(|tombstone| tombstone.claim == claim);
-        let taken = self.holders.iter().any(|holder| holder.claim != claim);
-        known.map_or(
-            if taken { Gone::Taken } else { Gone::Expired },
-            |tombstone| tombstone.why,
-        )
+        match buried {
+            Some(tombstone) => tombstone.why,
+            None if self.holders.iter().any(|holder| holder.claim != claim) => Gone::Taken,
+            None => Gone::by_last_fence(fence, self.last_fence),
+        }
     }
 
     fn end(
@@ -373,7 +406,7 @@ impl Line {
         Released::AlreadyLost
     }
 
-    /// Takes away what the claim's latest grant left behind: the closed period and the once-per mark.
+    /// Removes what the claim's latest grant left behind: the closed period and the once-per mark.
     fn undo(&mut self, now: StoreTime, claim: ClaimId, fence: Option<Fence>) {
         let left_behind = |holder: &HolderEntry| holder.ghost && holder.is_grant_of(claim, fence);
         let Some(at) = self.holders.iter().rposition(left_behind) else {
@@ -407,7 +440,7 @@ impl Line {
     fn end_grant(&mut self, fence: Fence, told: &mut Vec<Told>) -> Revoked {
         if let Some(at) = self.holders.iter().position(|holder| holder.fence == fence) {
             let holder = self.holders.remove(at);
-            // The owner of a ghost is already gone: there is nobody to tell.
+            // The owner of a ghost is already gone: there is no claim to tell.
             if !holder.ghost {
                 self.bury(holder.claim, Gone::Revoked, holder.expiry, told);
             }
@@ -423,7 +456,7 @@ impl Line {
         })
     }
 
-    /// Grants to the head of the line for as long as it fits. An idle line forgets what it served as.
+    /// Grants to the head of the line for as long as it fits. An idle line forgets its kind.
     fn hand_off(&mut self, now: StoreTime, told: &mut Vec<Told>) {
         while let Some(head) = self.waiters.front()
             && self.admits(head.mode)
@@ -447,7 +480,7 @@ impl Line {
 
     fn grant(&mut self, now: StoreTime, entry: WaiterEntry, fence: Fence) {
         self.last_fence = fence;
-        // Once per no time at all asks for nothing, and must not wipe out somebody's mark.
+        // A zero `once_per` means none, and must not replace another claim's mark.
         let span = entry.once_per.filter(|span| !span.is_zero());
         let mark = span.map(|span| Mark {
             at: now,
@@ -459,7 +492,8 @@ impl Line {
         } else {
             None
         };
-        // Most lines have one holder: room for four, which is what a Vec begins with, would be most of their memory.
+        // Most lines have one holder: room for four, which is what a Vec begins with, would be most
+        // of their memory.
         if self.holders.is_empty() {
             self.holders.reserve_exact(1);
         }
@@ -475,12 +509,12 @@ impl Line {
         told.push(Told::Gone { claim, why });
     }
 
-    /// Removes whoever does not stand in the way any more.
+    /// Removes holders that do not exclude others any more.
     fn clear_the_way(&mut self, now: StoreTime) {
         self.holders.retain(|holder| holder.occupies_until() > now);
     }
 
-    /// Whether a claim in this mode can hold beside those who occupy the name.
+    /// Whether a claim in this mode can hold beside the claims that occupy the name.
     fn admits(&self, mode: Mode) -> bool {
         // Alone every claim fits: one that never could was refused.
         self.holders.is_empty()
@@ -516,7 +550,7 @@ impl Line {
             .find(|holder| !holder.ghost && holder.is_grant_of(claim, fence))
     }
 
-    /// How many waiters stand before this one. Who comes with a fence does not wait.
+    /// How many waiters are before this one. A claim with a fence does not wait.
     fn waits_behind(&self, claim: ClaimId, fence: Option<Fence>) -> Option<usize> {
         if fence.is_some() {
             None

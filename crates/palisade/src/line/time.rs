@@ -3,7 +3,8 @@
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point on the *store's* clock. Not comparable with a point on ours ([`Moment`](crate::lease::Moment)), by type.
+/// A point on the *store's* clock. Not comparable with a point on ours
+/// ([`Moment`](crate::lease::Moment)), by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StoreTime(Duration);
 

@@ -1,17 +1,17 @@
-//! What a line shows: to its waiters, to those it turns away, and to people.
+//! Views of a line: for its waiters, for claims that it turns away, and for people.
 
 use std::time::Duration;
 
 use super::{HolderEntry, Line, StoreTime, WaiterEntry};
 use crate::name::Name;
-use crate::store::{Busy, Holder, Kind, Lease, LineView, Mode, Place, Waiter};
+use crate::store::{Busy, Holder, Kind, Lease, LineView, Marks, Mode, Place, Waiter};
 
 impl Line {
     /// The line as it stands at `now`, for people to read.
     ///
-    /// What has expired is left out, but nothing is handed off: a fence that is shown was really granted. A ghost is shown as a
-    /// holder whose lease has run out: it keeps the name closed, and its fence is what a revocation needs. An idle line,
-    /// which has no kind, is shown as a mutex.
+    /// Expired claims are left out, but nothing is handed off: a fence that is shown was really
+    /// granted. A ghost is shown as a holder whose lease has run out: it keeps the name closed, and
+    /// a revocation needs its fence. An idle line, which has no kind, is shown as a mutex.
     pub fn view(&self, now: StoreTime, name: &Name) -> LineView {
         LineView {
             name: name.as_str().to_owned(),
@@ -29,11 +29,27 @@ impl Line {
                 .map(|waiter| waiter.view(now))
                 .collect(),
             waiters_known: true,
+            marks: self.marks(now),
             error: None,
         }
     }
 
-    /// Where a waiter for this mode stands that has so many before it.
+    fn marks(&self, now: StoreTime) -> Marks {
+        let left = |until: StoreTime| (until > now).then(|| until.since(now));
+        let mark = self.mark.filter(|mark| mark.until() > now);
+        Marks {
+            closed_for: self
+                .holders
+                .iter()
+                .filter_map(|holder| left(holder.keep_until))
+                .max(),
+            ran_ago: mark.map(|mark| now.since(mark.at)),
+            due_in: mark.and_then(|mark| left(mark.until())),
+            done_for: self.seal.and_then(|seal| left(seal.until)),
+        }
+    }
+
+    /// The place of a waiter for this mode with this many before it.
     pub(super) fn place(
         &self,
         now: StoreTime,
@@ -49,22 +65,25 @@ impl Line {
         }
     }
 
-    /// What a claim in this mode is told that may not stand in line.
+    /// The answer to a claim in this mode that may not queue.
     pub(super) fn busy(&self, now: StoreTime, mode: Mode) -> Busy {
+        let holder = self.first_holder(now);
         Busy {
-            holder: self.first_holder(now),
+            closed: holder.is_none() && !self.admits(mode),
+            holder,
             ask_in: self.ask_in(now, mode, self.waiters.len()),
             too_soon: false,
             woken: false,
         }
     }
 
-    /// What a claim is told that comes too soon after the last once-per grant.
+    /// The answer to a claim that comes too soon after the last once-per grant.
     pub(super) fn too_soon(&self, now: StoreTime, left: Duration) -> Busy {
         Busy {
             holder: self.first_holder(now),
             ask_in: Some(left),
             too_soon: true,
+            closed: false,
             woken: false,
         }
     }
@@ -76,10 +95,12 @@ impl Line {
             .map(|holder| holder.view(now))
     }
 
-    /// After how long a claim in this mode, with so many before it, is admitted if nobody renews or releases; `None` when never.
+    /// After how long a claim in this mode, with so many before it, is admitted if no claim is
+    /// renewed or released; `None` when never.
     ///
-    /// Who stands behind live waiters never comes to ask by it: they renew every third of their wait lease, and so does he,
-    /// and hears a later time. Behind dead ones it is what keeps their cost to one wait lease in all.
+    /// A claim behind live waiters never asks because of it: they renew every third of their wait
+    /// lease, and so does the claim, and is told a later time. Behind dead waiters it limits their
+    /// cost to one wait lease in all.
     fn ask_in(&self, now: StoreTime, mode: Mode, ahead: usize) -> Option<Duration> {
         let way_is_clear = match mode {
             _ if self.admits(mode) => Some(now),

@@ -1,4 +1,4 @@
-//! One leader, whom others can ask for and watch.
+//! One leader at a time, whom others can read and observe.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::options::{Options, option_methods};
 use crate::engine::Core;
 use crate::engine::acquire::WaitLimit;
-use crate::engine::inside::broken_off;
+use crate::engine::poll_inside::broken_off;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::guard::{Guard, until_stopped};
@@ -17,23 +17,25 @@ use crate::lease::{LossReason, Status};
 use crate::name::Name;
 use crate::store::{Change, Leader, Mode, Observation, Query, Released, Standing, Store};
 
-/// An election: a mutex whose holder says who it is. Made by [`Client::election`](crate::Client::election).
+/// An election: a mutex whose holder proclaims a value. Made by
+/// [`Client::election`](crate::Client::election).
 ///
 /// ```
 /// # use palisade::blocking::Wait;
 /// # fn main() -> palisade::Result<()> {
 /// let election = palisade::connect("memory:").wait()?.election("scheduler");
 /// let leadership = election.campaign("http://node-1:8080").wait()?; // waits in line
-/// let leader = election.leader().wait()?.expect("somebody leads");
+/// let leader = election.leader().wait()?.expect("a leader");
 /// assert_eq!((leader.value.as_str(), leader.fence), ("http://node-1:8080", leadership.fence()));
 /// leadership.resign().wait()?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// The value takes the place of the owner: it is what lists show. The election and the mutex of one name are one line, so
-/// whoever holds the mutex leads. On etcd it is the election of Go's `concurrency.Election` and of `etcdctl elect`; the
-/// value is written as it is there, and a [`reason`](Election::reason) has no place.
+/// The value takes the place of the owner in lists. The election and the mutex of one name
+/// are one line, so the holder of the mutex leads. On etcd it is the election of Go's
+/// `concurrency.Election` and of `etcdctl elect`: the value is stored as it is, and there is no
+/// place for a [`reason`](Election::reason).
 #[derive(Clone)]
 pub struct Election {
     options: Options,
@@ -50,16 +52,16 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// What `campaign` would refuse before it asks.
+    /// As `campaign`, before a request is sent.
     pub fn check(&self) -> Result<()> {
         self.options.plan(Mode::Exclusive).map(drop)
     }
 
-    /// Waits in line to lead, for ever if need be, and proclaims this value from then on.
+    /// Waits in line to lead, without a limit, and proclaims this value from then on.
     ///
     /// # Errors
     ///
-    /// Never because somebody else leads. See [`ErrorKind`](crate::ErrorKind).
+    /// Never because another candidate leads. See [`ErrorKind`](crate::ErrorKind).
     ///
     /// # Cancel safety
     ///
@@ -69,11 +71,11 @@ impl Election {
             .waited(self.campaign_within(value, WaitLimit::Forever).await?)
     }
 
-    /// Leads if nobody does and nobody waits to.
+    /// Leads if there is no leader and no waiting candidate.
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`](crate::ErrorKind); that somebody else leads is not one.
+    /// See [`ErrorKind`](crate::ErrorKind). A present leader is not an error.
     ///
     /// # Cancel safety
     ///
@@ -102,11 +104,13 @@ impl Election {
         )
     }
 
-    /// Waits in line to lead as the value says; `None` when it says [`Now`](WaitLimit::Now) and another candidate leads.
+    /// Waits in line to lead as the value says; `None` when it says [`Now`](WaitLimit::Now) and
+    /// another candidate leads.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](crate::ErrorKind::Timeout) with the leader when a wait ran out; that another leads now is no error.
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the leader when a wait ran out; that another
+    /// leads now is no error.
     ///
     /// # Cancel safety
     ///
@@ -123,8 +127,8 @@ impl Election {
         Ok(held.map(|held| Leadership::new(Guard::new(Arc::new(held)))))
     }
 
-    /// Leads, and runs the body while it does; then resigns. A body that a loss interrupts is dropped at the stop margin before it, and
-    /// begins anew when this candidate leads again.
+    /// Leads, and runs the body while it does; then resigns. A body that a loss interrupts is
+    /// dropped at the stop margin before it, and begins anew when this candidate leads again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -138,11 +142,12 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// What [`campaign`](Election::campaign) and [`resign`](Leadership::resign) answer; never that the lead was lost.
+    /// The errors of [`campaign`](Election::campaign) and [`resign`](Leadership::resign); never
+    /// that the lead was lost.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the body is dropped, and the lead or the candidacy given back.
+    /// Dropped at any point, the body is dropped, and the lead or the candidacy is released.
     pub async fn run<T, F, Fut>(&self, value: impl AsRef<str>, mut body: F) -> Result<T>
     where
         F: FnMut(Arc<Leadership>) -> Fut,
@@ -152,7 +157,7 @@ impl Election {
             let leadership = Arc::new(self.campaign(value.as_ref()).await?);
             let (stop, ends) = (leadership.on_lost(), leadership.guard.ends());
             let done = until_stopped(&stop, body(Arc::clone(&leadership))).await;
-            // The client's thread gives the lead back also if the store cannot be reached now.
+            // The client's thread releases the lead also if the store cannot be reached now.
             let resigned = ends.now();
             if let Some(done) = done {
                 return resigned.outcome().await.map(|_| done);
@@ -169,8 +174,8 @@ impl Election {
         }
     }
 
-    /// Who leads now; `None` when nobody does. It may be another by the time you read it: a write that only the leader may make
-    /// goes by the [fence](Leadership::fence).
+    /// The current leader; `None` when there is none. It may have changed by the time you read it:
+    /// protect a write that only the leader may make by its [fence](Leadership::fence).
     ///
     /// # Errors
     ///
@@ -190,7 +195,7 @@ impl Election {
             .call(async move { store.inspect(&query).await })
             .await?;
         let holders = page.lines.into_iter().flat_map(|line| line.holders);
-        // One that only keeps the name closed leads no more.
+        // A holder that only keeps the name closed leads no more.
         let leads = holders
             .into_iter()
             .find(|holder| holder.lease_left != Some(Duration::ZERO));
@@ -200,7 +205,7 @@ impl Election {
         }))
     }
 
-    /// Watches who leads: first the present leader, then each change, as the store pushes it.
+    /// Observes the leaders: first the present one, then each change, as the store pushes it.
     ///
     /// # Errors
     ///
@@ -232,8 +237,9 @@ impl Election {
     }
 }
 
-/// The lead, as long as it lasts. Dropping it resigns; [`resign`](Leadership::resign) does so and says what became of it.
-#[must_use = "a leadership that is dropped at once leads nobody"]
+/// The lead, as long as it lasts. Dropping it resigns; [`resign`](Leadership::resign) does so and
+/// says what became of it.
+#[must_use = "a leadership that is dropped at once ends at once"]
 pub struct Leadership {
     guard: Guard,
     /// One proclamation at a time: an earlier one that is sent again must not undo a later one.
@@ -248,12 +254,13 @@ impl Leadership {
         }
     }
 
-    /// The number of this leadership: higher than that of every leader before. A resource that has seen a higher one refuses it.
+    /// The number of this leadership: higher than that of every leader before. A resource that has
+    /// seen a higher one refuses it.
     pub fn fence(&self) -> Fence {
         self.guard.fence()
     }
 
-    /// Whether it leads now. Reads the clock; asks nobody.
+    /// Whether it leads now. Reads the clock and asks no server.
     pub fn is_held(&self) -> bool {
         self.guard.is_held()
     }
@@ -272,12 +279,12 @@ impl Leadership {
         self.guard.on_lost()
     }
 
-    /// The guard of the lead, with all that a guard knows.
+    /// The guard of the lead.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// The guard alone, for code that goes by guards. Dropping it resigns.
+    /// The guard alone, for code that takes guards. Dropping it resigns.
     pub fn into_guard(self) -> Guard {
         self.guard
     }
@@ -286,9 +293,9 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// [`Lost`](crate::ErrorKind::Lost) once it leads no more: nothing was changed then, unless the store was out of reach
-    /// meanwhile. [`Unsupported`](crate::ErrorKind::Unsupported) where the value stays as it was: see
-    /// [`Capability::proclaim`](crate::store::Capability::proclaim).
+    /// [`Lost`](crate::ErrorKind::Lost) once it leads no more: nothing was changed then, unless the
+    /// store was out of reach meanwhile. [`Unsupported`](crate::ErrorKind::Unsupported) where the
+    /// value stays as it was: see [`Capability::proclaim`](crate::store::Capability::proclaim).
     ///
     /// # Cancel safety
     ///
@@ -323,7 +330,8 @@ impl Leadership {
         }
     }
 
-    /// Gives the lead to the next in line, and says whether it was held until now; see [`Guard::release`].
+    /// Gives the lead to the next in line, and says whether it was held until now; see
+    /// [`Guard::release`].
     ///
     /// # Errors
     ///
@@ -346,23 +354,25 @@ impl fmt::Debug for Leadership {
     }
 }
 
-/// Hears who leads. Made by [`Election::observe`].
+/// Receives the leaders. Made by [`Election::observe`].
 ///
-/// While the store is in reach it hears of every leader and every value, in order. After an outage it hears who leads now, if that
-/// is not whom it heard of last. That nobody leads is not told. What it is not asked for is kept.
+/// While the store is reachable it receives every leader and every value, in order. After an outage
+/// it receives the current leader, if that is not the last one received. The absence of a leader is
+/// not reported. Leaders that are not read yet are kept.
 pub struct Observer {
     observation: Observation,
-    /// Keeps the client's thread, which listens.
+    /// Keeps the client's thread alive, which listens.
     _core: Arc<Core>,
 }
 
 impl Observer {
-    /// The next leader, or the next value of the same one. Waits while nothing changes, through whatever happens to the
-    /// connection.
+    /// The next leader, or the next value of the same one. Waits while nothing changes, through
+    /// whatever happens to the connection.
     ///
     /// # Errors
     ///
-    /// What waiting cannot mend: rights that were taken away, or an answer that we do not understand.
+    /// Errors that waiting cannot mend: rights that were taken away, or an answer that we do not
+    /// understand.
     ///
     /// # Cancel safety
     ///

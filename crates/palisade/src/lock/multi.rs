@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::options::Options;
-use super::{Mutex, RwLock, Semaphore};
+use super::{Attempt, Mutex, Obstacle, RwLock, Semaphore};
 use crate::engine::acquire::{Outcome, WaitLimit};
 use crate::engine::release::PendingRelease;
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ use crate::fence::Fence;
 use crate::guard::{AnyMode, Ends, Guard, about_to_be_lost, until_stopped};
 use crate::lease::tracked::{Group, TrackedClaim};
 use crate::lease::{LossReason, Moment, Status};
-use crate::store::{Ending, Mode, Released};
+use crate::store::{Busy, Ending, Mode, Released};
 
 /// One lock of a [`Multi`]: a [`Mutex`], one side of an [`RwLock`], or permits of a [`Semaphore`].
 #[derive(Clone)]
@@ -52,8 +52,8 @@ impl Member {
         }
     }
 
-    /// Where this member stands in the order in which everybody acquires: by store, then by name. Of two servers of one kind
-    /// the same name keeps the order in which it was given.
+    /// The rank of this member in the order in which all processes acquire: by store, then by name.
+    /// For one name on two servers of one kind, the given order counts.
     fn rank(&self) -> (&'static str, &str) {
         (self.options.core.capability().store, &self.options.name)
     }
@@ -68,14 +68,18 @@ impl From<Mutex> for Member {
     }
 }
 
-/// Several locks that are held together. Made by [`Client::multi`](crate::Client::multi) or [`Multi::of`].
+/// Several locks that are held together. Made by [`Client::multi`](crate::Client::multi) or
+/// [`Multi::of`].
 ///
-/// They are acquired one after the other, in one order that every process shares, by store and name: two of them never wait for
-/// each other in a circle. (Who locks the same name on two servers of one kind must give the servers in one order.) If one cannot be had, those before it are given back. If one is lost, all are.
+/// They are acquired one after the other, in one order that every process shares, by store and
+/// name, so that two of them never wait for each other. (For one name on two servers of one kind,
+/// give the servers in one order everywhere.) If one cannot be had, those before it are released.
+/// If one is lost, all are.
 ///
-/// A name that is given twice would wait for itself, and is refused; also by two clients of one store, as far as their URLs show that:
-/// the same hosts in any order, path, format and prefix, or the same file. Two names or ports of one server, two formats that share their
-/// keys, and clients made by [`Client::over`](crate::Client::over) are not noticed.
+/// A name that is given twice would wait for itself, and is refused; also by two clients of one
+/// store, as far as their URLs show that: the same hosts in any order, path, format and prefix, or
+/// the same file. Two names or ports of one server, two formats that share their keys, and clients
+/// made by [`Client::over`](crate::Client::over) are not noticed.
 #[derive(Clone)]
 pub struct Multi {
     members: Vec<Member>,
@@ -102,7 +106,8 @@ impl Multi {
     ///
     /// # Errors
     ///
-    /// What `acquire` would refuse before it asks: no member, the same name twice, or what a member refuses.
+    /// As `acquire`, before a request is sent: no member, the same name twice, or an error of a
+    /// member.
     pub fn check(&self) -> Result<()> {
         if self.members.is_empty() {
             return Err(Error::config(
@@ -131,7 +136,7 @@ impl Multi {
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, everything is given back.
+    /// Dropped at any point, everything is released.
     pub async fn acquire(&self) -> Result<MultiGuard> {
         self.acquire_within(WaitLimit::Forever)
             .await?
@@ -146,9 +151,22 @@ impl Multi {
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, everything is given back.
+    /// Dropped at any point, everything is released.
     pub async fn try_acquire(&self) -> Result<Option<MultiGuard>> {
         self.acquire_within(WaitLimit::Now).await
+    }
+
+    /// Takes all if all are free now, or says which is not and who holds it.
+    ///
+    /// # Errors
+    ///
+    /// As each member's own verb; busy is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, everything is released.
+    pub async fn try_acquire_or_holder(&self) -> Result<Attempt<MultiGuard>> {
+        self.attempt(WaitLimit::Now).await
     }
 
     /// Waits until all are held, for at most so long in all; zero is one attempt.
@@ -159,33 +177,36 @@ impl Multi {
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, everything is given back.
+    /// Dropped at any point, everything is released.
     pub async fn acquire_timeout(&self, longest: Duration) -> Result<MultiGuard> {
         self.acquire_within(WaitLimit::AtMost(longest))
             .await?
             .ok_or_else(lost_on_the_way)
     }
 
-    /// Acquires all, runs the body, and releases however it ends. The body is dropped when a member is about to be lost.
+    /// Acquires all, runs the body, and releases however it ends. The body is dropped when a member
+    /// is about to be lost.
     ///
     /// # Errors
     ///
-    /// [`Lost`](crate::ErrorKind::Lost) when the body was stopped; what `acquire` answers otherwise.
+    /// [`Lost`](crate::ErrorKind::Lost) when the body was stopped; what `acquire` answers
+    /// otherwise.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the body is dropped and everything given back.
+    /// Dropped at any point, the body is dropped and everything is released.
     pub async fn run<T, F, Fut>(&self, body: F) -> Result<T>
     where
         F: FnOnce(Arc<MultiGuard>) -> Fut,
         Fut: Future<Output = T>,
     {
         let guard = Arc::new(self.acquire().await?);
-        // Whatever happens to this future or to the body, all are given back, also if the body has kept the guard.
+        // However this future or the body ends, all are released, also if the body has kept the
+        // guard.
         let ends: Vec<Ends> = guard.members.iter().rev().map(Guard::ends).collect();
         let done = until_stopped(&guard.on_lost(), body(Arc::clone(&guard))).await;
         let loss = guard.loss();
-        // All are sent before the first answer is waited for.
+        // All are sent before the first answer is awaited.
         let sent: Vec<PendingRelease> = ends.into_iter().map(Ends::now).collect();
         let mut released = Ok(());
         for release in sent {
@@ -197,16 +218,22 @@ impl Multi {
         }
     }
 
-    /// Waits for all as the value says, in all; `None` when it says [`Now`](WaitLimit::Now) and one is taken.
+    /// Waits for all as the value says, in all; `None` when it says [`Now`](WaitLimit::Now) and one
+    /// is taken.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is
+    /// taken now is no error.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, everything is given back.
+    /// Dropped at any point, everything is released.
     pub async fn acquire_within(&self, wait: WaitLimit) -> Result<Option<MultiGuard>> {
+        Ok(self.attempt(wait).await?.acquired())
+    }
+
+    async fn attempt(&self, wait: WaitLimit) -> Result<Attempt<MultiGuard>> {
         self.check()?;
         let begun = self.now();
         let mut guards: Vec<Guard<AnyMode>> = Vec::with_capacity(self.members.len());
@@ -219,14 +246,25 @@ impl Multi {
             };
             match member.options.acquire(member.mode, left).await? {
                 Outcome::Granted(held) => guards.push(Guard::new(Arc::new(held))),
-                Outcome::Busy(_) if wait == WaitLimit::Now => return Ok(None),
+                Outcome::Busy(busy) if wait == WaitLimit::Now => {
+                    // Given back before the store is asked for the holder.
+                    guards.clear();
+                    return Ok(Attempt::Busy(member.options.obstacle(busy).await));
+                }
                 Outcome::Busy(busy) => return Err(member.options.busy(busy)),
                 Outcome::Sealed => return Err(member.options.sealed()),
             }
         }
         // The first may have been lost while we waited for the last.
         let guard = MultiGuard::bind(guards, self.now());
-        Ok(guard.is_held().then_some(guard))
+        match (guard.is_held(), wait, self.members.first()) {
+            (true, ..) => Ok(Attempt::Acquired(guard)),
+            (false, WaitLimit::Now, Some(first)) => {
+                let busy = Obstacle::of(&first.options.name, Busy::default());
+                Ok(Attempt::Busy(busy))
+            }
+            (false, ..) => Err(lost_on_the_way()),
+        }
     }
 
     fn now(&self) -> Moment {
@@ -236,12 +274,12 @@ impl Multi {
     }
 }
 
-/// One was lost while the others were still waited for.
+/// One was lost while the others were still awaited.
 fn lost_on_the_way() -> Error {
     Error::lost(LossReason::MemberLost)
 }
 
-/// Several locks that are held. Dropping it gives all of them back.
+/// Several locks that are held. Dropping it releases all of them.
 #[must_use = "a guard that is dropped at once protects nothing"]
 pub struct MultiGuard {
     members: Vec<Guard<AnyMode>>,
@@ -263,13 +301,14 @@ impl MultiGuard {
         &self.members
     }
 
-    /// The fence of an exclusive member; `None` for another name, or for one that is not held exclusively.
+    /// The fence of an exclusive member; `None` for another name, or for one that is not held
+    /// exclusively.
     pub fn fence(&self, name: &str) -> Option<Fence> {
         let member = self.members.iter().find(|member| member.name() == name)?;
         (member.mode() == Mode::Exclusive).then(|| member.held().fence())
     }
 
-    /// Whether all are held now. Reads the clock; asks nobody.
+    /// Whether all are held now. Reads the clock and asks no server.
     pub fn is_held(&self) -> bool {
         self.members.iter().all(Guard::is_held)
     }
@@ -301,7 +340,7 @@ impl MultiGuard {
     ///
     /// May be dropped and called again; a loss is never missed.
     pub async fn lost(&self) -> LossReason {
-        // One lost, all lost: the first member tells of every one.
+        // One lost, all lost: the first member tells of each loss.
         if let Some(first) = self.members.first() {
             let waiting = pin!(first.lost());
             waiting.await;
@@ -309,23 +348,38 @@ impl MultiGuard {
         self.loss().unwrap_or(LossReason::MemberLost)
     }
 
-    /// A token that is cancelled when the work should stop: the stop margin of the first member to end, or a loss.
+    /// A token that is cancelled when the work should stop: the stop margin of the first member to
+    /// end, or a loss.
     pub fn on_lost(&self) -> CancellationToken {
         self.group.stop.clone()
     }
 
-    /// Gives all back: every one is tried, whatever became of the others.
+    /// Releases all: every one is tried, whatever the outcome of the others.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, all are given back all the same.
+    /// Dropped at any point, all are released all the same.
     pub async fn release(self) -> MultiReleased {
-        // All are sent before the first answer is waited for. The last acquired goes first.
+        self.end(Ending::Release).await
+    }
+
+    /// Releases all: every one is tried, whatever the outcome of the others.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before the first poll, all are released but the marks stay; later, as
+    /// [`release`](MultiGuard::release).
+    pub async fn undo(self) -> MultiReleased {
+        self.end(Ending::Undo).await
+    }
+
+    async fn end(self, ending: Ending) -> MultiReleased {
+        // All are sent before the first answer is awaited. The last acquired goes first.
         let send = |member: &Guard<AnyMode>| {
             let held = member.held();
             (
                 member.name().to_owned(),
-                held.core.release_tracked(&held.tracked, Ending::Release),
+                held.core.release_tracked(&held.tracked, ending),
             )
         };
         let sent: Vec<(String, PendingRelease)> = self.members.iter().rev().map(send).collect();
@@ -350,21 +404,21 @@ impl fmt::Debug for MultiGuard {
     }
 }
 
-/// What became of each member of a release.
+/// The outcome for each member of a release.
 #[derive(Debug)]
 #[must_use = "a member that was already lost may mean that the work was not protected"]
 pub struct MultiReleased {
-    /// Each member's name, and what became of it.
+    /// Each member's name and outcome.
     pub members: Vec<(String, Result<Released>)>,
 }
 
 impl MultiReleased {
-    /// Whether every member was held until now, and is given back.
+    /// Whether every member was held until now, and is released.
     pub fn all_done(&self) -> bool {
         self.failures().next().is_none()
     }
 
-    /// The members that were not given back as they should.
+    /// The members that were not released as they should.
     pub fn failures(&self) -> impl Iterator<Item = (&str, &Result<Released>)> {
         self.members
             .iter()

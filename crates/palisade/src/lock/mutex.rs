@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::{Options, option_methods};
-use super::{OncePer, Owner};
+use super::{Attempt, Identity, OncePer};
 use crate::engine::acquire::WaitLimit;
 use crate::error::Result;
 use crate::guard::{Exclusive, Guard};
@@ -13,8 +13,8 @@ use crate::store::Mode;
 
 /// A lock with one holder. Made by [`Client::mutex`](crate::Client::mutex).
 ///
-/// It is not reentrant: a second `acquire` waits for the first. For nested code that cannot know whether the lock is held, see
-/// [`acquire_as`](Mutex::acquire_as).
+/// It is not reentrant: a second `acquire` waits for the first. For nested code that cannot know
+/// whether the lock is held, see [`acquire_as`](Mutex::acquire_as).
 #[derive(Clone)]
 pub struct Mutex {
     pub(crate) options: Options,
@@ -31,16 +31,16 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// What `acquire` would refuse before it asks.
+    /// As `acquire`, before a request is sent.
     pub fn check(&self) -> Result<()> {
         self.options.plan(Mode::Exclusive).map(drop)
     }
 
-    /// Waits in line, for ever if need be.
+    /// Waits in line, without a limit.
     ///
     /// # Errors
     ///
-    /// Never because somebody else holds it. See [`ErrorKind`](crate::ErrorKind).
+    /// Never because another claim holds it. See [`ErrorKind`](crate::ErrorKind).
     ///
     /// # Cancel safety
     ///
@@ -50,7 +50,7 @@ impl Mutex {
             .waited(self.acquire_within(WaitLimit::Forever).await?)
     }
 
-    /// Takes it if it is free now; `None` when somebody else holds it or waits for it.
+    /// Takes it if it is free now; `None` when another claim holds it or waits for it.
     ///
     /// # Errors
     ///
@@ -61,6 +61,34 @@ impl Mutex {
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
         self.acquire_within(WaitLimit::Now).await
+    }
+
+    /// Takes it if it is free now; `None` when another claim holds it or waits for it.
+    ///
+    /// ```
+    /// # use palisade::Attempt;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> palisade::Result<()> {
+    /// # let locks = palisade::connect("memory:").await?;
+    /// match locks.mutex("orders/42").try_acquire_or_holder().await? {
+    ///     Attempt::Acquired(guard) => println!("held with fence {}", guard.fence()),
+    ///     Attempt::Busy(obstacle) => println!("{obstacle}"), // orders/42 is held by web-3 (refund)
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind); busy is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn try_acquire_or_holder(&self) -> Result<Attempt<Guard>> {
+        self.options
+            .attempt_guard(Mode::Exclusive, WaitLimit::Now)
+            .await
     }
 
     /// Waits in line for at most so long; zero is one attempt.
@@ -77,12 +105,14 @@ impl Mutex {
             .waited(self.acquire_within(WaitLimit::AtMost(longest)).await?)
     }
 
-    /// Waits in line as the value says; `None` when it says [`Now`](WaitLimit::Now) and the name is taken. [`acquire`](Mutex::acquire),
-    /// [`try_acquire`](Mutex::try_acquire) and [`acquire_timeout`](Mutex::acquire_timeout) are this one verb.
+    /// Waits in line as the value says; `None` when it says [`Now`](WaitLimit::Now) and the name is
+    /// taken. [`acquire`](Mutex::acquire), [`try_acquire`](Mutex::try_acquire) and
+    /// [`acquire_timeout`](Mutex::acquire_timeout) are this one verb.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is
+    /// taken now is no error.
     ///
     /// # Cancel safety
     ///
@@ -95,18 +125,19 @@ impl Mutex {
             .map(|held| Guard::new(Arc::new(held))))
     }
 
-    /// Waits in line unless this owner holds it already: then it is entered again, with the same fence, and given back when the
-    /// last of its guards is.
+    /// Waits in line unless this identity holds it already: then it is entered again, with the same
+    /// fence, and released with the last of its guards.
     ///
     /// # Errors
     ///
-    /// [`Deadlock`](crate::ErrorKind::Deadlock) when the owner holds the name in another mode.
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) when the identity holds the name in another mode.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the claim is withdrawn; guards that the owner has already are not touched.
-    pub async fn acquire_as(&self, owner: &Owner) -> Result<Guard> {
-        owner
+    /// Dropped at any point, the claim is withdrawn; guards that the identity has already are not
+    /// touched.
+    pub async fn acquire_as(&self, identity: &Identity) -> Result<Guard> {
+        identity
             .enter(&self.options, Mode::Exclusive, WaitLimit::Forever)
             .await
     }
@@ -115,27 +146,45 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// [`Timeout`](crate::ErrorKind::Timeout) when the wait ran out; [`Deadlock`](crate::ErrorKind::Deadlock) when the owner
-    /// holds the name in another mode.
+    /// [`Timeout`](crate::ErrorKind::Timeout) when the wait ran out;
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) when the identity holds the name in another mode.
     ///
     /// # Cancel safety
     ///
     /// As [`acquire_as`](Mutex::acquire_as).
-    pub async fn acquire_timeout_as(&self, owner: &Owner, longest: Duration) -> Result<Guard> {
-        owner
+    pub async fn acquire_timeout_as(
+        &self,
+        identity: &Identity,
+        longest: Duration,
+    ) -> Result<Guard> {
+        identity
             .enter(&self.options, Mode::Exclusive, WaitLimit::AtMost(longest))
             .await
     }
 
-    /// Acquires, runs the body, and releases however it ends. The body is dropped at the stop margin before a loss.
+    /// Acquires, runs the body, and releases however it ends. The body is dropped at the stop
+    /// margin before a loss.
+    ///
+    /// Work that can fail has an error of its own inside of ours, hence two question marks:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = palisade::connect("memory:").await?;
+    /// let stock: u32 = locks.mutex("stock").run(async |_| "41".parse::<u32>()).await??;
+    /// # assert_eq!(stock, 41);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`Lost`](crate::ErrorKind::Lost) when the body was stopped; what `acquire` and `release` answer otherwise.
+    /// [`Lost`](crate::ErrorKind::Lost) when the body was stopped; what `acquire` and `release`
+    /// answer otherwise.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the body is dropped and the lock given back.
+    /// Dropped at any point, the body is dropped and the lock is released.
     pub async fn run<T, F, Fut>(&self, body: F) -> Result<T>
     where
         F: FnOnce(Arc<Guard<Exclusive>>) -> Fut,
@@ -144,8 +193,8 @@ impl Mutex {
         self.acquire().await?.run(body).await
     }
 
-    /// The same lock, refused while less than `period` has passed since such a grant: for work that is to run once per tick on
-    /// many hosts.
+    /// The same lock, refused while less than `period` has passed since such a grant: for work that
+    /// is to run once per tick on many hosts.
     pub fn once_per(self, period: Duration) -> OncePer {
         OncePer::new(self.options, period)
     }

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Attempt;
 use super::options::{Options, option_methods};
 use crate::engine::acquire::{Outcome, WaitLimit};
 use crate::error::{Error, Result};
@@ -12,8 +13,8 @@ use crate::guard::{Exclusive, Guard};
 use crate::lease::{LossReason, Status};
 use crate::store::{Ending, Mode, Released};
 
-/// A mutex that is refused while less than a period has passed since its last grant, by the store's clock. Made by
-/// [`Mutex::once_per`](super::Mutex::once_per).
+/// A mutex that is refused while less than a period has passed since its last grant, by the store's
+/// clock. Made by [`Mutex::once_per`](super::Mutex::once_per).
 ///
 /// A run that fails counts. [`Guard::undo`] takes the mark back.
 #[derive(Clone)]
@@ -35,12 +36,13 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// What `acquire` would refuse before it asks.
+    /// As `acquire`, before a request is sent.
     pub fn check(&self) -> Result<()> {
         self.options.plan(Mode::Exclusive).map(drop)
     }
 
-    /// Waits in line; `None` when the period's run has begun already, now or by the time it is our turn.
+    /// Waits in line; `None` when the period's run has begun already, now or by the time it is our
+    /// turn.
     ///
     /// # Errors
     ///
@@ -66,6 +68,33 @@ impl OncePer {
         self.acquire_within(WaitLimit::Now).await
     }
 
+    /// Takes it if it is free and due now, or says who holds it, or when it is due.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind); neither busy nor too soon is one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn try_acquire_or_holder(&self) -> Result<Attempt<Guard>> {
+        self.attempt(WaitLimit::Now).await
+    }
+
+    /// Waits in line as the value says, or says why it is not due. When the value says
+    /// [`Now`](WaitLimit::Now), this is [`try_acquire_or_holder`](OncePer::try_acquire_or_holder).
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn attempt(&self, wait: WaitLimit) -> Result<Attempt<Guard>> {
+        self.options.attempt_guard(Mode::Exclusive, wait).await
+    }
+
     /// As [`acquire`](OncePer::acquire), waiting in line for at most so long.
     ///
     /// # Errors
@@ -79,11 +108,13 @@ impl OncePer {
         self.acquire_within(WaitLimit::AtMost(longest)).await
     }
 
-    /// Waits in line as the value says; `None` when it is not due, or when it says [`Now`](WaitLimit::Now) and the name is taken.
+    /// Waits in line as the value says; `None` when it is not due, or when it says
+    /// [`Now`](WaitLimit::Now) and the name is taken.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is
+    /// taken now is no error.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +134,7 @@ impl OncePer {
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the body is dropped and the lock given back; the run counts.
+    /// Dropped at any point, the body is dropped and the lock is released; the run counts.
     pub async fn run<T, F, Fut>(&self, body: F) -> Result<Option<T>>
     where
         F: FnOnce(Arc<Guard<Exclusive>>) -> Fut,
@@ -116,12 +147,13 @@ impl OncePer {
     }
 }
 
-/// Something that is to be done once, however often it is asked for: the same request sent twice, a message delivered again.
-/// Made by [`Client::once`](crate::Client::once).
+/// Work that is to be done once, however often it is asked for: the same request sent twice, a
+/// message delivered again. Made by [`Client::once`](crate::Client::once).
 ///
-/// Whoever begins holds the key like a mutex. [`finish`](OnceGuard::finish) seals it; a guard that is dropped, or lost, leaves
-/// it to the next. So the work is done at least once and its end is recorded once: make its effect and its record one
-/// transaction, or check the guard's fence, where twice would hurt.
+/// A caller that begins holds the key like a mutex. [`finish`](OnceGuard::finish) seals it; a guard
+/// that is dropped, or lost, leaves the key to the next caller. So the work is done at least once
+/// and its end is recorded once. Where doing it twice would do harm, make its effect and its record
+/// one transaction, or check the guard's fence.
 #[derive(Clone)]
 pub struct Once {
     options: Options,
@@ -148,11 +180,12 @@ impl Once {
         self
     }
 
-    /// Begins, waiting for somebody else who has begun; `None` when the work is done.
+    /// Begins, waiting for another caller that has begun; `None` when the work is done.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot remember. See [`ErrorKind`](crate::ErrorKind).
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot remember. See
+    /// [`ErrorKind`](crate::ErrorKind).
     ///
     /// # Cancel safety
     ///
@@ -183,8 +216,8 @@ impl Once {
     }
 }
 
-/// The right to do what is to be done once. Dropping it leaves the work to the next.
-#[must_use = "dropping it leaves the work to somebody else"]
+/// The right to do the work. Dropping it leaves the work to the next caller.
+#[must_use = "dropping it leaves the work to another caller"]
 pub struct OnceGuard {
     guard: Guard,
     keep: Duration,
@@ -196,15 +229,17 @@ impl OnceGuard {
         &self.guard
     }
 
-    /// Records that the work is done, and gives the key back. The lease is renewed until the store has answered.
+    /// Records that the work is done, and releases the key. The lease is renewed until the store
+    /// has answered.
     ///
     /// # Errors
     ///
-    /// [`Lost`](crate::ErrorKind::Lost) when the key was lost before that was recorded: somebody else may do the work again.
+    /// [`Lost`](crate::ErrorKind::Lost) when the key was lost before that was recorded: another
+    /// caller may do the work again.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, the work may or may not be recorded; the key is given back.
+    /// Dropped half-way, the work may or may not be recorded; the key is released.
     pub async fn finish(self) -> Result<()> {
         let (core, tracked) = (&self.guard.held().core, &self.guard.held().tracked);
         let mut may_be_sealed = false;
@@ -233,7 +268,8 @@ impl OnceGuard {
                     core.registry.forget(tracked);
                     return Ok(());
                 }
-                // Asked once more after the loss, because an earlier answer was lost: it was not sealed.
+                // Asked once more after the loss, because an earlier answer was lost: it was not
+                // sealed.
                 (_, Some(reason)) => return Err(Error::lost(reason)),
                 (Ok(Released::AlreadyLost), None) => return Err(Error::lost(LossReason::Taken)),
                 (Err(error), None) if !error.retry_may_help() => return Err(error),

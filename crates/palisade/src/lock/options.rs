@@ -1,11 +1,13 @@
-//! The options that every lock takes, and the one place where they are checked against each other and against the store.
+//! The options that every lock takes, and the one place where they are checked against each other
+//! and against the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Obstacle;
 use crate::engine::Core;
 use crate::engine::acquire::{self, Outcome, WaitLimit};
-use crate::engine::held::HeldClaim;
+use crate::engine::held_claim::HeldClaim;
 use crate::engine::plan::{Plan, Spin};
 use crate::error::{Error, Result};
 use crate::lease::deadline::default_stop_margin;
@@ -16,7 +18,7 @@ use crate::store::{Capability, Kind, LeaseUnit, Mode};
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_STORE_WAIT: Duration = Duration::from_secs(10);
 
-/// What a lock knows before it asks.
+/// The options of a lock.
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) core: Arc<Core>,
@@ -30,7 +32,7 @@ pub(crate) struct Options {
     pub(crate) min_hold: Option<Duration>,
     pub(crate) once_per: Option<Duration>,
     pub(crate) detachable: bool,
-    /// Whether the owner is what a candidate of an election proclaims.
+    /// Whether the owner is the value of a candidate in an election.
     pub(crate) candidate: bool,
     pub(crate) auto_renew: bool,
     pub(crate) stop_margin: Option<Duration>,
@@ -232,11 +234,12 @@ impl Options {
     }
 
     pub(crate) fn busy(&self, busy: crate::store::Busy) -> Error {
-        let message = format!("not acquired in time: {} is busy", self.name);
-        Error::timeout(busy.holder, message)
+        let obstacle = Obstacle::of(&self.name, busy);
+        let message = format!("not acquired in time: {obstacle}");
+        Error::timeout(obstacle.holder, message)
     }
 
-    /// A name that was sealed by `once` is asked for as a plain lock.
+    /// The error for a name that was sealed by `once` and is asked for as a plain lock.
     pub(crate) fn sealed(&self) -> Error {
         Error::config(format!(
             "{} is the key of something that was done once; lock another name",
@@ -248,23 +251,24 @@ impl Options {
 /// The options as methods of a lock. Each ends with its default.
 macro_rules! option_methods {
     () => {
-        /// How long the lock lives without renewal: after a crash it is free so much later. The client renews it every third.
-        /// Defaults to 30 s, or the nearest that the store can.
+        /// How long the lock lives without renewal: after a crash it is free so much later. The
+        /// client renews it every third. Defaults to 30 s, or the nearest that the store can.
         #[must_use]
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.options.lease = Some(lease);
             self
         }
 
-        /// The longest time to hold: then renewals stop and the guard is lost. Defaults to no limit.
+        /// The longest time to hold: then renewals stop and the guard is lost. Defaults to no
+        /// limit.
         #[must_use]
         pub fn max_hold(mut self, longest: std::time::Duration) -> Self {
             self.options.max_hold = Some(longest);
             self
         }
 
-        /// The name stays closed to others for at least so long after the grant, through release and crash: for short work on
-        /// hosts whose clocks differ. Defaults to 0.
+        /// The name stays closed to others for at least so long after the grant, through release
+        /// and crash: for short work on hosts whose clocks differ. Defaults to 0.
         #[must_use]
         pub fn min_hold(mut self, shortest: std::time::Duration) -> Self {
             self.options.min_hold = Some(shortest);
@@ -278,38 +282,40 @@ macro_rules! option_methods {
             self
         }
 
-        /// Who asks, shown to others. Defaults to the client's label: host, process and program.
+        /// The owner, shown to others. Defaults to the client's owner: host, process and
+        /// program.
         #[must_use]
-        pub fn owner_label(mut self, owner: impl AsRef<str>) -> Self {
+        pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
             self.options.owner = owner.as_ref().into();
             self
         }
 
-        /// Asks for a grant that can be [detached](crate::Guard::detach), on stores where many grants share one session.
-        /// Defaults to one that cannot, there.
+        /// Asks for a grant that can be [detached](crate::Guard::detach), on stores where many
+        /// grants share one session. Defaults to one that cannot, there.
         #[must_use]
         pub fn detachable(mut self) -> Self {
             self.options.detachable = true;
             self
         }
 
-        /// Whether the client renews the lease. If not, the guard is lost when the first lease has run out. Defaults to true.
+        /// Whether the client renews the lease. If not, the guard is lost when the first lease has
+        /// run out. Defaults to true.
         #[must_use]
         pub fn auto_renew(mut self, renew: bool) -> Self {
             self.options.auto_renew = renew;
             self
         }
 
-        /// How long before the loss [`Guard::on_lost`](crate::Guard::on_lost) and `run` stop the work. Defaults to a tenth of
-        /// the lease, at most 1 s; at most two fifths of the lease.
+        /// How long before the loss [`Guard::on_lost`](crate::Guard::on_lost) and `run` stop the
+        /// work. Defaults to a tenth of the lease, at most 1 s; at most two fifths of the lease.
         #[must_use]
         pub fn stop_margin(mut self, margin: std::time::Duration) -> Self {
             self.options.stop_margin = Some(margin);
             self
         }
 
-        /// On a store that cannot wake waiters: pauses between two attempts, at random and growing from `min` to `max`.
-        /// Defaults to 20 ms to 250 ms.
+        /// On a store that cannot wake waiters: pauses between two attempts, at random and growing
+        /// from `min` to `max`. Defaults to 20 ms to 250 ms.
         #[must_use]
         pub fn spin(mut self, pauses: std::ops::Range<std::time::Duration>) -> Self {
             self.options.spin = Some((pauses.start, pauses.end));

@@ -1,19 +1,20 @@
-//! At most so many at once.
+//! A limited number of holders at once.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Attempt;
 use super::options::{Options, option_methods};
 use crate::engine::acquire::WaitLimit;
 use crate::error::Result;
 use crate::guard::{Guard, Permits};
 use crate::store::Mode;
 
-/// A lock with a limited number of permits, first come, first served: a claim for many permits is not overtaken by claims for
-/// few. Made by [`Client::semaphore`](crate::Client::semaphore).
+/// A lock with a limited number of permits, first come, first served: a claim for many permits is
+/// not overtaken by claims for few. Made by [`Client::semaphore`](crate::Client::semaphore).
 ///
-/// Everybody who uses a name must give the same limit; another one is refused while the name is in use.
+/// All users of a name must give the same limit; another one is refused while the name is in use.
 #[derive(Clone)]
 pub struct Semaphore {
     pub(crate) options: Options,
@@ -30,7 +31,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// What `acquire` would refuse before it asks.
+    /// As `acquire`, before a request is sent.
     pub fn check(&self) -> Result<()> {
         self.options.plan(Mode::Permits(1)).map(drop)
     }
@@ -64,7 +65,7 @@ impl Semaphore {
         )
     }
 
-    /// Takes one permit if there is one now; `None` otherwise, or when anybody waits.
+    /// Takes one permit if there is one now; `None` otherwise, or when any claim waits.
     ///
     /// # Errors
     ///
@@ -77,7 +78,7 @@ impl Semaphore {
         self.try_acquire_many(1).await
     }
 
-    /// Takes so many permits if there are as many now; `None` otherwise, or when anybody waits.
+    /// Takes so many permits if there are as many now; `None` otherwise, or when any claim waits.
     ///
     /// # Errors
     ///
@@ -88,6 +89,37 @@ impl Semaphore {
     /// Dropped at any point, the claim is withdrawn.
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard<Permits>>> {
         self.acquire_many_within(permits, WaitLimit::Now).await
+    }
+
+    /// Takes one permit if there is one now; `None` otherwise, or when any claim waits.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind); busy is not one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn try_acquire_or_holder(&self) -> Result<Attempt<Guard<Permits>>> {
+        self.try_acquire_many_or_holder(1).await
+    }
+
+    /// Takes so many permits if there are as many now; `None` otherwise, or when any claim waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Semaphore::acquire_many).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the claim is withdrawn.
+    pub async fn try_acquire_many_or_holder(
+        &self,
+        permits: u32,
+    ) -> Result<Attempt<Guard<Permits>>> {
+        self.options
+            .attempt_guard(Mode::Permits(permits), WaitLimit::Now)
+            .await
     }
 
     /// Waits in line for one permit for at most so long; zero is one attempt.
@@ -107,7 +139,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](Semaphore::acquire_many), and [`Timeout`](crate::ErrorKind::Timeout) when the wait ran out.
+    /// As [`acquire_many`](Semaphore::acquire_many), and [`Timeout`](crate::ErrorKind::Timeout)
+    /// when the wait ran out.
     ///
     /// # Cancel safety
     ///
@@ -123,7 +156,8 @@ impl Semaphore {
         )
     }
 
-    /// Acquires one permit, runs the body, and releases however it ends; see [`Mutex::run`](super::Mutex::run).
+    /// Acquires one permit, runs the body, and releases however it ends; see
+    /// [`Mutex::run`](super::Mutex::run).
     ///
     /// # Errors
     ///
@@ -131,7 +165,7 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, the body is dropped and the permit given back.
+    /// Dropped at any point, the body is dropped and the permit is released.
     pub async fn run<T, F, Fut>(&self, body: F) -> Result<T>
     where
         F: FnOnce(Arc<Guard<Permits>>) -> Fut,
@@ -140,11 +174,13 @@ impl Semaphore {
         self.acquire().await?.run(body).await
     }
 
-    /// Waits in line for so many permits as the value says; `None` when it says [`Now`](WaitLimit::Now) and there are too few.
+    /// Waits in line for so many permits as the value says; `None` when it says
+    /// [`Now`](WaitLimit::Now) and there are too few.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is taken now is no error.
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder when a wait ran out; a name that is
+    /// taken now is no error.
     ///
     /// # Cancel safety
     ///

@@ -1,19 +1,19 @@
-//! What a store can do and promises, as plain data that docs, tests and the command line read.
+//! The capability of a store, as plain data that docs, tests and the command line read.
 //!
-//! Fields name an ability (`downgrade`), a limit (`max_lease`) or a promise (`durability`). A new field names the store that
-//! needs it.
+//! Fields name an ability (`downgrade`), a limit (`max_lease`) or a promise (`durability`). A new
+//! field names the store that needs it.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What one store, in one format, can do and promises.
+/// The abilities and promises of one store in one format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
     /// The store's word, as in its URL: `memory`, `redis`, …
     pub store: &'static str,
     /// The word of the format: `palisade`, `simple`, `curator`, …
     pub format: &'static str,
-    /// What it takes to lose a grant that the store has confirmed.
+    /// The event that can lose a confirmed grant.
     pub durability: Durability,
     /// In which order waiters are served.
     pub order: Order,
@@ -21,7 +21,7 @@ pub struct Capability {
     pub wakes: Wakes,
     /// Where fences come from.
     pub fence: FenceSource,
-    /// What a lease hangs on.
+    /// The owner of a lease.
     pub lease_unit: LeaseUnit,
     /// The shortest lease.
     pub min_lease: Duration,
@@ -31,7 +31,8 @@ pub struct Capability {
     pub rwlock: bool,
     /// Whether it serves permits.
     pub semaphore: bool,
-    /// Whether the mutex and the write side of the rwlock of one name are one line. Where not, they do not exclude each other.
+    /// Whether the mutex and the write side of the rwlock of one name are one line. Where not, they
+    /// do not exclude each other.
     pub mutex_is_write_side: bool,
     /// Whether a writer can become a reader in one step.
     pub downgrade: bool,
@@ -51,21 +52,23 @@ pub struct Capability {
     pub list: bool,
     /// Whether waiters are known, with their order.
     pub waiters_known: bool,
-    /// Whether a waiter lives by a short lease of its own, so that one that died costs the others little. Where not, it stands in
-    /// line for its whole lease: what it hangs on cannot be changed. For ZooKeeper.
+    /// Whether a waiter has a short lease of its own, so that a dead one costs the others little.
+    /// Where not, it stays in line for its whole lease. For ZooKeeper.
     pub short_waits: bool,
     /// Whether a grant can be ended by an operator.
     pub revoke: bool,
-    /// Whether the holder hears of a revocation by push, and not only at its next renewal.
+    /// Whether a holder is told of a revocation by push, and not only at its next renewal.
     pub revoke_pushed: bool,
-    /// Whether `claim` may wait inside the engine; a concurrent `release` of its id ends it, also one that is still on its way.
+    /// Whether `claim` may wait inside the engine. A concurrent `release` of its id ends it, also
+    /// one that arrives first.
     pub claim_blocks: bool,
-    /// Whether every name can be taken. Where not, names are written as they are, for the peers of the format, and a name that the
-    /// store cannot take is refused. For Redis in the format `simple`.
+    /// Whether every name can be taken. Where not, names are written as they are, for the peers of
+    /// the format, and an impossible name is refused. For Redis in the format `simple`.
     pub any_name: bool,
 }
 
-/// Presets, one for each family of stores. A store takes its family's, and writes down what differs.
+/// Presets, one for each family of stores. A store takes its family's, and changes the fields that
+/// differ.
 impl Capability {
     /// A store that runs our line by itself: memory, SQLite, Redis.
     pub const LINE: Capability = Capability {
@@ -125,14 +128,14 @@ impl Capability {
     };
 }
 
-/// The store and its format, for messages: what one format lacks another may have.
+/// The store and its format, for messages: another format may have what this one lacks.
 impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in the format {}", self.store, self.format)
     }
 }
 
-/// What it takes to lose a confirmed grant.
+/// The event that can lose a confirmed grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The end of the process.
@@ -152,16 +155,16 @@ pub enum Order {
     Fifo,
     /// The engine has a queue of its own.
     Engine,
-    /// Whoever asks first after a release.
+    /// The first claim to ask after a release.
     None,
 }
 
 /// How a waiter learns that it is worth asking again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wakes {
-    /// The store tells just the next in line.
+    /// The store tells only the next in line.
     Push,
-    /// The waiter watches what stands before it.
+    /// The waiter watches the entry before its own.
     Watch,
     /// The statement itself waits.
     Engine,
@@ -182,7 +185,7 @@ pub enum FenceSource {
     None,
 }
 
-/// What a lease hangs on.
+/// The owner of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseUnit {
     /// Each claim has its own.

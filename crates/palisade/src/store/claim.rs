@@ -1,4 +1,4 @@
-//! What a store is asked for.
+//! A claim: one request for a name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use crate::fence::Fence;
 use crate::lease::Moment;
 use crate::name::Name;
 
-/// Which object of the store a claim is for. One name serves one kind at a time, except that the mutex is the write side of the
-/// rwlock where [`Capability::mutex_is_write_side`](super::Capability::mutex_is_write_side).
+/// Which object of the store a claim is for. One name serves one kind at a time, except that the
+/// mutex is the write side of the rwlock where
+/// [`Capability::mutex_is_write_side`](super::Capability::mutex_is_write_side).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -65,6 +66,7 @@ impl fmt::Display for Mode {
         match self {
             Mode::Exclusive => f.write_str("exclusive"),
             Mode::Shared => f.write_str("shared"),
+            Mode::Permits(1) => f.write_str("1 permit"),
             Mode::Permits(count) => write!(f, "{count} permits"),
         }
     }
@@ -73,41 +75,43 @@ impl fmt::Display for Mode {
 /// A request for a name. A claim that the store has forgotten is made again with a new id.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Names this claim, in the store and on the wire.
+    /// Identifies this claim, in the store and on the wire.
     pub id: ClaimId,
-    /// What is asked for.
+    /// The name.
     pub name: Name,
     /// Which object of the store.
     pub kind: Kind,
-    /// How it is to be held.
+    /// The mode.
     pub mode: Mode,
-    /// Who asks, for people to read.
+    /// The owner, for people to read.
     pub owner: Arc<str>,
-    /// Why, for people to read.
+    /// The reason, for people to read.
     pub reason: Option<Arc<str>>,
-    /// What a candidate of an election proclaims. Its owner is the same text: a store that knows nothing of elections looks no
-    /// further, and one that shares them with peers writes the value as they do.
+    /// The value of a candidate in an election. The owner is the same text, for stores that know
+    /// nothing of elections; a store that shares elections with peers writes this value as they do.
     pub value: Option<Arc<str>>,
     /// How long the claim lives without renewal once it holds.
     pub lease: Duration,
-    /// Whether somebody asked for just this length. Where the store's server has limits of its own, it is refused outside of them; a
-    /// length that nobody asked for becomes what the server grants. For sessions that are bounded: ZooKeeper.
+    /// Whether the user set this length. If so, it is refused outside of the server's limits;
+    /// otherwise the claim takes what the server grants. For ZooKeeper, whose sessions are bounded.
     pub exact_lease: bool,
-    /// Whether to stand in line when the name is taken. Otherwise the answer is busy, and nothing is left in the store.
+    /// Whether to queue when the name is taken. Otherwise the answer is busy, and nothing is left
+    /// in the store.
     pub queue: bool,
     /// The name stays closed to others at least until grant + this, through release and crash.
     pub min_hold: Option<Duration>,
     /// Refused as busy while less than this has passed since the last grant of such a claim.
     pub once_per: Option<Duration>,
-    /// Whether the grant must be able to outlive this client: it hangs on no session that other claims share.
+    /// Whether the grant must be able to outlive this client: it needs a session of its own.
     pub detachable: bool,
 }
 
 impl Claim {
-    /// The longest time that a dead waiter can stand in line.
+    /// The longest time that a dead waiter can stay in line.
     pub const LONGEST_WAIT_LEASE: Duration = Duration::from_secs(5);
 
-    /// How long the claim lives without renewal while it waits: short, so that dead waiters cost little.
+    /// How long the claim lives without renewal while it waits: short, so that dead waiters cost
+    /// little.
     pub fn wait_lease(&self) -> Duration {
         self.lease.min(Self::LONGEST_WAIT_LEASE)
     }
@@ -133,10 +137,10 @@ pub struct ClaimRef {
 /// How long the store has promised to keep a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The length that the store granted. The core counts with the shorter of this and what was asked.
+    /// The granted length. The core counts with the shorter of this and the asked one.
     pub length: Duration,
-    /// When the length began on [`BootClock`](crate::lease::BootClock), if that was before this request was sent: a session
-    /// that was renewed earlier.
+    /// When the length began on [`BootClock`](crate::lease::BootClock), if that was before this
+    /// request was sent: a session that was renewed earlier.
     pub counted_from: Option<Moment>,
 }
 

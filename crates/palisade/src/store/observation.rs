@@ -1,35 +1,38 @@
-//! What an observer of an election hears, from the store to the user.
+//! The leaders of an election, from the store to an observer.
 
 use std::fmt;
 
 use tokio::sync::mpsc;
 
 use crate::error::Result;
+use crate::lease::wake;
 use crate::store::Leader;
 
-/// The receiving side: what [`Observe::observe`](crate::store::Observe::observe) returns.
+/// The receiving side, returned by [`Observe::observe`](crate::store::Observe::observe).
 pub struct Observation {
     heard: mpsc::UnboundedReceiver<Result<Leader>>,
 }
 
-/// The sending side: how a store tells an [`Observation`].
+/// The sending side, for a store.
 pub struct Teller {
     tells: mpsc::UnboundedSender<Result<Leader>>,
     last: Option<Leader>,
 }
 
 impl Observation {
-    /// An observation, and what the store tells it by.
+    /// A connected pair.
     pub fn new() -> (Teller, Observation) {
         let (tells, heard) = mpsc::unbounded_channel();
         (Teller { tells, last: None }, Observation { heard })
     }
 
-    /// The next leader, or the next value of the same one; `None` when the store tells nothing more.
+    /// The next leader, or the next value of the same one; `None` when the store tells nothing
+    /// more.
     ///
     /// # Errors
     ///
-    /// What the store cannot mend by itself: rights that were taken away. Nothing follows it.
+    /// Errors that the store cannot mend by itself, such as rights that were taken away. Nothing
+    /// follows.
     ///
     /// # Cancel safety
     ///
@@ -44,22 +47,22 @@ impl Teller {
     pub fn tell(&mut self, leader: Leader) {
         if self.last.as_ref() != Some(&leader) {
             self.last = Some(leader.clone());
-            // If nobody hears it any more, `deserted` says so.
-            let _ = self.tells.send(Ok(leader));
+            // Without a receiver, `deserted` says so.
+            wake(|| drop(self.tells.send(Ok(leader))));
         }
     }
 
-    /// Tells that nothing more will be told, and why.
+    /// Ends the observation with an error.
     pub fn fail(self, error: crate::Error) {
-        let _ = self.tells.send(Err(error));
+        wake(|| drop(self.tells.send(Err(error))));
     }
 
-    /// Whether nobody hears any more.
+    /// Whether the receiver is gone.
     pub fn is_deserted(&self) -> bool {
         self.tells.is_closed()
     }
 
-    /// Returns when nobody hears any more.
+    /// Returns when the receiver is gone.
     ///
     /// # Cancel safety
     ///
@@ -80,5 +83,43 @@ impl fmt::Debug for Teller {
         f.debug_struct("Teller")
             .field("last", &self.last)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+    use crate::fence::Fence;
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("in a waker");
+        }
+    }
+
+    /// A store may tell all observers in one task.
+    #[test]
+    fn the_waker_of_an_observer_does_not_panic_in_the_store() {
+        let (mut teller, mut observation) = Observation::new();
+        let leader = Leader {
+            value: "one".into(),
+            fence: Fence::NONE,
+        };
+        let waker = Waker::from(Arc::new(Panics));
+        let mut context = Context::from_waker(&waker);
+        assert!(pin!(observation.next()).poll(&mut context).is_pending());
+        teller.tell(leader.clone());
+        let mut context = Context::from_waker(Waker::noop());
+        let heard = pin!(observation.next()).poll(&mut context);
+        assert!(
+            matches!(heard, std::task::Poll::Ready(Some(Ok(heard))) if heard == leader),
+            "it is told all the same"
+        );
     }
 }

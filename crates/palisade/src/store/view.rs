@@ -1,4 +1,4 @@
-//! What people are shown of a store.
+//! Views of a store, for people.
 
 use std::time::Duration;
 
@@ -6,21 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kind, Mode};
 use crate::error::Error;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql"
+))]
 use crate::error::{ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 
-/// Who holds a name, for people to read.
+/// A holder of a name, for people to read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Who.
+    /// The owner.
     pub owner: String,
-    /// Why, where the holder said.
+    /// The reason, where one was given.
     pub reason: Option<String>,
     /// The fence of its grant; [`Fence::NONE`] where the format has none.
     pub fence: Fence,
-    /// How it holds.
+    /// Its mode.
     pub mode: Mode,
     /// For how long it has held, where the store knows.
     pub held: Option<Duration>,
@@ -28,20 +33,20 @@ pub struct Holder {
     pub lease_left: Option<Duration>,
 }
 
-/// Who waits for a name, for people to read.
+/// A waiter for a name, for people to read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Who.
+    /// The owner.
     pub owner: String,
-    /// Why, where the waiter said.
+    /// The reason, where one was given.
     pub reason: Option<String>,
-    /// How it wants to hold.
+    /// The mode it asks for.
     pub mode: Mode,
     /// For how long it has waited, where the store knows.
     pub waited: Option<Duration>,
 }
 
-/// What to inspect.
+/// A query of the lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// The line of one name, with its waiters.
@@ -53,7 +58,8 @@ pub enum Query {
         /// [`Page::next`] of the page before; `None` for the first.
         after: Option<String>,
     },
-    /// The holders of one name without its waiters, the first one first. The owner of a leader is what it proclaims.
+    /// The holders of one name without its waiters, the first one first. The owner of a leader is
+    /// the value that it proclaims.
     Leader(Name),
 }
 
@@ -62,34 +68,86 @@ pub enum Query {
 pub struct LineView {
     /// The name.
     pub name: String,
-    /// What it serves as.
+    /// Its kind.
     pub kind: Kind,
-    /// Who holds it.
+    /// Its holders.
     pub holders: Vec<Holder>,
-    /// Who waits, in order.
+    /// Its waiters, in order.
     pub waiters: Vec<Waiter>,
     /// Whether the store knows the waiters; if not, `waiters` says nothing.
     pub waiters_known: bool,
-    /// Why the line cannot be read, and then nothing else here says anything: another program or a newer version has written it.
+    /// The marks that keep claims out although no claim holds.
+    #[serde(default, skip_serializing_if = "Marks::is_empty")]
+    pub marks: Marks,
+    /// Why the line cannot be read: another program or a newer version has written it. The other
+    /// fields are empty then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
+/// The marks that `min_hold`, `once_per` and `once` leave behind, as time by the store's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// How long a `min_hold` still keeps the name closed, whatever its holder does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_for: Option<Duration>,
+    /// How long ago the last `once_per` grant was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_ago: Option<Duration>,
+    /// In how long a claim with the same `once_per` as the last is granted again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_in: Option<Duration>,
+    /// How long the store still remembers that the work of a `once` is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done_for: Option<Duration>,
+}
+
+impl Marks {
+    /// Whether nothing was left behind.
+    pub fn is_empty(&self) -> bool {
+        *self == Marks::default()
+    }
+}
+
 impl LineView {
-    /// A line that cannot be read. In a list it stands beside the others.
-    pub fn unreadable(name: &Name, error: &Error) -> LineView {
+    /// The line of a name that is not in use.
+    pub fn free(name: impl Into<String>) -> LineView {
         LineView {
-            name: name.as_str().to_owned(),
+            name: name.into(),
             kind: Kind::Mutex,
             holders: Vec::new(),
             waiters: Vec::new(),
-            waiters_known: false,
-            error: Some(error.to_string()),
+            waiters_known: true,
+            marks: Marks::default(),
+            error: None,
         }
     }
 
-    /// In a list: an error of one line is shown in its place. Any other error, as of the server, is the list's.
-    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+    /// Whether there is nothing to show: no holder, no waiter, no mark.
+    pub fn is_free(&self) -> bool {
+        self.holders.is_empty()
+            && self.waiters.is_empty()
+            && self.marks.is_empty()
+            && self.error.is_none()
+    }
+
+    /// A line that cannot be read, for a list.
+    pub fn unreadable(name: &Name, error: &Error) -> LineView {
+        LineView {
+            waiters_known: false,
+            error: Some(error.to_string()),
+            ..LineView::free(name.as_str())
+        }
+    }
+
+    /// In a list, an error of one line is shown in its place. Any other error, such as one of the
+    /// server, fails the list.
+    #[cfg(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        feature = "mysql"
+    ))]
     pub(crate) fn or_unreadable(
         name: &Name,
         lines: Result<Vec<LineView>>,

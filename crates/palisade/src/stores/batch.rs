@@ -1,7 +1,9 @@
-//! Requests that find others in flight wait for them, and go together: one request to the server for many callers.
+//! Batches the requests of many callers: while enough requests are in flight, further ones queue,
+//! and one request to the server carries all of them.
 //!
-//! A single request goes at once, polled by its own caller. Batches run as tasks of the client's runtime. The number of requests in
-//! flight is bounded; further ones queue, in order, urgent ones first.
+//! A request that finds a free slot goes at once, polled by its own caller. Batches run as tasks of
+//! the client's runtime. The number of requests in flight is bounded; the queue is in order, urgent
+//! requests first.
 
 #[cfg(test)]
 mod tests;
@@ -13,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use atomic_waker::AtomicWaker;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -21,10 +24,10 @@ pub(super) trait BatchExecutor: Send + Sync + 'static {
     type Request: Send + 'static;
     type Reply: Send + 'static;
 
-    /// Whether a request may go with these. The effect of one must not depend on that of another.
+    /// Whether a request may join this batch. The effect of one must not depend on that of another.
     fn can_join(&self, batch: &[Self::Request], request: &Self::Request) -> bool;
 
-    /// Whether a request goes before others that wait: it ends something.
+    /// Whether a request goes before others that wait, because it ends a claim.
     fn is_urgent(&self, request: &Self::Request) -> bool {
         let _ = request;
         false
@@ -36,16 +39,18 @@ pub(super) trait BatchExecutor: Send + Sync + 'static {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How many requests may be in flight before others wait to go together.
+    /// How many requests may be in flight before others queue.
     pub(super) in_flight: usize,
-    /// How many requests go together at most.
+    /// The size of the largest batch.
     pub(super) largest: usize,
-    /// How many may be in flight where they cannot join each other, and so waiting would spare no request. At least `in_flight`.
+    /// The same while the queued requests cannot join each other: waiting would save no request.
+    /// At least `in_flight`.
     pub(super) apart: usize,
-    /// After how long a request in flight does not hold up others any more: its server may hang, and another may not.
+    /// After how long a request in flight holds up others no more: its server may hang, and
+    /// another may not.
     pub(super) patience: Option<Duration>,
-    /// Whether the future of a single request is woken by nothing but its reply. Then its slot is free with the wake-up, also if its
-    /// caller is not polled; where not, `patience` bounds that.
+    /// Whether only its reply wakes the future of a single request. Then the wake-up frees its
+    /// slot, also if its caller is not polled; where not, `patience` bounds that.
     pub(super) reply_wakes: bool,
 }
 
@@ -55,18 +60,23 @@ pub(super) struct Batcher<E: BatchExecutor> {
     runtime: Handle,
     limits: Limits,
     state: Mutex<State<E>>,
-    /// Held by the batch whose replies are handed out.
+    /// Locked by the batch whose replies are handed out.
     handing_out: tokio::sync::Mutex<()>,
 }
 
 struct State<E: BatchExecutor> {
-    /// The requests in flight that others wait for, by number, and since when.
-    slots: Vec<(u64, Instant)>,
-    last_slot: u64,
+    /// The requests in flight that others wait for.
+    in_flight: Vec<InFlight>,
+    last_number: u64,
     urgent: VecDeque<Queued<E>>,
     queued: VecDeque<Queued<E>>,
     /// Whether batches are being sent just now.
     sending: bool,
+}
+
+struct InFlight {
+    number: u64,
+    since: Instant,
 }
 
 struct Queued<E: BatchExecutor> {
@@ -80,7 +90,7 @@ enum Admitted<E: BatchExecutor> {
     Queued(oneshot::Receiver<E::Reply>),
 }
 
-/// Requests that go together.
+/// Requests that are sent as one.
 struct Batch<E: BatchExecutor> {
     slot: u64,
     requests: Vec<E::Request>,
@@ -92,8 +102,8 @@ struct Batch<E: BatchExecutor> {
 impl<E: BatchExecutor> Batcher<E> {
     pub(super) fn new(executor: E, runtime: Handle, limits: Limits) -> Arc<Batcher<E>> {
         let state = State {
-            slots: Vec::new(),
-            last_slot: 0,
+            in_flight: Vec::new(),
+            last_number: 0,
             urgent: VecDeque::new(),
             queued: VecDeque::new(),
             sending: false,
@@ -111,7 +121,8 @@ impl<E: BatchExecutor> Batcher<E> {
         locked(&self.state)
     }
 
-    /// Sends a request, alone or with others, and waits for its reply; `None` when the client has ended.
+    /// Sends a request, alone or in a batch, and waits for its reply; `None` when the client has
+    /// ended.
     ///
     /// # Cancel safety
     ///
@@ -126,7 +137,7 @@ impl<E: BatchExecutor> Batcher<E> {
 
     fn admit(self: &Arc<Self>, request: E::Request) -> Admitted<E> {
         let mut state = self.lock();
-        if state.slots.len() < self.limits.in_flight && state.is_empty() {
+        if state.in_flight.len() < self.limits.in_flight && state.is_empty() {
             return Admitted::Alone(
                 request,
                 Slot {
@@ -148,19 +159,19 @@ impl<E: BatchExecutor> Batcher<E> {
         Admitted::Queued(reply)
     }
 
-    /// Sends a request in the caller's task. Where the reply wakes it, its slot is free as soon as the caller is woken, not only when the
-    /// caller is polled: no other request depends on that.
+    /// Sends a request in the caller's task. Where the reply wakes it, the wake-up frees its slot,
+    /// whether or not the caller is polled.
     async fn ask_alone(&self, request: E::Request, slot: Slot<E>) -> Option<E::Reply> {
         let mut executed = pin!(self.executor.execute(vec![request]));
         let alone = Arc::new(Alone {
             slot: Mutex::new(Some(slot)),
-            caller: Mutex::default(),
+            caller: AtomicWaker::new(),
             reply_wakes: self.limits.reply_wakes,
         });
         let _frees = FreesOnDrop(&alone);
         let waker = Waker::from(Arc::clone(&alone));
         let replies = poll_fn(|context| {
-            alone.set_caller(context.waker());
+            alone.caller.register(context.waker());
             executed.as_mut().poll(&mut Context::from_waker(&waker))
         });
         replies.await.pop()
@@ -188,22 +199,21 @@ impl<E: BatchExecutor> Batcher<E> {
     /// Sends the next batches, as many as the limits allow; `false` when there is none.
     fn send_next(self: &Arc<Self>) -> bool {
         let mut state = self.lock();
-        // Not one within the other: a runtime that has ended drops a batch at once, and the batch's slot calls this.
+        // No recursion: a runtime that has ended drops a batch at once, and the batch's slot calls
+        // this.
         if std::mem::replace(&mut state.sending, true) {
             return true;
         }
         let (mut any, mut limit) = (false, self.limits.in_flight);
-        while state.slots.len() < limit
+        while state.in_flight.len() < limit
             && let Some(batch) = state.next(&self.executor, self.limits.largest)
         {
-            (any, limit) = (
-                true,
-                if batch.left_some {
-                    self.limits.apart
-                } else {
-                    self.limits.in_flight
-                },
-            );
+            any = true;
+            limit = if batch.left_some {
+                self.limits.apart
+            } else {
+                self.limits.in_flight
+            };
             drop(state);
             self.send(batch);
             state = self.lock();
@@ -212,30 +222,23 @@ impl<E: BatchExecutor> Batcher<E> {
         any
     }
 
-    fn send(
-        self: &Arc<Self>,
-        Batch {
-            slot,
-            requests,
-            replies,
-            ..
-        }: Batch<E>,
-    ) {
-        // Here, not in the task: a runtime that has ended drops the task unseen.
+    fn send(self: &Arc<Self>, batch: Batch<E>) {
+        // Here, not in the task: a runtime that has ended drops the task without running it.
         let slot = Slot {
             batcher: Arc::clone(self),
-            number: slot,
+            number: batch.slot,
         };
         self.runtime.spawn(async move {
             let batcher = Arc::clone(&slot.batcher);
-            let answers = batcher.executor.execute(requests).await;
-            // Replies to several batches may come at the same moment. They are handed out one batch after the other, and the next requests
-            // of their callers leave in between: else all callers would work while the server waits, and all wait while it works.
+            let answers = batcher.executor.execute(batch.requests).await;
+            // Replies to several batches may come at the same moment. They are handed out one batch
+            // after the other, and the next requests of their callers leave in between: else all
+            // callers would work while the server waits, and all wait while it works.
             let _handing_out = batcher.handing_out.lock().await;
             if slot.pass_on() {
                 tokio::task::yield_now().await;
             }
-            for (reply, answer) in replies.into_iter().zip(answers) {
+            for (reply, answer) in batch.replies.into_iter().zip(answers) {
                 // The caller may have left.
                 drop(reply.send(answer));
             }
@@ -250,20 +253,23 @@ impl<E: BatchExecutor> State<E> {
     }
 
     fn take_slot(&mut self) -> u64 {
-        self.last_slot += 1;
-        self.slots.push((self.last_slot, Instant::now()));
-        self.last_slot
+        self.last_number += 1;
+        self.in_flight.push(InFlight {
+            number: self.last_number,
+            since: Instant::now(),
+        });
+        self.last_number
     }
 
     /// `false` when it was free already.
     fn free_slot(&mut self, number: u64) -> bool {
-        let at = self.slots.iter().position(|(slot, _)| *slot == number);
-        at.map(|at| self.slots.swap_remove(at)).is_some()
+        let at = self.in_flight.iter().position(|one| one.number == number);
+        at.map(|at| self.in_flight.swap_remove(at)).is_some()
     }
 
-    /// Requests that were in flight for so long do not hold up others.
+    /// Frees the slots of requests that have been in flight for so long.
     fn forget_slow(&mut self, patience: Duration) {
-        self.slots.retain(|(_, since)| since.elapsed() < patience);
+        self.in_flight.retain(|one| one.since.elapsed() < patience);
     }
 
     /// Takes the next batch. Requests that cannot join it keep their places.
@@ -301,14 +307,14 @@ impl<E: BatchExecutor> State<E> {
     }
 }
 
-/// A place among the requests in flight. When it is left, the next batch is sent.
+/// The slot of a request in flight. When it is freed, the next batch is sent.
 struct Slot<E: BatchExecutor> {
     batcher: Arc<Batcher<E>>,
     number: u64,
 }
 
 impl<E: BatchExecutor> Slot<E> {
-    /// Leaves the place; `true` when others go in its place.
+    /// Frees the slot; `true` when others go instead.
     fn pass_on(&self) -> bool {
         let was_there = self.batcher.lock().free_slot(self.number);
         was_there && self.batcher.send_next()
@@ -324,18 +330,11 @@ impl<E: BatchExecutor> Drop for Slot<E> {
 /// A single request in flight. Wakes its caller, and frees its slot.
 struct Alone<E: BatchExecutor> {
     slot: Mutex<Option<Slot<E>>>,
-    caller: Mutex<Option<Waker>>,
+    caller: AtomicWaker,
     reply_wakes: bool,
 }
 
 impl<E: BatchExecutor> Alone<E> {
-    fn set_caller(&self, waker: &Waker) {
-        let mut caller = locked(&self.caller);
-        if !caller.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *caller = Some(waker.clone());
-        }
-    }
-
     fn free_slot(&self) {
         let slot = locked(&self.slot).take();
         drop(slot);
@@ -351,14 +350,11 @@ impl<E: BatchExecutor> Wake for Alone<E> {
         if self.reply_wakes {
             self.free_slot();
         }
-        let caller = locked(&self.caller).clone();
-        if let Some(caller) = caller {
-            caller.wake();
-        }
+        self.caller.wake();
     }
 }
 
-/// A caller that leaves, answered or not, does not keep its slot.
+/// Frees the slot of a caller that leaves, answered or not.
 struct FreesOnDrop<'a, E: BatchExecutor>(&'a Alone<E>);
 
 impl<E: BatchExecutor> Drop for FreesOnDrop<'_, E> {

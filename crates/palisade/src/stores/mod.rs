@@ -1,16 +1,44 @@
 //! The stores: one folder each, and the table of their URLs.
 
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres"
+))]
+mod backoff;
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres"
+))]
 mod batch;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod in_task;
 pub(crate) mod kit;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper-tls"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper-tls",
+    feature = "postgres",
+    feature = "mysql"
+))]
 mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
@@ -32,7 +60,7 @@ struct Entry {
     feature: &'static str,
     /// `None` when it is not compiled in.
     open: Option<Open>,
-    /// What it can do, by format.
+    /// Its capability, by format.
     capabilities: &'static [Capability],
 }
 
@@ -64,6 +92,18 @@ const STORES: &[Entry] = &[
         capabilities: &[],
     },
     Entry {
+        schemes: &["redlock", "redlocks"],
+        feature: "redis",
+        #[cfg(feature = "redis")]
+        open: Some(redlock::open),
+        #[cfg(not(feature = "redis"))]
+        open: None,
+        #[cfg(feature = "redis")]
+        capabilities: &[redlock::CAPABILITY],
+        #[cfg(not(feature = "redis"))]
+        capabilities: &[],
+    },
+    Entry {
         schemes: &["etcd", "etcds"],
         feature: "etcd",
         #[cfg(feature = "etcd")]
@@ -88,6 +128,30 @@ const STORES: &[Entry] = &[
         capabilities: &[],
     },
     Entry {
+        schemes: &["mysql", "mariadb"],
+        feature: "mysql",
+        #[cfg(feature = "mysql")]
+        open: Some(mysql::open),
+        #[cfg(not(feature = "mysql"))]
+        open: None,
+        #[cfg(feature = "mysql")]
+        capabilities: &[mysql::CAPABILITY],
+        #[cfg(not(feature = "mysql"))]
+        capabilities: &[],
+    },
+    Entry {
+        schemes: &["postgres", "postgresql"],
+        feature: "postgres",
+        #[cfg(feature = "postgres")]
+        open: Some(postgres::open),
+        #[cfg(not(feature = "postgres"))]
+        open: None,
+        #[cfg(feature = "postgres")]
+        capabilities: &[postgres::CAPABILITY],
+        #[cfg(not(feature = "postgres"))]
+        capabilities: &[],
+    },
+    Entry {
         schemes: &["sqlite"],
         feature: "sqlite",
         #[cfg(feature = "sqlite")]
@@ -101,12 +165,21 @@ const STORES: &[Entry] = &[
     },
 ];
 
-/// What every store that is compiled in can do, in every format.
+/// The capability of every store that is compiled in, in every format.
 pub fn capabilities() -> impl Iterator<Item = &'static Capability> {
     STORES.iter().flat_map(|entry| entry.capabilities)
 }
 
-/// Opens the store of a URL, for those who talk to it without a client. Parses and returns: the first use connects.
+/// The format of a URL that names none.
+pub(crate) fn default_format(scheme: &str) -> Option<&'static str> {
+    let entry = STORES
+        .iter()
+        .find(|entry| entry.schemes.contains(&scheme))?;
+    Some(entry.capabilities.first()?.format)
+}
+
+/// Opens the store of a URL, for those who talk to it without a client. Parses and returns: the
+/// first use connects.
 ///
 /// # Errors
 ///

@@ -1,6 +1,7 @@
-//! The files that the TLS words of a store URL name: the authority to trust, and the client's own certificate.
+//! The files that the TLS words of a store URL name: the authority to trust, and the client's own
+//! certificate.
 
-#[cfg(any(feature = "redis", feature = "zookeeper-tls"))]
+#[cfg(any(feature = "redis", feature = "zookeeper-tls", feature = "postgres"))]
 mod connector;
 
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::url::Common;
 
-/// What the files of `ca=`, `cert=` and `key=` hold.
+/// The contents of the files of `ca=`, `cert=` and `key=`.
 pub(super) struct Pems {
     pub(super) ca: Option<Vec<u8>>,
     /// Our own certificate, and its key.

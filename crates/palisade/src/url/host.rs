@@ -1,3 +1,5 @@
+//! Hosts and ports: one server of a URL's list.
+
 use std::fmt;
 use std::net::Ipv6Addr;
 
@@ -7,7 +9,8 @@ use crate::error::Result;
 /// One server of a URL's list.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// A host name in lower case or an IP address; an IPv6 address stands here without its brackets.
+    /// A host name in lower case or an IP address; an IPv6 address stands here without its
+    /// brackets.
     pub name: String,
     /// The port, where the URL has one.
     pub port: Option<u16>,
@@ -46,7 +49,8 @@ pub(super) fn write_list(hosts: &[Host], f: &mut fmt::Formatter<'_>) -> fmt::Res
     Ok(())
 }
 
-/// Reads `h1:1,h2,[::1]:3`. A host that cannot be read is told by its place: its text may be a password with the `@host` forgotten.
+/// Reads `h1:1,h2,[::1]:3`. A host that cannot be read is told by its place: its text may be a
+/// password with the `@host` forgotten.
 pub(super) fn parse_list(list: &str) -> Result<Vec<Host>> {
     let hosts = list
         .split(',')

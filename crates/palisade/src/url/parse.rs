@@ -1,3 +1,5 @@
+//! From text to [`StoreUrl`]: scheme, login, hosts, path, and the words after `?`.
+
 use percent_encoding::percent_decode_str;
 
 use super::query::{Common, Words};
@@ -8,7 +10,7 @@ use crate::error::Result;
 /// A URL cut into its parts, nothing decoded yet.
 struct Parts<'a> {
     scheme: &'a str,
-    /// What stands between `//` and the path; empty where there is no `//`.
+    /// The part between `//` and the path; empty where there is no `//`.
     authority: &'a str,
     path: &'a str,
     query: &'a str,
@@ -81,10 +83,12 @@ fn is_scheme(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Refuses an `@` that may end a password with a bare `/`, `?` or `@` in it, or a login without its `//`.
+/// Refuses an `@` that may end a password with a bare `/`, `?` or `@` in it, or a login without its
+/// `//`.
 ///
-/// This comes first, so that no later message can name a part of that password. A path that cannot be a login, because it has no
-/// hosts before it and begins as a path does, may have one: `/var/lib/worker@1/locks.db`. `Display` hides it all the same.
+/// This comes first, so that no later message can name a part of that password. A path that cannot
+/// be a login, because it has no hosts before it and begins as a path does, may have one:
+/// `/var/lib/worker@1/locks.db`. `Display` hides it all the same.
 fn refuse_stray_at(parts: &Parts<'_>) -> Result<()> {
     let local = parts.authority.is_empty() && parts.path.starts_with(['/', '.']);
     let stray = parts.query.contains('@')

@@ -1,3 +1,5 @@
+//! The words after `?`: those that every store takes, and how a store reads its own.
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +8,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::bad;
 use super::parse::decoded;
-use crate::duration::{FORMS, parse_duration};
+use crate::duration_text::{FORMS, parse_duration};
 use crate::error::{Error, Result};
 
 /// The words that every store understands, read and checked.
@@ -15,11 +17,12 @@ use crate::error::{Error, Result};
 pub struct Common {
     /// `format=`: which of the store's layouts to use; `None` for its default.
     pub format: Option<String>,
-    /// `prefix=`: what stands before every name. On etcd and ZooKeeper the path serves for it.
+    /// `prefix=`: the text before every name. On etcd and ZooKeeper the path has this role.
     pub prefix: Option<String>,
-    /// `names=`: whether names are written as they are; `None` for what the format does by default.
+    /// `names=`: whether names are written as they are; `None` for the format's default.
     pub names: Option<Names>,
-    /// `drift=`: by how much our clock and the store's may differ in speed, as a part of one. Default 0.01.
+    /// `drift=`: by how much our clock and the store's may differ in speed, as a part of one.
+    /// Default 0.01.
     pub drift: f64,
     /// `connect_timeout=`: how long one attempt to connect may take. Default 2 s.
     pub connect_timeout: Duration,
@@ -36,7 +39,7 @@ pub struct Common {
 /// How names become keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// As they are: what programs that share a lock by its key need.
+    /// As they are, for programs that share a lock by its key.
     Exact,
     /// [Mapped](crate::Name::mapped) to letters that every system takes.
     Escaped,
@@ -157,7 +160,7 @@ pub(super) fn duration(word: &str, value: &str) -> Result<Duration> {
     parse_duration(value).map_err(|_| bad(format!("{word}= is not a duration: {FORMS}")))
 }
 
-/// The words of a query, and which of them somebody has taken.
+/// The words of a query, and which of them have been taken.
 #[derive(Clone)]
 pub(super) struct Words(Vec<Word>);
 
@@ -179,6 +182,12 @@ impl Words {
             words.push(word);
         }
         Ok(Words(words))
+    }
+
+    /// A word that is left for the store.
+    pub(super) fn look_up(&self, name: &str) -> Option<&str> {
+        let word = self.0.iter().find(|word| word.name == name)?;
+        Some(&word.value)
     }
 
     pub(super) fn take(&mut self, name: &str) -> Option<String> {
@@ -248,7 +257,7 @@ impl Word {
     }
 }
 
-/// What must be escaped so that a value reads back as the same value.
+/// The characters to escape so that a value reads back as the same value.
 const VALUE: &AsciiSet = &CONTROLS
     .add(b'%')
     .add(b'&')
@@ -272,7 +281,8 @@ impl fmt::Display for Words {
     }
 }
 
-/// The candidate that the word was perhaps meant to be: at most two letters away, and less than half of it.
+/// The candidate that the word was perhaps meant to be: at most two letters away, and less than
+/// half of it.
 fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let word = word.to_ascii_lowercase().replace('-', "_");
     let (away, near) = candidates

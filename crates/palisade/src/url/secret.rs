@@ -1,3 +1,5 @@
+//! Texts that must not be printed.
+
 use std::fmt;
 
 /// A text that must not be shown by accident: no `Display`, no serde, and a `Debug` that hides it.

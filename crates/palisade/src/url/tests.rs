@@ -1,3 +1,5 @@
+//! URLs that are read, written again and refused; secrets that stay hidden.
+
 use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;

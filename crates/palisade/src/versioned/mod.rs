@@ -1,10 +1,11 @@
-//! Values that are changed only by who has seen what they are: compare-and-swap by version.
+//! Values that are changed only by a client that has seen them: compare-and-swap by version.
 //!
-//! Often the better half of a lock. Nobody waits, nobody holds, and nothing has to be given back: who was too late is told
-//! ([`Swapped::Conflict`]), looks again, and decides again. Use it where the work between reading and writing is short and has no
-//! effect of its own; use a lock, with a [fence](crate::fence), where it is long or must not be done twice.
+//! Often the better half of a lock. There is no waiting, no holding and nothing to release: a
+//! client that was too late is told ([`Swapped::Conflict`]), reads again, and decides again. Use it
+//! where the work between reading and writing is short and has no effect of its own. Use a lock,
+//! with a [fence](crate::fence), where it is long or must not be done twice.
 //!
-//! The shape is the same for every system that it is made for, Redis, etcd and ZooKeeper:
+//! The shape is the same for Redis, etcd and ZooKeeper:
 //!
 //! | verb | answer |
 //! |---|---|
@@ -16,9 +17,9 @@
 //!
 //! # Versions never repeat
 //!
-//! A version is higher than all earlier ones of the same key, also after the value was removed and made again. So a swap that
-//! expects a version can only pass while that very value stands there: there is no ABA. How far that goes is documented with each
-//! system.
+//! A version is higher than all earlier ones of the same key, also after the value was removed and
+//! made again. So a swap that expects a version can only pass while that very value is there: there
+//! is no ABA. How far that goes is documented with each system.
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -29,8 +30,8 @@ pub mod zookeeper;
 
 use std::fmt;
 
-/// Which value stands in a key: higher for every later one. It says nothing else, and versions of different keys cannot be
-/// compared.
+/// The version of a key's value: higher for every later one. It says nothing else, and versions of
+/// different keys cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u64);
 
@@ -40,7 +41,7 @@ impl Version {
         Version(number)
     }
 
-    /// The number: for an `ETag`, or to be written down.
+    /// The number: for an `ETag`, or to be stored.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -52,13 +53,13 @@ impl fmt::Display for Version {
     }
 }
 
-/// A value, and which one it is.
+/// A value and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Versioned {
     /// The value.
     pub value: Vec<u8>,
-    /// Its version: what a swap that replaces it expects.
+    /// Its version, which a swap that replaces it expects.
     pub version: Version,
 }
 
@@ -68,23 +69,26 @@ pub struct Versioned {
 pub enum Swapped {
     /// Done. This is the version now.
     Done(Version),
-    /// Not done: something else stood there than was expected, namely this, or nothing.
+    /// Not done: the key held another value than expected, namely this, or none.
     Conflict(Option<Versioned>),
 }
 
-/// What became of a swap whose answer was lost.
+/// The result of a swap whose answer was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a swap may not have been done"]
 pub enum Settled {
-    /// It was done, once, and stands there now with this version.
+    /// It was done, once, and its value is current, with this version.
     Done(Version),
-    /// It was not done, and never will be: somebody else replaced what it expected. This is there now, or nothing.
+    /// It was not done, and never will be: another client replaced the value that it expected. This
+    /// is the value now, or none.
     Conflict(Option<Versioned>),
-    /// Nobody can say: what is there now is not ours, and more than one change has been made since. Ours may have been among them.
+    /// Cannot be known: the current value is not ours, and more than one change has been made
+    /// since. Ours may have been among them.
     Unknown(Option<Versioned>),
 }
 
-/// A swap whose answer was lost: all that is needed to find out what became of it, or to do it after all.
+/// A swap whose answer was lost, with all that is needed to find out its result, or to do it after
+/// all.
 ///
 /// It carries the value; and in Redis a random token, which is kept beside the value.
 #[derive(Clone, PartialEq, Eq)]

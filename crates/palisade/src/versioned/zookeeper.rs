@@ -27,32 +27,34 @@
 //! # }
 //! ```
 //!
-//! The value is the node's data, as it is: programs in other languages may read it, and write it with its version.
+//! The value is the node's data, as it is: programs in other languages may read it, and write it
+//! with its version.
 //!
 //! # How far versions never repeat
 //!
-//! A version is ZooKeeper's own version of the node, plus one. [`remove`](VersionedNodes::remove) leaves the node there, with a mark in
-//! it, so that its version goes on. A node that is deleted otherwise, and made again, begins anew: whoever deletes nodes beside
-//! this must know that no swap of before is still on its way.
+//! A version is ZooKeeper's own version of the node, plus one. [`remove`](VersionedNodes::remove)
+//! leaves the node there, with a mark in it, so that its version goes on. A node that is deleted
+//! otherwise, and made again, begins anew: delete nodes by other means only when no earlier swap is
+//! still in flight.
 //!
 //! # Lost answers
 //!
-//! [`SwapError::Unanswered`] says that the swap may have been done or not. ZooKeeper keeps no token beside a value: read it, and
-//! decide by what is there.
+//! [`SwapError::Unanswered`] says that the swap may have been done or not. ZooKeeper keeps no token
+//! beside a value: read it, and decide by the current value.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::{Swapped, Version, Versioned};
 use crate::error::Error;
-pub use crate::stores::zookeeper::client::nodes::Nodes;
-use crate::stores::zookeeper::client::nodes::{Change, NodeError, Wrote};
+pub use crate::stores::zookeeper::client::user_nodes::Nodes;
+use crate::stores::zookeeper::client::user_nodes::{Change, NodeError, Wrote};
 
-/// What a node holds whose value was removed.
+/// The data of a node whose value was removed.
 const REMOVED: &[u8] = b"palisade:versioned:1:removed";
 const TRIES: u32 = 32;
 
-/// Nodes that are changed only by who has seen what they hold. See the [module docs](self).
+/// Nodes that are changed only by a client that has seen their value. See the [module docs](self).
 #[derive(Clone, Debug)]
 pub struct VersionedNodes {
     nodes: Nodes,
@@ -63,11 +65,11 @@ pub struct VersionedNodes {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SwapError {
-    /// Nobody knows whether it was done.
+    /// It is unknown whether it was done.
     Unanswered(Error),
     /// It was not done.
     Failed(Error),
-    /// Others were faster every time.
+    /// Other clients were faster every time.
     TooBusy,
 }
 
@@ -101,7 +103,7 @@ impl From<NodeError> for SwapError {
     }
 }
 
-/// What stands in a node: its version in ZooKeeper's count, and the value unless it was removed.
+/// The state of a node: its version in ZooKeeper's count, and the value unless it was removed.
 type Standing = Option<(i32, Option<Vec<u8>>)>;
 
 fn version_of(number: i32) -> Version {
@@ -151,11 +153,12 @@ impl VersionedNodes {
         Ok(self.standing(path).await?.and_then(seen))
     }
 
-    /// Writes a value, if the version is the expected one, or if there is none and none is expected. The parent must be there.
+    /// Writes a value, if the version is the expected one, or if there is none and none is
+    /// expected. The parent must be there.
     ///
     /// # Errors
     ///
-    /// [`SwapError::Unanswered`] when nobody knows whether it was done.
+    /// [`SwapError::Unanswered`] when it is unknown whether it was done.
     ///
     /// # Cancel safety
     ///
@@ -189,7 +192,7 @@ impl VersionedNodes {
         data: &[u8],
     ) -> Result<Swapped, SwapError> {
         let number = match expected {
-            // One that is not in ZooKeeper's count stands nowhere.
+            // A version outside of ZooKeeper's count matches no node.
             Some(version) => match number_of(version) {
                 Some(number) => Some(number),
                 None => return Ok(Swapped::Conflict(self.get(path).await?)),
@@ -213,7 +216,7 @@ impl VersionedNodes {
                 number.map_or(0, |number| number.wrapping_add(1)),
             ))),
             Wrote::NotThere | Wrote::Refused(_) => match self.standing(path).await? {
-                // Neither there nor to be made: what is above it is missing.
+                // Neither there nor to be made: its parent is missing.
                 None if number.is_none() => Err(SwapError::Failed(Error::config(format!(
                     "the node {path} cannot be made: its parent is not there"
                 )))),
@@ -222,11 +225,11 @@ impl VersionedNodes {
         }
     }
 
-    /// Reads, lets `change` decide, and swaps, until it is done or `change` wants nothing (`None`).
+    /// Reads, lets `change` decide, and swaps, until it is done or `change` returns `None`.
     ///
     /// # Errors
     ///
-    /// [`SwapError::TooBusy`] when others were faster every time.
+    /// [`SwapError::TooBusy`] when other clients were faster every time.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! Holders and waiters that live through a fault, and what must be true of them afterwards.
+//! Holders and waiters under a fault, and the assertions about them afterwards.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use palisade::{Client, Guard, GuardMode, LossReason, Mutex, Released, Result};
 use tokio::task::JoinHandle;
 
-/// Within this a waiter gets in once the fault is over, on a machine with much else to do; usually in two seconds.
+/// A waiter gets the lock within this once the fault is over, on a loaded machine; usually in 2 s.
 pub const SOON: Duration = Duration::from_secs(12);
 
 pub fn connect(url: impl AsRef<str>) -> Client {
@@ -58,7 +58,8 @@ pub fn some_gets_in(waiters: &mut Vec<JoinHandle<Result<Guard>>>) -> impl Future
     })
 }
 
-/// The holder is told, for whatever reason the store has: it is gone, and perhaps somebody else's already.
+/// The holder is told of the loss. Any reason will do: the grant is gone, or already another
+/// client's.
 #[track_caller]
 pub fn is_told(guard: &Guard) -> impl Future<Output = LossReason> {
     let told = soon("the holder is told", guard.lost());
@@ -69,7 +70,7 @@ pub fn is_told(guard: &Guard) -> impl Future<Output = LossReason> {
     }
 }
 
-/// Whoever comes later has the higher fence.
+/// Later grants have higher fences.
 #[track_caller]
 pub fn rise<F: PartialOrd + Debug>(fences: &[F]) {
     assert!(
@@ -83,7 +84,7 @@ pub fn number<M: GuardMode>(guard: &Guard<M>) -> u64 {
     guard.fence().to_string().parse().expect("a number")
 }
 
-/// Waits until so many stand in line, by the word of somebody who cannot be cut off.
+/// Waits until `waiters` claims wait in line, as seen by a client that is not cut off.
 pub async fn in_line(outside: &Client, name: &str, waiters: usize) {
     super::in_line(outside, name, waiters).await;
 }
@@ -93,7 +94,8 @@ pub struct Confirmed(Instant, Duration);
 
 impl Confirmed {
     pub fn of<M: GuardMode>(guard: &Guard<M>) -> Confirmed {
-        // In this order here and in the other below: whatever comes between makes the sum smaller.
+        // In this order here and in the other order below, so that a delay in between only makes
+        // the sum smaller.
         let left = guard.remaining();
         Confirmed(Instant::now(), left)
     }
@@ -114,7 +116,7 @@ pub async fn is_renewed<M: GuardMode>(guard: &Guard<M>) {
     Confirmed::of(guard).again(guard).await;
 }
 
-/// Gives back, and nothing is left in line.
+/// Releases, and checks that it still held.
 pub async fn give_back(guard: Guard) {
     let released = soon("released", guard.release()).await.expect("an answer");
     assert!(
@@ -123,7 +125,7 @@ pub async fn give_back(guard: Guard) {
     );
 }
 
-/// Looks at a guard all the time, from a thread of its own, and says when it was last believed to be held.
+/// Reads a guard's state in a loop, on a thread of its own, and records when it last said held.
 pub struct Believer {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Option<Instant>>,
@@ -133,12 +135,12 @@ impl Believer {
     pub fn watch<M: GuardMode>(guard: Arc<Guard<M>>) -> Believer {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        // The first look is here: on a busy machine the thread may begin when all is over.
+        // The first read is here: on a loaded machine the thread may start when all is over.
         let now = Instant::now();
         let mut last = guard.is_held().then_some(now);
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Acquire) {
-                // Before the question: what is believed after it is not known.
+                // Taken before the read: what the guard says may be over by the time it returns.
                 let now = Instant::now();
                 if guard.is_held() {
                     last = Some(now);

@@ -1,4 +1,5 @@
-//! What the tests of etcd share: a lock that is held and waited for through a fault, and what the server says of itself.
+//! Helpers of the etcd tests: a lock that is held and waited for through a fault, and what the
+//! server says of itself.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -159,7 +160,8 @@ pub fn leases_of(server: &Etcd, made: &[u64]) -> Vec<String> {
     leases
 }
 
-/// All keys that locks ever had here, each as often as it was made. Nothing may have been compacted.
+/// All keys that locks ever had here, each as often as it was made. Nothing may have been
+/// compacted.
 pub fn keys_ever(server: &Etcd) -> Vec<String> {
     let last = format!("lock/zzz/{}", fastrand::u64(..));
     server.etcdctl(&["put", &last, ""]);

@@ -1,4 +1,5 @@
-//! The ways to hold a name of etcd and to wait for it, as a table: what is true of one must be true of all.
+//! The ways to hold a name of etcd and to wait for it, as a table: what is true of one must be true
+//! of all.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use palisade_testkit::etcd::Etcd;
 use super::actors::{Confirmed, connect, number};
 use super::etcd::{LIMIT, LONG, Metrics, Pair, line_is};
 
-/// As what somebody claims.
+/// The kind and mode of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     Mutex,
@@ -48,7 +49,7 @@ impl Takes {
     }
 }
 
-/// Somebody who holds, and somebody who waits for it.
+/// A holder, and a waiter behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
     pub what: &'static str,
@@ -98,7 +99,7 @@ pub const LINES: [Line; 5] = [
 ];
 
 impl Line {
-    /// Who holds and who waits, once that is so.
+    /// The holders and the waiters, once they are in line.
     pub fn shape(&self) -> (usize, usize) {
         (1, usize::from(self.queues))
     }
@@ -221,7 +222,8 @@ impl Pairs {
         }
     }
 
-    /// All give back, all who wait get in, and nobody else is there; then these go as well, and nothing is left.
+    /// All holders release, all waiters get in, and no other is there; then these go as well, and
+    /// nothing is left.
     pub async fn hand_over(self) {
         for (line, name, pair) in self.pairs {
             let next = pair.hands_over().await;
@@ -248,7 +250,7 @@ impl Pairs {
     }
 }
 
-/// Whoever holds is the only one, and its name is free afterwards.
+/// The holder is the only one, and its name is free afterwards.
 pub async fn is_alone(outside: &Client, line: &Line, name: &str, guard: Guard<AnyMode>) {
     println!("{} holds", line.what);
     assert!(guard.is_held(), "{}", line.what);

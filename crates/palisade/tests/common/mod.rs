@@ -1,4 +1,4 @@
-//! What these tests share: a client over the memory store, with faults between.
+//! Shared by these tests: a client over the memory store, with faults in between.
 
 #![allow(
     dead_code,
@@ -7,21 +7,25 @@
 )]
 
 pub mod actors;
-pub mod bent;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "etcd")]
 pub mod etcd_lines;
-pub mod hooked;
 #[cfg(feature = "redis")]
 pub mod keys;
+pub mod odd_store;
 pub mod pair;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
+pub mod scripted_store;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 #[cfg(feature = "zookeeper")]
-pub mod zookeeper_rows;
+pub mod zookeeper_fault_matrix;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +38,10 @@ use palisade_conformance::around::Wrapped;
 use palisade_conformance::eventually;
 use palisade_conformance::faults::{Faults, Faulty};
 
-use hooked::Hooked;
+use odd_store::OddStore;
 
-/// A client that can be cut off, a client that cannot, and the faults between the first and the store they share.
+/// A client that can be cut off, a client that cannot, and the faults between the first and the
+/// store they share.
 pub struct Bench {
     pub client: Client,
     pub outside: Client,
@@ -47,7 +52,7 @@ pub fn bench() -> Bench {
     bench_on(Arc::new(BootClock), Arc::new(BootClock))
 }
 
-/// The same, with the client's clock and the store's clock given.
+/// The same, with given clocks for the client and the store.
 pub fn bench_on(ours: Arc<dyn Clock>, theirs: Arc<dyn Clock>) -> Bench {
     let store = MemoryStore::new(theirs);
     let (faulty, faults) = Faulty::over(Arc::new(store.another()));
@@ -58,11 +63,14 @@ pub fn bench_on(ours: Arc<dyn Clock>, theirs: Arc<dyn Clock>) -> Bench {
     }
 }
 
-/// The same over a store with oddities of its own, and a capability that the test may change.
-pub fn hooked(ours: Arc<dyn Clock>, change: impl FnOnce(&mut Capability)) -> (Bench, Arc<Hooked>) {
+/// The same over an [`OddStore`], with a capability that the test may change.
+pub fn odd_bench(
+    ours: Arc<dyn Clock>,
+    change: impl FnOnce(&mut Capability),
+) -> (Bench, Arc<OddStore>) {
     let store = MemoryStore::new(Arc::new(BootClock));
-    let hooked = Arc::new(Hooked::over(store.another(), change));
-    let (faulty, faults) = Faulty::over(Arc::new(Wrapped(Arc::clone(&hooked))));
+    let odd = Arc::new(OddStore::over(store.another(), change));
+    let (faulty, faults) = Faulty::over(Arc::new(Wrapped(Arc::clone(&odd))));
     let outside = Client::over(Arc::new(store), Arc::new(BootClock));
     (
         Bench {
@@ -70,11 +78,11 @@ pub fn hooked(ours: Arc<dyn Clock>, change: impl FnOnce(&mut Capability)) -> (Be
             outside,
             faults,
         },
-        hooked,
+        odd,
     )
 }
 
-/// Waits until so many stand in line for the name.
+/// Waits until `waiters` claims wait in line for the name.
 pub async fn in_line(outside: &Client, name: &str, waiters: usize) {
     eventually("in line", async || {
         let line = outside.show(name).await.expect("an answer");

@@ -1,4 +1,4 @@
-//! Somebody who holds and somebody who waits, through a fault, on whatever store.
+//! A holder and a waiter through a fault, on any store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use tokio::task::JoinHandle;
 
 use super::actors::{Believer, number, rise};
 
-/// So long that no test waits for its end: who gets a lock before did not wait for a lease.
+/// Longer than any test: a waiter that gets the lock sooner did not wait for a lease to end.
 pub const LONG: Duration = Duration::from_secs(120);
 
-/// Within this everything happens that must happen, on a machine with much else to do.
+/// The most that any step takes, on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(40);
 
-/// Somebody who holds and somebody who waits. Never do both believe that they hold.
+/// A holder and a waiter. At no time do both guards say held.
 pub struct Pair<M: GuardMode = Exclusive> {
     pub held: Arc<Guard<M>>,
     believer: Believer,
@@ -44,7 +44,7 @@ impl Pair {
 }
 
 impl<M: GuardMode> Pair<M> {
-    /// Somebody holds, and somebody begins to wait.
+    /// Pairs a guard with a waiter that begins now.
     pub fn of(
         held: Guard<M>,
         waiting: impl Future<Output = Result<Guard<M>>> + Send + 'static,
@@ -75,7 +75,9 @@ impl<M: GuardMode> Pair<M> {
         } = self;
         let fence = number(&held);
         let last = believer.last_belief().expect("it was held at first");
-        let released = Arc::into_inner(held).expect("nobody else has it").release();
+        let released = Arc::into_inner(held)
+            .expect("no other reference is left")
+            .release();
         match tokio::time::timeout(LIMIT, released)
             .await
             .expect("an answer in time")
@@ -84,7 +86,7 @@ impl<M: GuardMode> Pair<M> {
                 matches!(released, Released::Done | Released::Unknown),
                 "{released:?}"
             ),
-            // Nobody knows whether it arrived.
+            // It is unknown whether the release arrived.
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
         }
         let (next, began) = gets_in(waiting).await;
@@ -138,7 +140,8 @@ async fn gets_in<M: GuardMode>(
     brought.expect("no panic").expect("a grant")
 }
 
-/// Waits until so many hold and so many wait. A member that has just had a fault may leave the first questions unanswered.
+/// Waits until so many hold and so many wait. A member that has just had a fault may leave the
+/// first questions unanswered.
 pub async fn line_is(client: &Client, name: &str, wanted: (usize, usize)) {
     eventually(&format!("{wanted:?} in line"), async || {
         match client.show(name).await {

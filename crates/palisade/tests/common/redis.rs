@@ -1,4 +1,5 @@
-//! What the tests of Redis share: holders and waiters that live through a fault, and what the server says of itself.
+//! What the tests of Redis share: holders and waiters that live through a fault, and what the
+//! server says of itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,8 +27,8 @@ pub fn commands(redis: &Redis) -> BTreeMap<String, u64> {
     text.lines().filter_map(read).collect()
 }
 
-/// How often the clients of this library have sent each command: scripts' own commands are the line's business, and so is
-/// what this test asks itself.
+/// How often the clients of this library have sent each command: scripts' own commands are the
+/// line's business, and so is what this test asks itself.
 pub fn sent(redis: &Redis, before: &BTreeMap<String, u64>, wanted: &[&str]) -> Vec<u64> {
     let now = commands(redis);
     let count = |of: &BTreeMap<String, u64>, name: &str| of.get(name).copied().unwrap_or_default();

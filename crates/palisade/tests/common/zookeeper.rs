@@ -1,4 +1,5 @@
-//! What the tests of ZooKeeper share: what the server says of itself, what goes over a connection, and a client of the barest kind.
+//! Helpers of the ZooKeeper tests: what the server says of itself, what goes over a connection,
+//! and a client of the barest kind.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -29,9 +30,10 @@ pub fn proxy(server: &ZooKeeper) -> Proxy {
         .expect("a proxy")
 }
 
-/// The nodes of all sessions, by their path, with the session that each hangs on. Asked of a server that leads or stands alone.
+/// The nodes of all sessions, by their path, with the session that each hangs on. Asked of a server
+/// that leads or stands alone.
 pub fn nodes(server: &ZooKeeper) -> BTreeMap<String, i64> {
-    // Who looks for a leader, or has just found one, does not say.
+    // A server that looks for a leader, or has just found one, does not say.
     let said = palisade_testkit::eventually("a dump", LIMIT, || {
         let said = server.ask("dump");
         if said.contains("Sessions with Ephemerals") {
@@ -114,7 +116,8 @@ pub fn number(bytes: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Counts what goes through a proxy, until it is healed. For one connection at a time, since requests may arrive in pieces.
+/// Counts what goes through a proxy, until it is healed. For one connection at a time, since
+/// requests may arrive in pieces.
 pub struct Tally {
     counts: Arc<Mutex<Counts>>,
     begun: Instant,
@@ -190,13 +193,14 @@ impl Tally {
         self.begun.elapsed()
     }
 
-    /// What comes by the clock may have come so often.
+    /// How often requests that depend on the clock may have come.
     pub fn ticks(&self, every: Duration) -> u64 {
         1 + (self.begun.elapsed().as_millis() / every.as_millis()) as u64
     }
 }
 
-/// A session of nobody's, by which nodes can be made that are not ours. It lives for ten seconds after the last that was asked.
+/// A session without a client, by which nodes can be made that are not ours. It lives for ten
+/// seconds after the last that was asked.
 pub struct Stranger(TcpStream);
 
 impl Stranger {

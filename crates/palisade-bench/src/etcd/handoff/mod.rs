@@ -1,4 +1,5 @@
-//! Many processes on one name: ours, the lock that is in the server itself, and the mutex of etcd's own Go client.
+//! Many processes on one name: ours, the lock that is in the server itself, and the mutex of etcd's
+//! own Go client.
 
 mod worker;
 
@@ -71,7 +72,8 @@ fn all(contest: &Contest) -> f64 {
     contest.counted_per_change.iter().sum()
 }
 
-/// With what the server received: of a whole turn, from the claim to the release, and of the keep-alives meanwhile.
+/// With what the server received: of a whole turn, from the claim to the release, and of the
+/// keep-alives meanwhile.
 fn print(who: &str, contests: &[Contest]) {
     contest::print(who, contests);
     let who = format!("{} processes: {who}", contest::PROCESSES);

@@ -23,7 +23,7 @@ pub(crate) fn worker(words: &[&str]) -> ExitCode {
 
 async fn ours(url: &str) -> Result<Mutex> {
     let locks = palisade::connect(url).await?;
-    // Connects, without standing in the way of the others.
+    // Connects, without taking the contested lock.
     let warm = locks
         .mutex(format!("handoff/warm/{}", std::process::id()))
         .acquire()

@@ -1,5 +1,5 @@
-//! A line of bare names: the fewest messages with which a lock can queue, hand over in the step of the release, and tell just the
-//! next one. Nothing in it expires, and nothing can be looked at.
+//! A queue of bare names: the fewest messages with which a lock can queue, hand over in the step of
+//! the release, and tell only the next waiter. Nothing in it expires, and nothing can be inspected.
 
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::super::{Result, raw};
 
-/// The fence, or 0 for who stands in line now.
+/// The fence, or 0 for a claim that waits now.
 const CLAIM: &str = "\
 if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('RPUSH', KEYS[2], ARGV[1])
@@ -36,7 +36,7 @@ const KEYS: [&str; 2] = ["{floor:handoff}", "{floor:handoff}:line"];
 
 pub(super) struct BareLock {
     connection: MultiplexedConnection,
-    /// What is told in our own channel.
+    /// The messages in our own channel.
     told: UnboundedReceiver<PushInfo>,
     claim: Cmd,
     release: Cmd,

@@ -1,7 +1,9 @@
-//! Many processes on one name: the limit hands one token around with `BLPOP` and `RPUSH`, first come, first served.
+//! Many processes on one name: the limit hands one token around with `BLPOP` and `RPUSH`, first
+//! come, first served.
 //!
-//! The floor is a line of bare names: a claim that finds the lock held is told so and stands in line, and a release tells the next
-//! one in its own channel. One message more than the limit, as for everybody who can be asked while it waits.
+//! The floor is a queue of bare names: a claim that finds the lock held is answered at once and
+//! queued, and a release tells the next one in its own channel. That is one message more than the
+//! limit, which blocks inside the server.
 
 mod bare;
 mod worker;

@@ -14,7 +14,8 @@ use crate::compare::worker::{Contender, contend};
 
 const TOKEN: &str = "raw:handoff";
 
-/// In seconds. The token is gone if no process has had it for so long: better an error than a run without end.
+/// In seconds. If no process has had the token for so long, it is lost, and the run ends with an
+/// error.
 const TOKEN_IS_LOST: u32 = 10;
 
 /// Runs as one process of a contest.
@@ -46,7 +47,7 @@ enum Lock {
 impl Lock {
     async fn ours(url: &str) -> Result<Lock> {
         let locks = palisade::connect(url).await?;
-        // Connects, without standing in the way of the others.
+        // Connects, without taking the contested lock.
         let warm = locks
             .mutex(format!("handoff/warm/{}", std::process::id()))
             .acquire()

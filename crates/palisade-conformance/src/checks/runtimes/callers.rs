@@ -10,7 +10,8 @@ use tokio::runtime::{Builder, Runtime};
 use super::{Confirmed, aside, nothing_is_left, one_thread, rises, short_lease};
 use crate::{Subject, Verdict, in_vain, needs, patience};
 
-/// A hand-over is a push or a heartbeat. A waiter that needs longer was served by the end of a lease, which is 30 s here.
+/// A hand-over is a push or a heartbeat. A waiter that needs longer was served by the end of a
+/// lease, which is 30 s here.
 const HAND_OVER: Duration = Duration::from_secs(8);
 
 /// One kind of caller, which stays as it is while its locks are held.
@@ -26,7 +27,8 @@ enum Polls {
     Task,
     /// In the body of `block_on`.
     Body,
-    /// On a plain thread with an executor that knows nothing of tokio, inside the runtime's context if there is one.
+    /// On a plain thread with an executor that knows nothing of tokio, inside the runtime's context
+    /// if there is one.
     Thread,
 }
 
@@ -108,7 +110,8 @@ impl Caller {
         );
     }
 
-    /// Try, time-out, wait in line, release and drop. The first request of a client is among them: it connects.
+    /// Try, time-out, wait in line, release and drop. The first request of a client is among them:
+    /// it connects.
     fn every_verb(&self, client: &Client, outside: &Client, name: &str) {
         let lock = client.mutex(name);
         let held = self.try_acquire(&lock).expect("it is free");
@@ -152,8 +155,8 @@ fn stands_in_line(outside: &Client, name: &str) {
     }
 }
 
-/// Acquire, try, wait, time out, release and drop work from every kind of caller, and locks are renewed while their runtime does
-/// nothing.
+/// Acquire, try, wait, time out, release and drop work from every kind of caller, and locks are
+/// renewed while their runtime does nothing.
 pub async fn every_kind_of_caller_will_do(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "other runtimes for other kinds");
     let outside = subject.client();

@@ -14,15 +14,16 @@ use super::{
 use crate::checks::mutex::free;
 use crate::{Subject, Verdict, needs, patience};
 
-/// A runtime that is shut down withdraws the claims of its tasks, wherever they are. What was acquired in it is kept, and other tasks of
-/// the same client go on.
+/// A runtime that is shut down withdraws the claims of its tasks, wherever they are. What was
+/// acquired in it is kept, and other tasks of the same client go on.
 pub async fn a_runtime_that_ends_takes_only_its_own_tasks(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "other runtimes for other kinds");
     let (client, outside) = (subject.client(), subject.client());
     let [x, y, z, w] = ["x", "y", "z", "w"].map(|name| subject.name(&format!("ends-{name}")));
     let blocker = outside.mutex(&y).acquire().await.expect("acquired");
     let other = outside.mutex(&z).acquire().await.expect("acquired");
-    // The first request of the client is made there, so that whatever it begins for all requests begins there.
+    // The first request of the client is made there, so that whatever it begins for all requests
+    // begins there.
     let user = one_worker();
     let held = user
         .spawn(acquiring(&client.mutex(&x).lease(short_lease(subject))))
@@ -140,8 +141,8 @@ pub async fn a_claim_outlives_its_runtime(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A guard, and a claim that waits, in a thread-local variable: its destructor runs when the thread ends, before or after those of the
-/// runtime that the thread was in.
+/// A guard, and a claim that waits, in a thread-local variable: its destructor runs when the thread
+/// ends, before or after those of the runtime that the thread was in.
 pub async fn an_ending_thread_releases(subject: &Subject) -> Verdict {
     thread_local! {
         static EARLY: RefCell<Option<(Guard, Acquiring)>> = const { RefCell::new(None) };
@@ -170,8 +171,8 @@ pub async fn an_ending_thread_releases(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A claim that is dropped leaves nothing, however long it was on its way, on a new connection and on one that is open, for a name
-/// that is free or held.
+/// A claim that is dropped leaves nothing, however long it was on its way, on a new connection and
+/// on one that is open, for a name that is free or held.
 pub async fn a_claim_dropped_after_any_time_is_withdrawn(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "other runtimes for other kinds");
     let (open, outside) = (subject.client(), subject.client());

@@ -1,7 +1,9 @@
-//! Whose runtime polls a claim, and what becomes of the claim when that runtime ends, stands still, or can do nothing.
+//! The runtime that polls a claim, and the fate of the claim when that runtime ends, hangs, or can
+//! do nothing.
 //!
-//! Nothing of the client depends on the caller's runtime: sockets, timers and tasks are the client's. So every kind of caller will
-//! do, and a caller that leaves or is never polled again costs no other request anything.
+//! Nothing of the client depends on the caller's runtime: sockets, timers and tasks are the
+//! client's. So every kind of caller will do, and a caller that leaves or is never polled again
+//! costs no other request anything.
 
 mod callers;
 mod ending;
@@ -29,7 +31,7 @@ pub use unpolled::{
 use super::mutex::free;
 use crate::{Subject, eventually};
 
-/// A claim on its way.
+/// A claim in flight.
 type Acquiring = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
 
 fn acquiring(lock: &Mutex) -> Acquiring {
@@ -59,7 +61,8 @@ fn one_worker() -> Runtime {
         .expect("a runtime")
 }
 
-/// Runs on a thread of its own, which is in no runtime: one cannot be dropped or blocked on inside of another.
+/// Runs on a thread of its own, which is in no runtime: one cannot be dropped or blocked on inside
+/// of another.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = oneshot::channel();
     let thread = std::thread::spawn(move || drop(done.send(work())));
@@ -85,7 +88,8 @@ struct Confirmed {
 
 impl Confirmed {
     fn of(guard: &Guard) -> Confirmed {
-        // In this order here, and in the other below: time that passes in between makes the sum smaller.
+        // In this order here, and in the other below: time that passes in between makes the sum
+        // smaller.
         let left = guard.remaining();
         Confirmed {
             at: Instant::now(),

@@ -19,8 +19,8 @@ use crate::{Subject, Verdict, eventually, needs, patience};
 /// More than any client sends at once.
 const CLAIMS: usize = 200;
 
-/// Claims that were begun, and are never polled again while others of the same client go on: on free names, and one in line. Later some of
-/// them are awaited, and the others dropped.
+/// Claims that were begun, and are never polled again while others of the same client go on: on
+/// free names, and one in line. Later some of them are awaited, and the others dropped.
 pub async fn unpolled_claims_hold_up_no_other(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "other runtimes for other kinds");
     for connected in [false, true] {
@@ -152,7 +152,8 @@ pub async fn an_unpolled_waiter_keeps_its_place(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Polls a waiter until it stands in line, and its client has taken up the answer: from then on the keeper renews its place.
+/// Polls a waiter until it stands in line, and its client has taken up the answer: from then on the
+/// keeper renews its place.
 async fn in_line_while_polled(
     waits: &mut Acquiring,
     client: &Client,
@@ -201,7 +202,8 @@ pub async fn an_unpolled_release_ends_with_its_lease(subject: &Subject) -> Verdi
     Verdict::Kept
 }
 
-/// A runtime whose only thread is blocked by its user: locks are renewed, and an answer that came meanwhile is taken.
+/// A runtime whose only thread is blocked by its user: locks are renewed, and an answer that came
+/// meanwhile is taken.
 pub async fn a_blocked_runtime_keeps_its_locks(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "other runtimes for other kinds");
     let (client, outside, lease) = (subject.client(), subject.client(), short_lease(subject));

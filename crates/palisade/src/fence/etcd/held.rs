@@ -7,18 +7,18 @@ use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Exclusive, Guard};
 use crate::name::Name;
 use crate::store::{ClaimId, Mode};
-use crate::stores::etcd::client::data::DataClient;
 use crate::stores::etcd::client::names::NAME_LIMIT;
+use crate::stores::etcd::client::user_keys::DataClient;
 
 /// An exclusive grant of a lock in etcd, as a transaction can compare it.
 ///
-/// It says nothing about whether the grant still holds. That is for etcd to say, with each write.
+/// It does not say whether the grant still holds. etcd checks that with each write.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Held {
     name: Name,
-    /// As it was said; else a URL says it.
+    /// The prefix as given by the user; otherwise the URL has it.
     prefix: Option<String>,
-    /// What the key of the lock ends with: the claim, unless it stands where another has left.
+    /// The end of the lock's key: the claim's id, unless the claim uses a key of an earlier one.
     end: ClaimId,
     fence: Fence,
     exact_name: bool,
@@ -33,7 +33,7 @@ impl Held {
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
         let claim = &guard.held().tracked.claim;
         in_etcd(guard.held().core.capability().store)?;
-        // A grant that is known to be gone has none, and then no key has its revision.
+        // A grant that is known to be gone has no key, and then no key has its revision.
         let end = guard.held().lock_key().and_then(|end| ClaimId::parse(&end));
         Ok(Held::new(
             claim.name.clone(),
@@ -46,7 +46,8 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) when the lock is not in etcd, or the grant is not exclusive.
+    /// [`Config`](crate::ErrorKind::Config) when the lock is not in etcd, or the grant is not
+    /// exclusive.
     pub fn by_grant(grant: &DetachedGrant) -> Result<Held> {
         in_etcd(&grant.store)?;
         if grant.mode != Mode::Exclusive {
@@ -72,7 +73,8 @@ impl Held {
         }
     }
 
-    /// The path of the lock's URL, if it has one, for a client of your own. [`FencedKeys`](super::FencedKeys) know it by their URL.
+    /// The path of the lock's URL, if it has one, for a client of your own.
+    /// [`FencedKeys`](super::FencedKeys) know it by their URL.
     #[must_use]
     pub fn prefix(self, path: &str) -> Held {
         Held {
@@ -90,7 +92,8 @@ impl Held {
         }
     }
 
-    /// The key of the lock that this grant holds by. A secret: who knows it, and may write it, can end the grant.
+    /// The key of the lock that this grant holds by. A secret: a client that knows it, and may
+    /// write it, can end the grant.
     pub fn lock_key(&self) -> Vec<u8> {
         let name = if self.exact_name {
             self.name.as_str().to_owned()
@@ -102,7 +105,7 @@ impl Held {
         format!("{prefix}{slash}{name}/{}", self.end.reveal()).into_bytes()
     }
 
-    /// The same, where the URL of the locks says what is not said here.
+    /// The same, where the URL of the locks has the prefix.
     pub(super) fn lock_key_of(&self, data: &DataClient) -> Vec<u8> {
         match (&self.prefix, self.exact_name) {
             (None, false) => {

@@ -1,8 +1,9 @@
 //! Writes in etcd that the lock itself admits.
 //!
-//! Where lock and data are in the same etcd, no maximum has to be kept: a transaction that compares the create revision of the
-//! lock's own key passes only while this very grant holds, by the word of the server and in the same step. It is refused from the
-//! moment the grant ends, though nobody came after it. No clock is asked.
+//! Where lock and data are in the same etcd, no maximum has to be kept. A transaction that compares
+//! the create revision of the lock's own key passes only while this very grant holds, checked by
+//! the server in the same step. It is refused from the moment the grant ends, even if there is no
+//! later holder. No clock is involved.
 //!
 //! ```
 //! use palisade::fence::etcd::{FencedKeys, Held, KeyError};
@@ -30,21 +31,25 @@
 //!
 //! # How to use it
 //!
-//! - Everybody who writes those keys must write so. A plain put asks nobody.
-//! - Keys are taken as they are: no prefix is put before them, and neither a lease nor a mark of ours is written. Others may read
-//!   them with any client.
-//! - Read while you hold, and write what follows from it: what was read stays as it was until the grant ends.
-//! - A [`FencedKeys`] connects at its first use, in the tokio runtime of that call, and lives as long as that runtime.
+//! - All writers of those keys must write so. A plain put checks nothing.
+//! - Keys are taken as they are: without a prefix, a lease or a mark of ours. Other programs may
+//!   read them with any client.
+//! - Read while you hold, and write what follows from it: the keys stay unchanged until the grant
+//!   ends.
+//! - A [`FencedKeys`] connects at its first use, in the tokio runtime of that call, and lives as
+//!   long as that runtime.
 //!
 //! # Lost answers
 //!
-//! [`KeyError::Etcd`] with [`Unavailable`](crate::ErrorKind::Unavailable): the write may have been done. Writing the same again is
-//! harmless. But a request that was given up may still be on its way, and pass after the next one of the same holder; where
-//! that matters, use [`versioned::etcd`](crate::versioned::etcd).
+//! [`KeyError::Etcd`] with [`Unavailable`](crate::ErrorKind::Unavailable): the write may have been
+//! done. Writing the same again is harmless. But a request that was given up may still be in
+//! flight, and pass after the next one of the same holder; where that matters, use
+//! [`versioned::etcd`](crate::versioned::etcd).
 //!
 //! # With another client
 //!
-//! [`Held`] has the key and the revision, for whatever client of etcd you write with. With `etcdctl txn` it is
+//! [`Held`] has the key and the revision, for whatever client of etcd you write with. With `etcdctl
+//! txn` it is
 //!
 //! ```text
 //! c("locks/stock/00000000000000000000000000000001") = "7"
@@ -74,16 +79,17 @@ use std::sync::Arc;
 pub use held::Held;
 
 use crate::error::Error;
-use crate::stores::etcd::client::data::{DataClient, Writing, may_be_done};
+use crate::stores::etcd::client::user_keys::{DataClient, Writing, may_be_done};
 
-/// Keys in an etcd that are written only by who holds a lock there. See the [module docs](self).
+/// Keys in an etcd that only the holder of a lock there can write. See the [module docs](self).
 ///
 /// Cheap to clone; clones share the connection.
 #[derive(Clone)]
 pub struct FencedKeys(Arc<DataClient>);
 
 impl FencedKeys {
-    /// Keys in the etcd of this URL, which is the one that the locks have. Nothing is connected yet.
+    /// Keys in the etcd of this URL, which is the one that the locks have. Nothing is connected
+    /// yet.
     ///
     /// # Errors
     ///
@@ -92,7 +98,7 @@ impl FencedKeys {
         Ok(FencedKeys(Arc::new(DataClient::open(url.as_ref())?)))
     }
 
-    /// Reads a key; `None` when it is not there. Asks a majority: what it says is the latest.
+    /// Reads a key; `None` when it is not there. Asks a majority, so the answer is the latest.
     ///
     /// # Errors
     ///
@@ -113,7 +119,8 @@ impl FencedKeys {
     ///
     /// # Errors
     ///
-    /// [`KeyError::NotHeld`] when the lease has ended, or the grant was released, revoked or lost; nothing is changed then.
+    /// [`KeyError::NotHeld`] when the lease has ended, or the grant was released, revoked or lost;
+    /// nothing is changed then.
     ///
     /// # Cancel safety
     ///
@@ -147,8 +154,8 @@ impl FencedKeys {
             .unwrap_or_default())
     }
 
-    /// Sets and deletes several keys in one step, or none of them. No key may be there twice; a server takes 127 at once, unless
-    /// it is told otherwise.
+    /// Sets and deletes several keys in one step, or none of them. No key may be there twice; a
+    /// server takes 127 at once, unless it is told otherwise.
     ///
     /// # Errors
     ///
@@ -169,7 +176,8 @@ impl FencedKeys {
         self.send(held, &writes).await.map(drop)
     }
 
-    /// Asks whether this very grant holds the lock at this moment. By the time of the answer it may not: a write asks for itself.
+    /// Asks whether this very grant holds the lock at this moment. It may have ended by the time of
+    /// the answer: a write checks by itself.
     ///
     /// # Errors
     ///
@@ -204,10 +212,11 @@ impl fmt::Debug for FencedKeys {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The grant does not hold the lock: its lease has ended, or it was released, revoked or lost. Nothing was changed.
+    /// The grant does not hold the lock: its lease has ended, or it was released, revoked or lost.
+    /// Nothing was changed.
     NotHeld,
-    /// etcd refused, or did not answer. If it did not answer ([`Unavailable`](crate::ErrorKind::Unavailable)), the write may have
-    /// been done: do the same again, which is harmless.
+    /// etcd refused, or did not answer. Unanswered ([`Unavailable`](crate::ErrorKind::Unavailable)),
+    /// the write may have been done; doing it again is harmless.
     Etcd(Error),
 }
 

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use super::error::{IoContext, WriteError};
 use super::{absent_as_none, not_a_file};
 
-/// For our eyes only, until the rights of the old file are on the new one.
+/// Only for this user, until the rights of the old file are on the new one.
 const PRIVATE: u32 = 0o600;
-/// What `open` gives a new file, less the umask.
+/// The mode that `open` gives a new file, less the umask.
 const USUAL: u32 = 0o666;
 
 /// A file that is replaced as a whole, by one writer at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) path: PathBuf,
-    /// Where the next version is made: in the same directory, for the rename. The name is fixed, so that crashes cannot pile up
-    /// files; the caller's lock keeps two writers from sharing it.
+    /// Where the next version is made: in the same directory, for the rename. The name is fixed, so
+    /// that crashes cannot pile up files; the caller's lock keeps two writers from sharing it.
     pub(super) aside: PathBuf,
     pub(super) dir: PathBuf,
 }
@@ -30,7 +30,7 @@ impl Place {
             .write_aside(contents)
             .and_then(|()| fs::rename(&self.aside, &self.path).context("replace", &self.path));
         if replaced.is_err() {
-            // Gives the space back. If that fails too, the next write does it.
+            // Frees the space. If that fails too, the next write does it.
             let _ = fs::remove_file(&self.aside);
         }
         replaced?;
@@ -65,7 +65,8 @@ impl Place {
 fn keep_rights(new: &File, old: &Metadata) -> io::Result<()> {
     let made = new.metadata()?;
     if made.uid() != old.uid() {
-        // Only root may give files away. Among the members of a group, the last writer owns the file.
+        // Only root may give files away. Among the members of a group, the last writer owns the
+        // file.
         if let Err(cause) = fchown(new, Some(old.uid()), None)
             && cause.kind() != io::ErrorKind::PermissionDenied
         {
@@ -73,7 +74,7 @@ fn keep_rights(new: &File, old: &Metadata) -> io::Result<()> {
         }
     }
     if made.gid() != old.gid() {
-        // No exception here: with another group, the same mode would let other people in.
+        // No exception here: with another group, the same mode would admit other users.
         fchown(new, None, Some(old.gid()))?;
     }
     new.set_permissions(old.permissions())

@@ -10,29 +10,31 @@ use crate::fence::Fence;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// A higher fence has been seen: the lock was granted to somebody else since.
+    /// A higher fence has been seen: the lock was granted to another holder since.
     Stale {
         /// The highest fence that the file has seen.
         highest: Fence,
         /// The fence that came with this write.
         offered: Fence,
     },
-    /// The grant has no fence, so that a stale write could not be told from a good one.
+    /// The grant has no fence, so a stale write could not be detected.
     NoFence,
-    /// The system refused. The new contents may be there or not; writing again with the same fence is safe.
+    /// The system refused. The new contents may be there or not; writing again with the same fence
+    /// is safe.
     Io {
-        /// What was tried, as a verb: "create", "rename".
+        /// The failed operation, as a verb: "create", "rename".
         doing: &'static str,
         /// The file it was tried on.
         path: PathBuf,
-        /// What the system said. It is part of the message, and so not repeated as the [`source`](std::error::Error::source).
+        /// The system's error. It is part of the message, and so not repeated as the
+        /// [`source`](std::error::Error::source).
         cause: io::Error,
     },
     /// The mark cannot be trusted, so that nothing may be written.
     Corrupt {
         /// The mark file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         why: &'static str,
     },
 }
@@ -43,7 +45,7 @@ impl fmt::Display for WriteError {
             WriteError::Stale { highest, offered } => write!(
                 f,
                 "stale write refused: fence {offered} is lower than {highest}, which the file has seen, so the lock was granted \
-                 to somebody else since; stop, and acquire the lock again before you read and write"
+                 to another holder since; stop, and acquire the lock again before you read and write"
             ),
             WriteError::NoFence => f.write_str(
                 "write refused: the grant has no fence, because the store or the shared format gives none; use a store or format \

@@ -15,7 +15,8 @@ use crate::fence::Fence;
 /// Format version 1. A later one must change this word, so that this version refuses it.
 const FORMAT: &str = "palisade:1:fence";
 
-/// For people who find the lock file. That it is not empty says that there must be a mark.
+/// A note for people who find the lock file. A lock file that is not empty says that there must be
+/// a mark.
 const NOTE: &[u8] = b"Palisade locks this file while it writes the file beside it. Keep it, and keep the .fence.mark file.\n";
 
 /// `palisade:1:fence 42 1a2b3c4d`: readable, and a flipped bit does not make another number.
@@ -61,7 +62,8 @@ pub(super) fn load(mark: &Path, lock: &Path) -> Result<Option<Fence>, WriteError
         path: mark.to_path_buf(),
         why,
     };
-    // The note comes after the mark, so it is looked for before: a first writer in between must not look like a loss.
+    // The note is written after the mark, so it is read before the mark: a first write in between
+    // must not look like a loss.
     let noted = absent_as_none(fs::symlink_metadata(lock))
         .context("look at", lock)?
         .is_some_and(|lock| lock.len() > 0);
@@ -75,7 +77,8 @@ pub(super) fn load(mark: &Path, lock: &Path) -> Result<Option<Fence>, WriteError
     }
 }
 
-/// The right to change mark and contents, until dropped. By `flock`, so that it ends with the process too.
+/// The right to change mark and contents, until dropped. By `flock`, so that it ends with the
+/// process too.
 #[derive(Debug)]
 pub(super) struct Turn {
     lock: File,
@@ -83,7 +86,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Waits for whoever has the turn now.
+    /// Waits until no other writer has the turn.
     pub(super) fn wait(path: &Path) -> Result<Turn, WriteError> {
         let lock = open_itself(
             OpenOptions::new().read(true).append(true).create(true),
@@ -97,7 +100,8 @@ impl Turn {
         })
     }
 
-    /// From now on a missing mark is an error, not a new file. Only to be called with the mark on disk.
+    /// From now on a missing mark is an error, not a new file. Only to be called with the mark on
+    /// disk.
     pub(super) fn note_that_there_is_a_mark(&self) -> Result<(), WriteError> {
         if self.lock.metadata().context("look at", &self.path)?.len() > 0 {
             return Ok(());
@@ -111,7 +115,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // Closing is not enough when a forked child still has a copy of the descriptor. Nothing to do about a failure.
+        // Closing is not enough when a forked child still has a copy of the descriptor. A failure
+        // here cannot be handled.
         let _ = retry_on_intr(|| flock(&self.lock, FlockOperation::Unlock));
     }
 }

@@ -11,30 +11,33 @@ use crate::fence::Fence;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// A later holder has been here. Nothing was changed.
+    /// A later holder has written or installed its fence. Nothing was changed.
     Stale {
         /// The highest fence that the key has seen.
         highest: Fence,
         /// The fence of this write.
         offered: Fence,
     },
-    /// The grant does not hold the lock: its lease has ended, or it was released, revoked or lost. Nothing was changed.
+    /// The grant does not hold the lock: its lease has ended, or it was released, revoked or lost.
+    /// Nothing was changed.
     NotHeld,
     /// The grant came without a fence: this store, or this format of it, gives none.
     NoFence,
-    /// There is something under the key that was not written by [`FencedKeys`](super::FencedKeys). Nothing was changed.
+    /// The key was not written by [`FencedKeys`](super::FencedKeys). Nothing was changed.
     Foreign {
         /// Redis' type of it (`string`, `list`, `hash`, …), or the format that it says it has.
         found: String,
     },
-    /// The fence in the key is not a number that we would write, so that a stale write could not be refused. Nothing was changed.
+    /// The fence in the key is not a number that we would write, so that a stale write could not be
+    /// refused. Nothing was changed.
     Corrupt {
-        /// What stands there.
+        /// The content of the field.
         found: String,
     },
     /// Refused before anything was sent: a duration or a key that cannot work.
     Config(Error),
-    /// Redis refused, or did not answer. In the second case the write may have been done: do the same again, which is harmless.
+    /// Redis refused, or did not answer. In the second case the write may have been done: do the
+    /// same again, which is harmless.
     Redis(RedisError),
 }
 
@@ -43,21 +46,23 @@ impl fmt::Display for KeyError {
         match self {
             KeyError::Stale { highest, offered } => write!(
                 f,
-                "stale: fence {offered} is older than fence {highest}, which was here since; the lock was lost, take it anew"
+                "stale: fence {offered} is older than fence {highest}, which this key has seen; the lock was lost, acquire it again"
             ),
-            KeyError::NotHeld => {
-                f.write_str("the lock is not held by this grant any more; take it anew, and read before you write")
+            KeyError::NotHeld => f.write_str(
+                "this grant no longer holds the lock; acquire it again, and read before you write",
+            ),
+            KeyError::NoFence => {
+                f.write_str("the grant has no fence; use a store and a format that gives one")
             }
-            KeyError::NoFence => f.write_str("the grant has no fence: take the lock in a store and format that gives one"),
             KeyError::Foreign { found } => write!(
                 f,
                 "the key holds something else ({found:?}), which this version did not write and does not touch; use another key, or \
-                 delete it once nobody needs it"
+                 delete it once it is not needed"
             ),
             KeyError::Corrupt { found } => write!(
                 f,
-                "the fence in the key is {found:?}, so a stale write could not be refused; restore the key, or, once every holder up \
-                 to now has stopped, delete it"
+                "the fence in the key is {found:?}, so a stale write could not be refused; restore the key, or delete it once \
+                 every holder so far has stopped"
             ),
             KeyError::Config(error) => error.fmt(f),
             KeyError::Redis(error) => write!(f, "redis: {error}"),

@@ -1,4 +1,4 @@
-//! Grants that a script can check, and the keys beside them.
+//! Grants that a script can check, and keys in the slots of their locks.
 
 use std::fmt;
 
@@ -9,9 +9,10 @@ use crate::name::Name;
 use crate::store::Mode;
 use crate::stores;
 
-/// An exclusive grant of a lock in Redis, for writes that ask the lock itself: see [`FencedKeys::set_if_held`](super::FencedKeys::set_if_held).
+/// An exclusive grant of a lock in Redis, for writes that check the lock itself: see
+/// [`FencedKeys::set_if_held`](super::FencedKeys::set_if_held).
 ///
-/// It says nothing about whether the grant still holds. That is for Redis to say, with each write.
+/// The grant may have ended: Redis checks that with each write.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Held {
     name: Name,
@@ -26,7 +27,8 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) when the lock is not in Redis, or not in the format `palisade`.
+    /// [`Config`](crate::ErrorKind::Config) when the lock is not in Redis, or not in the format
+    /// `palisade`.
     pub fn by(guard: &Guard<Exclusive>) -> Result<Held> {
         let claim = &guard.held().tracked.claim;
         let capability = guard.held().core.capability();
@@ -48,7 +50,8 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) when the lock is not in Redis, or the grant is not exclusive.
+    /// [`Config`](crate::ErrorKind::Config) when the lock is not in Redis, or the grant is not
+    /// exclusive.
     pub fn by_grant(grant: &DetachedGrant) -> Result<Held> {
         in_redis(&grant.store)?;
         if grant.mode != Mode::Exclusive {
@@ -83,8 +86,8 @@ impl Held {
         }
     }
 
-    /// For a lock whose URL says `names=exact`. Of a name that begins with `}` Redis makes no hash tag: nothing can be kept
-    /// beside such a lock.
+    /// For a lock whose URL says `names=exact`. A name that begins with `}` has no hash tag: no key
+    /// can be in the slot of such a lock.
     #[must_use]
     pub fn exact_name(self) -> Held {
         Held {
@@ -125,7 +128,8 @@ impl Held {
         String::from_utf8_lossy(hash_tag(key.as_bytes()).unwrap_or_default()).into_owned()
     }
 
-    /// Refuses a key that a cluster would keep elsewhere: one script cannot see both. Also where there is no cluster yet.
+    /// Refuses a key in another slot: in a cluster, one script cannot use both. Also refused where
+    /// there is no cluster yet.
     pub(super) fn check_slot(&self, key: &[u8]) -> Result<()> {
         let tag = self.tag();
         if hash_tag(key) == Some(tag.as_bytes()) {
@@ -133,8 +137,8 @@ impl Held {
         }
         let key = String::from_utf8_lossy(key);
         Err(Error::config(format!(
-            "the key {key:?} may lie in another slot than the lock {:?}; give it the lock's hash tag, as Held::key does: {:?}",
-            self.name,
+            "the key {key:?} may be in another slot than the lock {:?}; give it the lock's hash tag, as Held::key does: {:?}",
+            self.name.as_str(),
             self.key(&key)
         )))
     }
@@ -155,11 +159,12 @@ fn in_redis(store: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::config(format!(
-        "the lock is in {store}, which no script in Redis can ask; write with the fence instead"
+        "the lock is in {store}, which no script in Redis can check; write with the fence instead"
     )))
 }
 
-/// What Redis Cluster hashes instead of the whole key: between the first `{` and the next `}`, if that is anything.
+/// The part that Redis Cluster hashes instead of the whole key: between the first `{` and the next
+/// `}`, if that is not empty.
 fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let begin = key.iter().position(|&byte| byte == b'{')? + 1;
     let length = key

@@ -1,6 +1,7 @@
 //! Keys that refuse stale writes, in a Redis of yours.
 //!
-//! The highest fence stands beside the value, in the same key, and every write checks and raises it in the same script:
+//! The highest fence stands beside the value, in the same key, and every write checks and raises it
+//! in the same script:
 //!
 //! ```
 //! use palisade::fence::Fence;
@@ -16,10 +17,10 @@
 //!
 //! keys.set(&mut shop, "stock:bolt", ours, "7").await?; // `ours` is guard.fence()
 //!
-//! // We are paused past our lease. The next holder makes itself known before it reads.
+//! // This process is paused past its lease. The next holder installs its fence before it reads.
 //! keys.install(&mut shop, "stock:bolt", later).await?;
 //!
-//! // We wake up and go on. The key refuses.
+//! // This process wakes up and goes on. The key refuses the write.
 //! let refused = keys.set(&mut shop, "stock:bolt", ours, "6").await;
 //! assert!(matches!(refused, Err(KeyError::Stale { highest, .. }) if highest == later));
 //! # Ok(())
@@ -28,20 +29,23 @@
 //!
 //! # How to use it
 //!
-//! - **Install before you read.** A key only knows the fences it has seen. With several keys, install on all of them before
-//!   touching any.
-//! - Everybody who writes must write through [`FencedKeys`]. A plain `HSET` asks nobody, and neither does `DEL`.
-//! - One key belongs to one lock name. Fences of different names, or of different stores, cannot be compared.
-//! - Any connection will do that is a [`ConnectionLike`]: a single one, a manager, a cluster. Redis 5 or later.
+//! - **Install before you read.** A key only knows the fences it has seen. With several keys,
+//!   install on all of them before touching any.
+//! - All writers must use [`FencedKeys`]. A plain `HSET` checks no fence, and neither does `DEL`.
+//! - One key belongs to one lock name. Fences of different names, or of different stores, cannot be
+//!   compared.
+//! - Any [`ConnectionLike`] will do: a single connection, a manager, a cluster. Redis 5 or later.
 //!
 //! # Where the lock is in the same Redis
 //!
-//! There the write can ask the lock itself: [`set_if_held`](FencedKeys::set_if_held) and
-//! [`delete_if_held`](FencedKeys::delete_if_held) are one script that writes only while this very claim holds the lock. They need
-//! no `install`, and refuse a holder whose lease has ended, or whose grant was revoked, before anybody else has come. They check
-//! and raise the fence as well, so both forms can be mixed.
+//! There the write can check the lock itself: [`set_if_held`](FencedKeys::set_if_held) and
+//! [`delete_if_held`](FencedKeys::delete_if_held) are one script that writes only while this claim
+//! holds the lock. They need no `install`. They refuse a holder whose lease has ended, or whose
+//! grant was revoked, even if the lock has had no other holder since. They check and raise the
+//! fence as well, so both forms can be mixed.
 //!
-//! Lock and data must lie in one slot of a cluster: [`Held::key`] makes such a key, and every other is refused.
+//! Lock and data must be in one slot of a cluster: [`Held::key`] makes such a key, and every other
+//! key is refused.
 //!
 //! ```
 //! use palisade::fence::redis::{FencedKeys, Held, KeyError, redis};
@@ -55,7 +59,7 @@
 //! # let mut shop = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
 //! let held = Held::by_grant(&grant)?; // or Held::by(&guard)
 //!
-//! // It ended long ago. Nobody has written here since, and still the write is refused.
+//! // The grant ended long ago. The write is refused although the key was never written.
 //! let refused = FencedKeys::new().set_if_held(&mut shop, held.key("bolt"), &held, "6").await;
 //! assert!(matches!(refused, Err(KeyError::NotHeld)));
 //! # Ok(())
@@ -64,33 +68,36 @@
 //!
 //! # What is in the key
 //!
-//! A hash. It is one key, so that a cluster never splits the value from its fence, and `DEL`, `RENAME`, `DUMP` or a failover
-//! never takes one without the other.
+//! A hash. It is one key, so that a cluster never splits the value from its fence, and `DEL`,
+//! `RENAME`, `DUMP` or a failover never takes one without the other.
 //!
-//! | field | what |
+//! | field | content |
 //! |---|---|
-//! | `palisade` | `fenced:1`, the format. A key without it is not ours, and is not touched: [`KeyError::Foreign`] |
+//! | `palisade` | `fenced:1`, the format. A key without it is never touched: [`KeyError::Foreign`] |
 //! | `fence` | the highest fence seen, in decimal. Compared digit by digit: Lua's numbers lose digits past 2^53 |
 //! | `value` | the value. Absent when it was deleted, or never set. Programs in other languages may read it |
-//! | `ends` | where the value has an end: that moment, in milliseconds by the server's clock. Who reads the fields must look at it |
+//! | `ends` | when the value ends, if it does: in milliseconds by the server's clock. Programs that read the fields must check it |
 //!
 //! # How long the fence is kept
 //!
-//! While there is a value, as long as the value. After its end or its deletion, and when a fence was installed where there is no
-//! value, for 24 hours more, [or as you say](FencedKeys::keep); then the whole key goes by itself, and with it the memory of
-//! every holder. That is why an end of the value is not the end of the key: a cache entry that takes its fence with it would let
-//! the stale holder write again. 24 hours is the longest lease there is; what a stale holder then still has on its way must have
-//! been on its way for a day. An ended value uses memory until then, or until the next write to the key.
+//! As long as the value, and for 24 hours after the value ended or was deleted. A fence that was
+//! installed without a value is kept for 24 hours too. [`keep`](FencedKeys::keep) changes the time.
+//! Then the whole key expires, and with it the memory of every holder. That is why the end of the
+//! value is not the end of the key: a cache entry that takes its fence with it would let a stale
+//! holder write again. 24 hours is the longest lease: only a write that was in flight for a day
+//! could come later. An ended value uses memory until then, or until the next write to the key.
 //!
-//! What else makes Redis forget the fence makes it forget the value too: eviction (`maxmemory-policy`; keep `noeviction` for such
-//! data), a flush, a failover that loses the last writes. **A fence is as durable as the data it protects**, not more.
+//! Everything else that makes Redis forget the fence makes it forget the value too: eviction
+//! (`maxmemory-policy`; keep `noeviction` for such data), a flush, a failover that loses the last
+//! writes. **A fence is as durable as the data it protects**, not more.
 //!
-//! # Lost answers
+//! # Lost replies
 //!
-//! When an answer is lost ([`KeyError::Redis`]), the write may have been done or not. Writing the same again with the same fence is
-//! harmless, and a connection that repeats requests by itself does no harm. But a fence orders holders, not the writes of one
-//! holder: a request that was given up may still be on its way, and pass after the next one of the same holder. Where that
-//! matters, use [`versioned`](crate::versioned).
+//! When a reply is lost ([`KeyError::Redis`]), the write may have been done or not. Writing the same
+//! again with the same fence is harmless, and so is a connection that repeats requests by itself.
+//! But a fence orders holders, not the writes of one holder: a request that was given up may still
+//! be in flight, and arrive after the next one of the same holder. Where that matters, use
+//! [`versioned`](crate::versioned).
 
 mod error;
 mod held;
@@ -104,29 +111,29 @@ use redis::aio::ConnectionLike;
 
 use super::Fence;
 use crate::error::Error;
-use crate::scripted::Script;
+use crate::stores::redis::client::UserScript;
 
-static WRITE: Script = Script::new(include_str!("write.lua"));
-static WRITE_IF_HELD: Script = Script::new(concat!(
+static WRITE: UserScript = UserScript::new(include_str!("write.lua"));
+static WRITE_IF_HELD: UserScript = UserScript::new(concat!(
     include_str!("../../stores/redis/line/holds.lua"),
     include_str!("held.lua"),
     include_str!("write.lua")
 ));
-static READ: Script = Script::new(include_str!("read.lua"));
+static READ: UserScript = UserScript::new(include_str!("read.lua"));
 
 /// As long as the longest lease.
 const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// Past this, a duration in milliseconds means a mistake.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Keys that check the fence of whoever writes them. See the [module docs](self).
+/// Keys that check the fence of every writer. See the [module docs](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FencedKeys {
     /// How long a fence outlives its value; `None` is forever.
     keep: Option<Duration>,
 }
 
-/// What is in a fenced key.
+/// The content of a fenced key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
@@ -136,7 +143,7 @@ pub struct Entry {
     pub fence: Fence,
 }
 
-/// What a write does to the value.
+/// The effect of a write on the value.
 enum Verb<'a> {
     Set {
         value: &'a [u8],
@@ -159,12 +166,14 @@ impl FencedKeys {
         FencedKeys { keep: Some(KEEP) }
     }
 
-    /// Keeps the fence for so long after the value is gone. Longer than any holder, and any request of one, can be asleep. All
-    /// writers of a key should say the same: each write counts anew with its own.
+    /// Keeps the fence for so long after the value is gone. It should be longer than any holder, or
+    /// any request of one, can be delayed. All writers of a key should use the same time: each write
+    /// starts its own anew.
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) for less than a millisecond or more than a hundred years.
+    /// [`Config`](crate::ErrorKind::Config) for less than a millisecond or more than a hundred
+    /// years.
     pub fn keep(self, keep: Duration) -> Result<FencedKeys, Error> {
         millis(keep)?;
         Ok(FencedKeys { keep: Some(keep) })
@@ -176,16 +185,17 @@ impl FencedKeys {
         FencedKeys { keep: None }
     }
 
-    /// Makes this fence known before the key is read, so that no earlier holder's write can follow the read. The value stays as
-    /// it is, and so does its end.
+    /// Makes this fence known before the key is read, so that no earlier holder's write can follow
+    /// the read. The value stays as it is, and so does its end.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Stale`] when a later holder has been here.
+    /// [`KeyError::Stale`] when a later holder has written or installed its fence.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, the fence may be installed or not. Installing it again is harmless.
+    /// Dropped before it completes, the fence may be installed or not. Installing it again is
+    /// harmless.
     pub async fn install<C>(
         &self,
         connection: &mut C,
@@ -200,12 +210,12 @@ impl FencedKeys {
             .map(drop)
     }
 
-    /// Whether a write with this fence would pass now. Changes nothing, and so **protects nothing**: the next moment a later
-    /// holder may be here. It is for giving up early.
+    /// Whether a write with this fence would pass now. Changes nothing, and so **protects
+    /// nothing**: a later holder may write the next moment. It is for giving up early.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Stale`] when a later holder has been here.
+    /// [`KeyError::Stale`] when a later holder has written or installed its fence.
     ///
     /// # Cancel safety
     ///
@@ -224,16 +234,18 @@ impl FencedKeys {
             .map(drop)
     }
 
-    /// Sets the value, if no later holder has been here. An equal fence passes, so that one holder can write twice. An end that the
-    /// value had is gone.
+    /// Sets the value, unless a later holder has written or installed its fence. An equal fence
+    /// passes, so that one holder can write twice. The new value has no end.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Stale`] when a later holder has been here; nothing is changed then.
+    /// [`KeyError::Stale`] when a later holder has written or installed its fence; nothing is changed
+    /// then.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, the value may be set or not. Setting the same again is harmless.
+    /// Dropped before it completes, the value may be set or not. Setting the same again is
+    /// harmless.
     pub async fn set<C>(
         &self,
         connection: &mut C,
@@ -253,11 +265,13 @@ impl FencedKeys {
             .map(drop)
     }
 
-    /// Sets a value that ends by itself after `ttl`. The fence stays [for longer](FencedKeys::keep).
+    /// Sets a value that ends by itself after `ttl`. The fence stays [for
+    /// longer](FencedKeys::keep).
     ///
     /// # Errors
     ///
-    /// As [`set`](FencedKeys::set), and [`KeyError::Config`] for less than a millisecond or more than a hundred years.
+    /// As [`set`](FencedKeys::set), and [`KeyError::Config`] for less than a millisecond or more
+    /// than a hundred years.
     ///
     /// # Cancel safety
     ///
@@ -282,16 +296,18 @@ impl FencedKeys {
             .map(drop)
     }
 
-    /// Deletes the value and keeps the fence, so that a stale holder cannot bring it back. Answers whether there was a value;
-    /// asked again after a lost answer, it says no.
+    /// Deletes the value and keeps the fence, so that a stale holder cannot bring it back. Returns
+    /// whether there was a value; called again after a lost reply, it returns `false`.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Stale`] when a later holder has been here; nothing is changed then.
+    /// [`KeyError::Stale`] when a later holder has written or installed its fence; nothing is changed
+    /// then.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, the value may be deleted or not. Deleting it again is harmless.
+    /// Dropped before it completes, the value may be deleted or not. Deleting it again is
+    /// harmless.
     pub async fn delete<C>(
         &self,
         connection: &mut C,
@@ -305,13 +321,15 @@ impl FencedKeys {
             .await
     }
 
-    /// Sets the value, if this very grant holds the lock at this moment by the word of Redis itself. Neither our clock nor a
-    /// later holder's `install` is needed for that. `key` must lie in the lock's slot: [`Held::key`] makes such a key.
+    /// Sets the value, if this grant holds the lock at this moment by the clock of Redis. Neither
+    /// the local clock nor a later holder's `install` is needed for that. `key` must be in the
+    /// lock's slot: [`Held::key`] makes such a key.
     ///
     /// # Errors
     ///
-    /// [`KeyError::NotHeld`] when the lease has ended, or the grant was released, revoked or lost; nothing is changed then. And as
-    /// [`set`](FencedKeys::set), and [`KeyError::Config`] for a key that may lie in another slot.
+    /// [`KeyError::NotHeld`] when the lease has ended, or the grant was released, revoked or lost;
+    /// nothing is changed then. And as [`set`](FencedKeys::set), and [`KeyError::Config`] for a key
+    /// that may be in another slot.
     ///
     /// # Cancel safety
     ///
@@ -335,8 +353,8 @@ impl FencedKeys {
             .map(drop)
     }
 
-    /// Deletes the value and keeps the fence, if this very grant holds the lock at this moment. Answers as
-    /// [`delete`](FencedKeys::delete).
+    /// Deletes the value and keeps the fence, if this grant holds the lock at this moment. Returns
+    /// the same as [`delete`](FencedKeys::delete).
     ///
     /// # Errors
     ///
@@ -358,13 +376,13 @@ impl FencedKeys {
             .await
     }
 
-    /// The value and the highest fence; `None` when the key has never been written, or has been forgotten.
+    /// The value and the highest fence; `None` when the key was never written, or has expired.
     ///
-    /// [Install](FencedKeys::install) first if you are going to write what follows from it.
+    /// [Install](FencedKeys::install) first if you are going to write a value that depends on it.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Foreign`] for a key that we did not write.
+    /// [`KeyError::Foreign`] for a key that [`FencedKeys`] did not write.
     ///
     /// # Cancel safety
     ///
@@ -467,7 +485,7 @@ impl Verb<'_> {
     }
 }
 
-/// Whether there was a value before.
+/// Reads the reply to a write: whether there was a value before.
 fn written(answer: Vec<Vec<u8>>, offered: Fence) -> Result<bool, KeyError> {
     let mut answer = answer.into_iter();
     match answer.next().as_deref() {
@@ -487,7 +505,7 @@ fn refusal(word: Option<&[u8]>, about: Option<Vec<u8>>, offered: Fence) -> KeyEr
         Some(b"foreign") => KeyError::Foreign { found: text(about) },
         Some(b"corrupt") => KeyError::Corrupt { found: text(about) },
         other => KeyError::Config(Error::protocol(format!(
-            "the script answered {:?}; a bug",
+            "the script replied {:?}; this is a bug in Palisade",
             text(other.map(<[u8]>::to_vec))
         ))),
     }
@@ -509,7 +527,7 @@ fn text(bytes: Option<Vec<u8>>) -> String {
 fn millis(time: Duration) -> Result<String, Error> {
     if time > LONGEST || time < Duration::from_millis(1) {
         return Err(Error::config(format!(
-            "{time:?} is not a time that Redis can count; give 1 ms to 100 years"
+            "{time:?} is not a duration that Redis can count; use 1 ms to 100 years"
         )));
     }
     Ok(time.as_millis().to_string())

@@ -1,6 +1,6 @@
 -- The value and the highest fence of a key that write.lua writes.
 --
--- Answers  none | ok FENCE [VALUE] | foreign WHAT | corrupt FENCE
+-- Replies  none | ok FENCE [VALUE] | foreign WHAT | corrupt FENCE
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'none' then return {'none'} end
 if kind ~= 'hash' then return {'foreign', kind} end

@@ -1,12 +1,15 @@
--- Writes, deletes, installs or checks, if no higher fence stands in the key.
+-- Sets or deletes the value, installs or checks the fence, unless the key has a higher fence.
 --
--- KEYS[1]  the key: a hash with the fields palisade, fence, value and, where the value ends, ends (ms, by this server's clock)
--- ARGV     verb ('set', 'delete', 'install', 'check'), fence, ms to keep the fence without a value (0: forever),
---          ms until the value ends (0: never), value
--- Answers  ok [1: there was a value] | stale FENCE | foreign WHAT | corrupt FENCE | malformed
+-- KEYS[1]  the key: a hash with the fields palisade, fence, value and, where the value ends, ends
+--          (ms, by this server's clock)
+-- ARGV     verb ('set', 'delete', 'install', 'check'), fence, ms to keep the fence without a value
+--          (0: forever), ms until the value ends (0: never), value
+-- Replies  ok [1: there was a value] | stale FENCE | foreign WHAT | corrupt FENCE | malformed
+local MAX_FENCE = '9223372036854775807' -- 2^63 - 1
 local key, verb, fence, keep, ttl, value = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
--- Digit by digit: a Lua number is a double and loses digits past 2^53, and `<` on strings asks the server's locale.
+-- Digit by digit: a Lua number is a double and loses digits past 2^53, and `<` on strings depends on
+-- the server's locale.
 local function lower(a, b)
   if #a ~= #b then return #a < #b end
   for place = 1, #a do
@@ -18,7 +21,7 @@ end
 
 -- No leading zeros: the longer number would not be the higher one.
 local function is_fence(text)
-  return text and text:find('^[1-9][0-9]*$') and not lower('9223372036854775807', text)
+  return text and text:find('^[1-9][0-9]*$') and not lower(MAX_FENCE, text)
 end
 
 if not is_fence(fence) then return {'malformed'} end

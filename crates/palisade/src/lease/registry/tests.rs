@@ -1,3 +1,5 @@
+//! The registry by a clock that the tests move.
+
 use std::pin::pin;
 use std::task::{Context, Waker};
 
@@ -5,7 +7,7 @@ use super::*;
 use crate::Fence;
 use crate::lease::tracked::Terms;
 use crate::lease::{Drift, ManualClock};
-use crate::store::{Claim, Gone, Grant, Lease, Standing};
+use crate::store::{Claim, Gone, Grant, Lease, Place, Standing};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -32,14 +34,28 @@ fn held(id: u128, now: Moment) -> Arc<TrackedClaim> {
     TrackedClaim::granted(Arc::new(claim), terms, now, grant(), now)
 }
 
-/// A holder that the registry keeps from now on.
+fn place() -> Place {
+    Place {
+        ahead: None,
+        ask_in: None,
+        lease: Lease::of(LEASE),
+        holder: None,
+    }
+}
+
+fn waiting(id: u128, now: Moment) -> Arc<TrackedClaim> {
+    let holder = held(id, now);
+    TrackedClaim::queued(Arc::clone(&holder.claim), holder.terms, now, place(), now)
+}
+
+/// A holder that the registry tracks from now on.
 fn tracked(registry: &Registry, id: u128) -> Arc<TrackedClaim> {
     let tracked = held(id, registry.clock.now());
     registry.keep(&tracked);
     tracked
 }
 
-/// A tracked claim whose renewal has been taken up, so that its next is an attempt away.
+/// A tracked claim whose renewal has begun, so that its next is one attempt away.
 fn renewing(registry: &Registry, clock: &ManualClock) -> Arc<TrackedClaim> {
     let tracked = tracked(registry, 1);
     clock.advance(LEASE / 3);
@@ -48,8 +64,8 @@ fn renewing(registry: &Registry, clock: &ManualClock) -> Arc<TrackedClaim> {
     tracked
 }
 
-/// Between a request and its answer the store may have become another one: the answer does not count as the renewal that
-/// was asked for since.
+/// Between a request and its answer the store may have been replaced: the answer does not count as
+/// the renewal that was requested since.
 #[test]
 fn an_answer_does_not_postpone_a_renewal_that_was_asked_for() {
     let (registry, clock) = registry();
@@ -73,7 +89,10 @@ fn a_failure_does_not_postpone_a_renewal_that_was_asked_for() {
     registry.retry_within(&tracked, Duration::from_secs(2));
     assert_eq!(registry.take_due().len(), 1);
     registry.retry_within(&tracked, Duration::from_secs(2));
-    assert!(registry.take_due().is_empty(), "nobody has asked since");
+    assert!(
+        registry.take_due().is_empty(),
+        "no renewal was requested since"
+    );
     clock.advance(Duration::from_secs(2));
     assert_eq!(registry.take_due().len(), 1);
 }
@@ -87,7 +106,8 @@ fn a_claim_is_kept_once_and_forgotten_by_its_keeper_only() {
     registry.forget(&second);
     assert!(
         registry
-            .find(first.claim.id)
+            .lookup(first.claim.id)
+            .0
             .is_some_and(|tracked| Arc::ptr_eq(&tracked, &first))
     );
     registry.forget(&first);
@@ -103,7 +123,7 @@ fn a_claim_is_kept_once_and_forgotten_by_its_keeper_only() {
     );
 }
 
-/// The answer is taken up in one thread, and the store's push comes in another: it may come first.
+/// The answer is handled in one thread and the push in another: the push may come first.
 #[test]
 fn a_push_before_the_answer_is_heard_with_the_answer() {
     let (registry, clock) = registry();
@@ -130,7 +150,7 @@ fn a_push_before_the_answer_is_heard_with_the_answer() {
     );
 }
 
-/// What the store says of a claim that its caller has given up is for no claim.
+/// A push about a claim that its caller has given up reaches no claim.
 #[test]
 fn a_claim_that_was_given_up_is_not_wanted() {
     let (registry, clock) = registry();
@@ -149,7 +169,7 @@ fn a_claim_that_was_given_up_is_not_wanted() {
     );
 }
 
-/// What the store has ended is not tracked.
+/// A claim that the store has ended is not tracked.
 #[test]
 fn what_the_store_has_ended_leaves() {
     let (registry, _) = registry();
@@ -159,7 +179,8 @@ fn what_the_store_has_ended_leaves() {
     assert_eq!(registry.len(), 0);
 }
 
-/// What the clock has ended leaves as well. Whoever removes it before the warden has come to it tells of it.
+/// A claim that the clock has ended is removed as well. Removing it before the warden has seen it
+/// tells its holder.
 #[test]
 fn what_the_clock_has_ended_is_told_of_before_it_leaves() {
     for by_warden in [true, false] {
@@ -167,7 +188,7 @@ fn what_the_clock_has_ended_is_told_of_before_it_leaves() {
         let tracked = tracked(&registry, 1);
         let stop = tracked.stop_token();
         clock.advance(LEASE);
-        assert!(!stop.is_cancelled(), "nobody has looked");
+        assert!(!stop.is_cancelled(), "the clock was not read");
         if by_warden {
             registry.close();
             assert!(!registry.look(), "closed and empty");
@@ -192,12 +213,26 @@ fn a_renewal_that_hangs_is_followed_by_one_more() {
     assert!(tracked.begin_attempt(clock.now()));
 }
 
-/// Sleepers hear of a clock that is moved by hand, and do not wait for their tick.
+/// A push may come while the heartbeat is in flight: then two renewals are, and neither is late.
+#[test]
+fn a_renewal_beside_one_that_is_in_flight_is_no_trouble() {
+    let (registry, clock) = registry();
+    let tracked = waiting(1, clock.now());
+    registry.keep(&tracked);
+    assert!(tracked.begin_attempt(clock.now()));
+    clock.advance(Duration::from_millis(1));
+    assert!(tracked.begin_attempt(clock.now()));
+    assert!(tracked.trouble().is_none(), "asked a millisecond ago");
+    clock.advance(tracked.attempt(clock.now()));
+    assert!(!tracked.begin_attempt(clock.now()) && tracked.trouble().is_some());
+}
+
+/// Sleepers notice a clock that is moved by hand, and do not wait for their tick.
 #[tokio::test]
 async fn a_jump_of_the_clock_wakes_the_keeper() {
     let (registry, clock) = registry();
     let tracked = tracked(&registry, 1);
-    // The keeping itself is news to a keeper that has not slept yet.
+    // Tracking the claim wakes a keeper that has not slept yet.
     assert!(registry.renewal_due().await);
     let mut due = pin!(registry.renewal_due());
     let mut polled = || due.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -207,9 +242,10 @@ async fn a_jump_of_the_clock_wakes_the_keeper() {
     assert!(Arc::ptr_eq(&registry.take_due()[0], &tracked));
 }
 
-/// A waker of the user's that panics costs nobody else his telling, and its own claim nothing but that waker.
+/// A panicking waker of a user costs no other holder its notification, and its own claim only that
+/// waker.
 #[test]
-fn a_waker_that_panics_leaves_nobody_untold() {
+fn a_waker_that_panics_leaves_no_holder_untold() {
     struct Panics;
     impl std::task::Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -239,11 +275,12 @@ fn a_waker_that_panics_leaves_nobody_untold() {
         stops
             .iter()
             .all(tokio_util::sync::CancellationToken::is_cancelled),
-        "somebody was not told"
+        "a holder was not told"
     );
 }
 
-/// A grant that the clock has ended is not renewed any more: the keeper releases it, where it hangs on a session that lives on.
+/// A grant that the clock has ended is not renewed any more: the keeper releases it, where its
+/// session lives on.
 #[test]
 fn a_grant_that_the_clock_has_ended_is_to_be_released() {
     for by_warden in [true, false] {
@@ -267,5 +304,72 @@ fn a_grant_that_the_clock_has_ended_is_to_be_released() {
             [ended.claim.id]
         );
         assert!(to_release[0].fence.is_some() && registry.take_ended().is_empty());
+    }
+}
+
+/// The answer is handled in one thread and the push in another: the push may come first.
+#[test]
+fn a_push_beside_the_answer_is_not_missed() {
+    let (registry, clock) = registry();
+    let tracked = waiting(1, clock.now());
+    let claim = tracked.claim.id;
+    registry.enter(claim);
+    let (None, Some(pending)) = registry.lookup(claim) else {
+        panic!("it is not pending")
+    };
+    registry.keep(&tracked);
+    assert!(!pending.tell(Told::Changed), "told where it is not heard");
+    registry.hear(Push::AskAgain { claim });
+    assert_eq!(registry.take_due().len(), 1, "asked for at once");
+}
+
+/// The connection is back, and all claims are to be renewed; at the same time a waiter is found to
+/// hold, and is kept as a holder.
+#[test]
+fn keeping_a_claim_does_not_postpone_a_renewal_that_was_asked_for() {
+    let (registry, _) = registry();
+    let tracked = tracked(&registry, 1);
+    registry.renew_now_if(|_| true);
+    registry.keep(&tracked);
+    assert_eq!(registry.take_due().len(), 1);
+    registry.keep(&tracked);
+    assert!(registry.take_due().is_empty(), "once");
+}
+
+/// The store says that a waiter is worth asking for, while a renewal hangs. The answer that comes
+/// then may be older than that.
+#[test]
+fn a_push_during_trouble_is_asked_about_after_it() {
+    let (registry, clock) = registry();
+    let tracked = waiting(1, clock.now());
+    registry.keep(&tracked);
+    let sent = clock.now();
+    tracked.troubled(&Error::unavailable("it hangs"), clock.now());
+    registry.hear(Push::AskAgain {
+        claim: tracked.claim.id,
+    });
+    assert!(registry.take_due().is_empty(), "it cannot be reached");
+    tracked.confirm(sent, Standing::Waiting(place()), clock.now());
+    registry.settle(&tracked);
+    assert_eq!(registry.take_due().len(), 1, "asked for at once");
+}
+
+/// Two guards over one grant would each believe that it is theirs alone.
+#[test]
+fn a_claim_is_kept_once_by_two_threads() {
+    let (registry, clock) = registry();
+    for id in 0..2_000 {
+        let turn = std::sync::Barrier::new(2);
+        let kept = std::thread::scope(|scope| {
+            let keeping = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let tracked = held(id, clock.now());
+                    turn.wait();
+                    registry.keep_new(&tracked)
+                })
+            });
+            keeping.map(|keeping| keeping.join().expect("no panic"))
+        });
+        assert!(kept[0] != kept[1], "kept twice, in round {id}");
     }
 }

@@ -1,4 +1,4 @@
-//! What one claim makes of answers that come late, twice, out of order or not at all.
+//! How one claim handles answers that come late, twice, out of order or not at all.
 
 use super::*;
 use crate::store::{ClaimId, Lease};
@@ -51,7 +51,7 @@ fn holder(terms: Terms) -> Arc<TrackedClaim> {
     TrackedClaim::granted(claim(), terms, at(0), grant(7), at(0))
 }
 
-/// Until when the latest confirmation is worth something, by the clock rule.
+/// Until when the latest confirmation is valid, by the clock rule.
 fn valid_until(tracked: &TrackedClaim) -> Moment {
     tracked.lock().deadline.valid_until()
 }
@@ -68,7 +68,7 @@ fn waiter(terms: Terms) -> Arc<TrackedClaim> {
     TrackedClaim::queued(claim(), terms, at(0), place(), at(0))
 }
 
-/// The clock rule, where it is applied: nothing counts from when the answer came.
+/// The clock rule, where it is applied: nothing counts from the arrival of an answer.
 #[test]
 fn everything_counts_from_when_it_was_asked_for() {
     let tracked = TrackedClaim::granted(claim(), terms(), at(0), grant(7), at(4_000));
@@ -97,7 +97,8 @@ fn a_pushed_grant_keeps_the_deadline_of_the_waiter() {
     assert_eq!(tracked.status(at(4_948)), Status::Lost(LossReason::Expired));
 }
 
-/// The store took the renewal before it handed the lock over, and the push was faster than the answer.
+/// The store took the renewal before it handed the lock over, and the push was faster than the
+/// answer.
 #[test]
 fn an_answer_that_the_grant_has_overtaken_changes_nothing() {
     let tracked = waiter(terms());
@@ -115,12 +116,14 @@ fn an_answer_that_the_grant_has_overtaken_changes_nothing() {
     );
 }
 
-/// The store forgot our grant and gave the claim another one: somebody may have held between the two.
+/// The store forgot our grant and gave the claim another one: another claim may have held between
+/// the two.
 #[test]
 fn another_fence_is_a_loss_and_not_a_renewal() {
     let tracked = holder(terms());
     tracked.confirm(at(1_000), Standing::Held(grant(8)), at(1_001));
-    assert_eq!(tracked.status(at(1_001)), Status::Lost(LossReason::Expired));
+    let lost = Status::Lost(LossReason::Forgotten);
+    assert_eq!(tracked.status(at(1_001)), lost);
     assert_eq!(valid_until(&tracked), at(9_898));
     assert_eq!(
         tracked.to_ref().fence,
@@ -131,13 +134,13 @@ fn another_fence_is_a_loss_and_not_a_renewal() {
 
 #[test]
 fn no_answer_revives_what_is_over() {
-    // Asked in time, answered too late, and nobody has looked at the clock between.
+    // Asked in time, answered too late, and the clock was not read in between.
     let tracked = holder(terms());
     tracked.confirm(at(9_000), Standing::Held(grant(7)), at(9_898));
     assert_eq!(tracked.status(at(9_898)), Status::Lost(LossReason::Expired));
     tracked.confirm(at(9_900), Standing::Held(grant(7)), at(9_901));
     assert_eq!(tracked.status(at(9_901)), Status::Lost(LossReason::Expired));
-    // Told by the store, then a yes that was under way.
+    // The store says that it is gone, then a confirmation arrives that was in flight.
     let tracked = holder(terms());
     tracked.ended(Gone::Revoked);
     tracked.confirm(at(1_000), Standing::Held(grant(7)), at(1_001));
@@ -146,7 +149,7 @@ fn no_answer_revives_what_is_over() {
         "nothing is left to ask for"
     );
     assert_eq!(tracked.status(at(1_002)), Status::Lost(LossReason::Revoked));
-    // Given back, then a grant that was under way.
+    // Released, then a grant arrives that was in flight.
     let tracked = waiter(terms());
     assert!(tracked.give_back(at(1)).is_some());
     assert!(
@@ -184,7 +187,27 @@ fn the_longest_hold_is_set_by_every_kind_of_grant() {
     }
 }
 
-/// A store that does not answer puts a guard at risk before its time does; the next answer ends that.
+/// A store that does not answer puts a guard at risk before its time does; the next answer ends
+/// that.
+/// A caller's patience counts from the first request that was not answered, not from its failure.
+#[test]
+fn trouble_began_with_the_request_that_failed() {
+    let tracked = waiter(terms());
+    assert!(tracked.begin_attempt(at(100)));
+    assert_eq!(tracked.unanswered_since(), Some(at(100)));
+    tracked.end_attempt();
+    tracked.troubled(&Error::unavailable("it hangs"), at(900));
+    assert!(tracked.begin_attempt(at(1000)));
+    tracked.end_attempt();
+    tracked.troubled(&Error::unavailable("it hangs"), at(1800));
+    assert_eq!(
+        tracked.trouble().map(|trouble| trouble.since),
+        Some(at(100))
+    );
+    tracked.confirm(at(1900), Standing::Waiting(place()), at(1950));
+    assert!(tracked.trouble().is_none() && tracked.unanswered_since().is_none());
+}
+
 #[test]
 fn trouble_is_a_risk_until_the_next_answer() {
     let tracked = holder(terms());
@@ -194,8 +217,8 @@ fn trouble_is_a_risk_until_the_next_answer() {
     assert_eq!(tracked.status(at(201)), Status::Held);
 }
 
-/// Without renewal nothing would raise a pushed grant to the lease that was asked for: it is dated by a renewal, and then never
-/// again.
+/// Without renewal a pushed grant would never get the full lease: it is dated by one renewal, and
+/// then never again.
 #[test]
 fn without_renewal_a_handed_over_grant_is_raised_once() {
     let terms = Terms {
@@ -212,8 +235,8 @@ fn without_renewal_a_handed_over_grant_is_raised_once() {
     assert_eq!(holder(terms).renew_at(), None);
 }
 
-/// Too little left to begin with, less than two stop margins or than half of a wait lease: it is dated anew first, by whichever
-/// way it came.
+/// Too little left to begin with, less than two stop margins or than half of a wait lease: it is
+/// dated anew first, by whichever way it came.
 #[test]
 fn a_grant_with_little_left_is_renewed_before_it_begins() {
     let tracked = waiter(terms());
@@ -236,11 +259,11 @@ fn a_grant_with_little_left_is_renewed_before_it_begins() {
     );
 }
 
-/// A renewal finds the grant, and its answer takes long: the minimum is the same as for a grant that comes at once. One renewal
-/// more is made, and not a second one.
+/// A renewal finds the grant, and its answer takes long: the minimum is the same as for a grant
+/// that comes at once. One renewal more is made, and not a second one.
 #[test]
 fn a_grant_found_by_a_slow_renewal_is_renewed_once_more() {
-    // Of a lease of 5 s from the request on.
+    // A lease of 5 s from the request on.
     let short = || Grant {
         fence: fence(7),
         lease: Lease::of(Claim::LONGEST_WAIT_LEASE),
@@ -264,8 +287,8 @@ fn a_grant_found_by_a_slow_renewal_is_renewed_once_more() {
     assert_eq!(valid_until(&tracked), at(4_700 + 9_898));
 }
 
-/// What is over is not renewed, whether the store ended it or the clock: that would keep others out for a holder that is told to
-/// stop. Nor are more than two renewals on their way.
+/// An expired claim is not renewed, whether the store ended it or the clock: that would keep others
+/// out for a holder that is told to stop. At most two renewals are in flight.
 #[test]
 fn what_is_over_is_not_renewed() {
     let tracked = holder(terms());
@@ -275,7 +298,7 @@ fn what_is_over_is_not_renewed() {
     let stop = stop_token(&tracked, at(0));
     assert!(
         !tracked.begin_attempt(at(9_898)),
-        "the clock has ended it, though nobody has looked"
+        "the clock has ended it, though the clock was not read"
     );
     assert!(
         tracked.is_over(at(9_898)) && stop.is_cancelled(),
@@ -284,16 +307,19 @@ fn what_is_over_is_not_renewed() {
     let tracked = holder(terms());
     assert!(tracked.begin_attempt(at(1)) && tracked.begin_attempt(at(2)));
     assert!(!tracked.begin_attempt(at(3)), "two are on their way");
+    assert_eq!(tracked.status(at(3)), Status::Held, "neither is late");
+    assert!(!tracked.begin_attempt(at(4_000)), "two are on their way");
     assert_eq!(
-        tracked.status(at(3)),
+        tracked.status(at(4_000)),
         Status::AtRisk,
-        "the first should have been answered"
+        "both should have been answered"
     );
     tracked.end_attempt();
-    assert!(tracked.begin_attempt(at(4)));
+    assert!(tracked.begin_attempt(at(4_001)));
 }
 
-/// One that is lost before the group is bound takes the group with it, as one that is lost later does.
+/// A member that is lost before the group is bound takes the group with it, as one that is lost
+/// later does.
 #[test]
 fn one_lost_is_all_lost_before_and_after_the_binding() {
     let (lost, other) = (holder(terms()), holder(terms()));
@@ -310,7 +336,8 @@ fn one_lost_is_all_lost_before_and_after_the_binding() {
     assert!(group.stop.is_cancelled());
 }
 
-/// The stop token fires with the margin or with the loss, and never because its owner gave the lock back.
+/// The stop token fires with the margin or with the loss, and never because its owner released the
+/// lock.
 #[test]
 fn the_stop_token_fires_for_a_loss_only() {
     let tracked = holder(terms());
@@ -332,7 +359,7 @@ fn the_stop_token_fires_for_a_loss_only() {
 
 type Look = fn(&TrackedClaim);
 
-/// Looks at one member of a multi-lock when it is woken, and notes what has been told by then.
+/// Reads one member of a multi-lock when it is woken, and records what has been told by then.
 struct Looks {
     look: Look,
     tracked: Arc<TrackedClaim>,
@@ -352,9 +379,10 @@ impl std::task::Wake for Looks {
     }
 }
 
-/// Whoever sees the loss, however early and by whichever way, finds the tokens fired and the fellows lost.
+/// A reader of the loss, however early and by whichever call, finds the tokens fired and the other
+/// members lost.
 #[test]
-fn nobody_sees_a_loss_before_it_is_told() {
+fn no_reader_sees_a_loss_before_it_is_told() {
     let ways: [(&str, Look); 3] = [
         ("status", |tracked| {
             assert_eq!(tracked.status(at(1)), Status::Lost(LossReason::Revoked))
@@ -404,7 +432,7 @@ fn nobody_sees_a_loss_before_it_is_told() {
     }
 }
 
-/// The fellow that is lost with it is seen by its own waiters: they find all of it told as well.
+/// The member that is lost with it wakes its own waiters: they find all of it told as well.
 #[test]
 fn a_fellow_is_not_seen_lost_before_all_are() {
     let (lost, tracked, fellow) = (holder(terms()), holder(terms()), holder(terms()));
@@ -439,7 +467,8 @@ fn a_fellow_is_not_seen_lost_before_all_are() {
     );
 }
 
-/// Two that are lost at the same time: who sees the one finds the other told as well, though that was only about to be.
+/// Two members are lost at the same time: a reader of the one finds the other told as well, though
+/// that was only about to be.
 #[test]
 fn a_loss_in_the_midst_of_another_is_told_for_both() {
     let (tracked, fellow) = (holder(terms()), holder(terms()));

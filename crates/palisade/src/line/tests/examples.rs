@@ -1,11 +1,11 @@
 //! The rules one by one, to be read.
 
 use super::*;
-use crate::store::Busy;
+use crate::store::{Busy, Marks};
 
 const PERMITS: Kind = Kind::Semaphore { limit: 3 };
 
-/// A line with its own record of who was told.
+/// A line with its own record of the claims that were told.
 #[derive(Default)]
 struct Scene {
     line: Line,
@@ -137,7 +137,7 @@ fn a_proclamation_changes_what_is_shown_and_nothing_else() {
     assert_eq!(&*scene.line.holders[0].owner, "elsewhere");
     scene.line.holders[0].owner = before.holders[0].owner.clone();
     assert_eq!(scene.line, before);
-    // Neither by another fence, nor by who waits, nor by who is gone.
+    // Neither by another fence, nor by a waiter, nor by a claim that is gone.
     for (claim, by) in [(1, 2), (2, 1), (2, 2), (3, 1)] {
         let standing = scene
             .line
@@ -195,8 +195,10 @@ fn the_expired_hear_why_they_are_gone() {
     let mut scene = Scene::default();
     scene.claim(0, &mutex(1));
     assert_eq!(
-        scene.renew(30, 1),
-        Standing::Gone(Gone::Expired),
+        scene
+            .line
+            .renew(at(30), id(1), Some(fence(1)), &mut scene.told),
+        Standing::Gone(Gone::Ended),
         "the lease ends at its last moment, taken or not"
     );
     scene.claim(31, &mutex(2));
@@ -219,10 +221,114 @@ fn the_expired_hear_why_they_are_gone() {
     assert_eq!(scene.renew(33, 2), Standing::Gone(Gone::Revoked));
     assert_eq!(
         scene.renew(61, 2),
-        Standing::Gone(Gone::Expired),
+        Standing::Gone(Gone::Unknown),
         "a tombstone lasts as long as the lease would have"
     );
     assert!(scene.line.is_idle(at(61)));
+}
+
+/// The last fence tells a grant that has ended from one that the line never gave.
+#[test]
+fn a_grant_that_is_gone_says_what_the_line_knows() {
+    let mut scene = Scene::default();
+    let renew = |scene: &mut Scene, second, claim, number| {
+        scene
+            .line
+            .renew(at(second), id(claim), Some(fence(number)), &mut scene.told)
+    };
+    scene.claim(0, &mutex(1));
+    let _ = scene.release(1, 1, Ending::Release);
+    assert_eq!(renew(&mut scene, 2, 1, 1), Standing::Gone(Gone::Ended));
+    assert_eq!(
+        renew(&mut scene, 2, 1, 2),
+        Standing::Gone(Gone::Unknown),
+        "another line's grant, or one that was forgotten with all its data"
+    );
+    scene.claim(3, &mutex(2));
+    assert_eq!(
+        renew(&mut scene, 33, 2, 2),
+        Standing::Gone(Gone::Ended),
+        "released or expired: a line keeps no record of either"
+    );
+    scene.claim(34, &mutex(3));
+    assert_eq!(renew(&mut scene, 35, 2, 2), Standing::Gone(Gone::Taken));
+}
+
+#[test]
+fn marks_are_shown_until_they_end_or_are_cleared() {
+    let name = crate::name::Name::new("tick").unwrap();
+    let marks = |scene: &Scene, second| scene.line.view(at(second), &name).marks;
+    let mut scene = Scene::default();
+    let claim = Claim {
+        min_hold: Some(secs(20)),
+        once_per: Some(secs(60)),
+        ..mutex(1)
+    };
+    scene.claim(0, &claim);
+    let _ = scene.release(5, 1, Ending::Seal(secs(100)));
+    assert_eq!(
+        marks(&scene, 6),
+        Marks {
+            closed_for: Some(secs(14)),
+            ran_ago: Some(secs(6)),
+            due_in: Some(secs(54)),
+            done_for: Some(secs(99)),
+        }
+    );
+    assert_eq!(
+        marks(&scene, 60),
+        Marks {
+            done_for: Some(secs(45)),
+            ..Marks::default()
+        }
+    );
+    assert!(marks(&scene, 105).is_empty());
+
+    assert!(scene.line.clear_marks(at(7), &mut scene.told));
+    assert!(marks(&scene, 7).is_empty() && scene.line.is_idle(at(7)));
+    assert!(
+        !scene.line.clear_marks(at(7), &mut scene.told),
+        "nothing is left"
+    );
+    assert!(matches!(scene.claim(8, &claim), Answer::Granted(_)));
+}
+
+/// A waiter for the end of a closed period comes in, a holder stays, and an undo does not bring an
+/// earlier mark back.
+#[test]
+fn clearing_marks_opens_the_line_and_ends_no_grant() {
+    let closing = Claim {
+        min_hold: Some(secs(20)),
+        ..mutex(1)
+    };
+    let mut scene = Scene::default();
+    scene.claim(0, &closing);
+    scene.claim(0, &mutex(2));
+    let _ = scene.release(1, 1, Ending::Release);
+    let Answer::Busy(busy) = scene.claim(
+        1,
+        &Claim {
+            queue: false,
+            ..mutex(3)
+        },
+    ) else {
+        panic!("it is closed")
+    };
+    assert!(busy.closed && busy.holder.is_none(), "{busy:?}");
+    assert!(scene.line.clear_marks(at(2), &mut scene.told));
+    assert_eq!(scene.told(), [granted(2, 2)]);
+
+    let marking = |number, span| Claim {
+        once_per: Some(secs(span)),
+        ..permits(number, 1)
+    };
+    let mut scene = Scene::default();
+    scene.claim(0, &marking(1, 60));
+    scene.claim(61, &marking(2, 60));
+    assert!(scene.line.clear_marks(at(62), &mut scene.told));
+    assert!(matches!(scene.renew(63, 2), Standing::Held(_)));
+    let _ = scene.release(63, 2, Ending::Undo);
+    assert_eq!(scene.line.mark, None);
 }
 
 #[test]
@@ -234,7 +340,7 @@ fn a_claim_made_again_after_its_end_is_a_new_claim() {
     assert_eq!(scene.release(3, 1, Ending::Release), Released::Done);
     assert_eq!(
         scene.renew(3, 1),
-        Standing::Gone(Gone::Expired),
+        Standing::Gone(Gone::Unknown),
         "the old tombstone is not its own"
     );
 }
@@ -271,7 +377,7 @@ fn a_ghost_can_be_revoked_and_undone() {
     assert_eq!(
         scene.told(),
         [granted(2, 2)],
-        "there is nobody left to tell of the revocation"
+        "no claim is left to tell of the revocation"
     );
 
     let mut scene = Scene::default();
@@ -347,7 +453,7 @@ fn an_undo_puts_back_the_mark_of_the_grant_before() {
             holder: None,
             ask_in: Some(secs(49)),
             too_soon: true,
-            woken: false
+            ..Busy::default()
         }
     );
 }
@@ -411,7 +517,7 @@ fn a_name_serves_one_kind_at_a_time() {
             asked: PERMITS
         }
     );
-    let error = crate::Error::from(error);
+    let error = error.of(&crate::name::Name::new("x").unwrap());
     assert_eq!(error.kind(), crate::ErrorKind::Config);
     assert!(
         error.to_string().contains("a mutex") && error.to_string().contains("semaphore of 3"),

@@ -1,10 +1,10 @@
-//! Random histories: what is done to a line, second by second, and what it says.
+//! Random histories: the events on a line, second by second, and its answers.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What is done, before it is known which claims are alive.
+/// An event, before it is known which claims are alive.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Claim(usize, Ask),
@@ -33,7 +33,7 @@ pub(super) enum By {
     Wrong,
 }
 
-/// What was done, to the letter.
+/// The event as it was applied.
 #[derive(Clone, Debug)]
 pub(super) enum Done {
     Expire,
@@ -44,7 +44,7 @@ pub(super) enum Done {
     Revoke(Fence),
 }
 
-/// What the line said.
+/// The line's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Nothing,
@@ -87,7 +87,8 @@ impl Done {
     }
 }
 
-/// Plays a history. Every event comes after an `expire` of its own, so that the steps show who changed what.
+/// Plays a history. Every event comes after an `expire` of its own, so that each step has one
+/// cause.
 pub(super) fn play(history: &[(u64, Op)]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut line = Line::default();
@@ -186,7 +187,7 @@ fn last_fence_of(steps: &[Step], claim: ClaimId) -> Option<Fence> {
         .next_back()
 }
 
-/// Every grant that the step speaks of, new or known.
+/// Every grant that the step mentions, new or known.
 pub(super) fn grants(step: &Step) -> Vec<(ClaimId, Fence)> {
     let answered = match (&step.done, &step.said) {
         (Done::Claim(claim), Said::Answer(Ok(Answer::Granted(grant)))) => {

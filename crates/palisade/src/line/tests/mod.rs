@@ -2,8 +2,8 @@
 
 mod examples;
 mod history;
+mod observer;
 mod properties;
-mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,16 +1,17 @@
-//! What holds in every history.
+//! Properties of every history.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::history::{Done, Op, Said, Step, histories, play};
-use super::watch::{Picture, Seen, State, may_hold_together};
+use super::observer::{Picture, Seen, State, may_hold_together};
 use super::*;
 use crate::store::Busy;
 
 type Verdict = Result<(), TestCaseError>;
 
-/// Shows each step, with the pictures of before (time has passed, nothing else) and after, to the check.
+/// Shows each step, with the pictures of before (time has passed, nothing else) and after, to the
+/// check.
 fn at_each_step(
     history: &[(u64, Op)],
     mut check: impl FnMut(&Picture, &Step, &Picture) -> Verdict,
@@ -28,7 +29,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn those_who_hold_may_hold_together(history in histories()) {
+    fn holders_may_hold_together(history in histories()) {
         at_each_step(&history, |_, step, after| {
             let modes = after.modes_in_the_way(step.second);
             prop_assert!(may_hold_together(&modes, after.limit()), "{modes:?} at {step:#?}");
@@ -49,7 +50,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_overtakes(history in histories()) {
+    fn no_claim_overtakes(history in histories()) {
         at_each_step(&history, |before, step, after| {
             let turn = |(claim, _): &(ClaimId, Fence)| after.claims.get(claim).map(|seen| seen.turn);
             let turns: Vec<_> = before.new_grants(step).iter().filter_map(turn).collect();
@@ -109,7 +110,7 @@ proptest! {
             };
             if !before.owns(claim, fence) {
                 let refused = matches!(step.said, Said::Standing(Standing::Gone(_)) | Said::Released(Released::AlreadyLost));
-                // Who sealed the name may say so again: the first reply may have been lost.
+                // The claim that sealed the name may repeat it: the first reply may have been lost.
                 let sealed = matches!(step.done, Done::Release(_, _, Ending::Seal(_)))
                     && step.before.seal.is_some_and(|seal| seal.by == claim);
                 prop_assert_eq!(refused, !sealed, "at {:#?}", step);
@@ -400,7 +401,8 @@ proptest! {
         swept in any::<bool>(),
     ) {
         let waited = dead_waiters_cost(&dead, live_came, live_came + released_after, swept);
-        // Also for a store that looks only when it is asked: whoever stands behind the dead is told when they will be gone.
+        // Also for a store that expires claims only when it is asked: a claim behind dead ones is
+        // told when they will be gone.
         prop_assert!(waited <= WAIT_LEASE, "{waited:?}");
     }
 
@@ -417,11 +419,11 @@ proptest! {
         prop_assert!(matches!(line.claim(at(0), &first, told), Ok(Answer::Granted(_))));
         let released = line.release(at(leaves_at), id(1), None, Ending::Release, told);
         prop_assert_eq!(released == Released::Done, leaves_at < lease);
-        prop_assert!(matches!(line.renew(at(leaves_at), id(1), None, told), Standing::Gone(Gone::Expired)));
+        prop_assert!(matches!(line.renew(at(leaves_at), id(1), None, told), Standing::Gone(Gone::Unknown)));
 
         let next = Claim { queue: false, ..some_claim(2, kind, wanted, 5) };
         for second in leaves_at..min_hold {
-            let busy = Busy { holder: None, ask_in: Some(secs(min_hold - second)), too_soon: false, woken: false };
+            let busy = Busy { holder: None, ask_in: Some(secs(min_hold - second)), closed: true, ..Busy::default() };
             prop_assert_eq!(line.claim(at(second), &next, told), Ok(Answer::Busy(busy)));
         }
         let granted = line.claim(at(min_hold.max(leaves_at)), &next, told);
@@ -429,7 +431,7 @@ proptest! {
     }
 }
 
-/// The line's holders and waiters in the words of the picture.
+/// The line's holders and waiters in the terms of the picture.
 fn remembered(line: &Line) -> Vec<(ClaimId, Mode, State)> {
     let second = |time: StoreTime| time.since_zero().as_secs();
     let holders = line.holders.iter().map(|holder| {
@@ -461,7 +463,7 @@ fn remembered(line: &Line) -> Vec<(ClaimId, Mode, State)> {
     all
 }
 
-/// What is wrong with a new claim, if anything.
+/// The mistake in a new claim, if any.
 fn mistake(before: &Picture, named: Option<Kind>, claim: &Claim) -> Option<ClaimError> {
     let (kind, mode) = (claim.kind, claim.mode);
     if let (Kind::Semaphore { limit }, Mode::Permits(count)) = (kind, mode)
@@ -470,7 +472,8 @@ fn mistake(before: &Picture, named: Option<Kind>, claim: &Claim) -> Option<Claim
         return Some(ClaimError::ModeMisfit { kind, mode });
     }
     let kinds: Vec<_> = before.claims.values().map(|seen| seen.claim.kind).collect();
-    // The name serves as a rwlock even after the rwlock claims among its mutex claims are gone, so the line says which.
+    // The name serves as a rwlock even after the rwlock claims among its mutex claims are gone, so
+    // the line says which.
     let in_use = named.filter(|named| kinds.iter().all(|kind| kind.shares_line_with(*named)))?;
     (!kinds.is_empty() && !in_use.shares_line_with(kind)).then_some(ClaimError::KindConflict {
         in_use,
@@ -478,7 +481,8 @@ fn mistake(before: &Picture, named: Option<Kind>, claim: &Claim) -> Option<Claim
     })
 }
 
-/// The first second from now at which there is room among the holders and nobody stands ahead, found by looking at each.
+/// The first second from now at which there is room among the holders and no claim is ahead, found
+/// by trying each.
 fn admitted_in(picture: &Picture, mode: Mode, ahead: usize, second: u64) -> Option<Duration> {
     let waits = |seen: &&Seen, at| matches!(seen.state, State::Waiting { expiry } if expiry > at);
     let clear = |at| {
@@ -495,9 +499,9 @@ fn admitted_in(picture: &Picture, mode: Mode, ahead: usize, second: u64) -> Opti
 const WAIT_LEASE: Duration = Claim::LONGEST_WAIT_LEASE;
 const HEARTBEAT: Duration = Duration::from_millis(1_666);
 
-/// How long after the release a live waiter is granted that stands behind dead ones. Of each dead one: the millisecond it came,
-/// how long after that it renewed for the last time, its lease. `swept` says whether the store lets the expired go by itself
-/// when it is time.
+/// How long after the release a live waiter behind dead ones is granted. Of each dead one: the
+/// millisecond of its claim, how long after that it renewed for the last time, its lease. `swept`
+/// says whether the store expires claims by itself.
 fn dead_waiters_cost(
     dead: &[(u64, u64, u64)],
     live_came: u64,
@@ -510,7 +514,7 @@ fn dead_waiters_cost(
     let (mut line, mut told) = (Line::default(), Vec::new());
     line.claim(millis(0), &holder, &mut told).unwrap();
 
-    // To claim again is to renew, so the story up to the release is told in claims.
+    // A repeated claim is a renewal, so the history up to the release consists of claims.
     let mut story = vec![];
     for (number, &(came, renewed_after, lease)) in (1_u128..).zip(dead) {
         story.push((millis(came), waiter(number, lease)));

@@ -1,3 +1,5 @@
+//! Batches by a server that the tests hold back.
+
 use std::task::Poll;
 
 use tokio::sync::{Semaphore, mpsc};
@@ -88,10 +90,11 @@ async fn requests_that_find_others_in_flight_go_together() {
         );
     }
     assert_eq!(seen.recv().await.unwrap(), [60]);
-    assert!(batcher.lock().slots.is_empty());
+    assert!(batcher.lock().in_flight.is_empty());
 }
 
-/// Two batches are answered at the same moment: the next requests of the first leave before the callers of the second are answered.
+/// Two batches are answered at the same moment: the next requests of the first leave before the
+/// callers of the second are answered.
 #[tokio::test]
 async fn the_next_requests_of_a_batch_leave_before_the_next_batch_is_answered() {
     let (batcher, mut seen) = server(2, 2);
@@ -153,7 +156,7 @@ async fn a_caller_that_leaves_frees_its_slot_and_sends_nothing() {
         tasks.into_iter().next_back().unwrap().await.unwrap(),
         Some(1030)
     );
-    assert!(batcher.lock().slots.is_empty());
+    assert!(batcher.lock().in_flight.is_empty());
 }
 
 #[tokio::test]
@@ -172,7 +175,7 @@ async fn a_caller_that_is_not_polled_holds_up_no_other() {
         assert_eq!(task.await.unwrap(), Some(answer));
     }
     assert_eq!(looks_away.await, Some(1010));
-    assert!(batcher.lock().slots.is_empty());
+    assert!(batcher.lock().in_flight.is_empty());
 }
 
 /// Requests that cannot join go beside each other, and one that hangs is not waited for.
@@ -211,7 +214,7 @@ async fn requests_that_cannot_join_need_not_wait_for_each_other() {
     for task in tasks {
         task.await.unwrap().unwrap();
     }
-    assert!(batcher.lock().slots.is_empty());
+    assert!(batcher.lock().in_flight.is_empty());
 }
 
 #[tokio::test]
@@ -247,7 +250,7 @@ async fn a_batch_that_hangs_does_not_hold_up_the_others() {
     for (other, request) in others.into_iter().zip([20, 30]) {
         assert_eq!(other.await.unwrap(), Some(1000 + request));
     }
-    assert!(batcher.lock().slots.is_empty());
+    assert!(batcher.lock().in_flight.is_empty());
 }
 
 #[test]
@@ -289,7 +292,7 @@ fn when_the_runtime_ends_no_caller_waits_on() {
             assert_eq!(task.await.unwrap(), None);
         }
     });
-    assert!(batcher.lock().slots.is_empty());
+    assert!(batcher.lock().in_flight.is_empty());
 }
 
 #[tokio::test]

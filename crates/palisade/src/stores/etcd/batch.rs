@@ -1,8 +1,10 @@
-//! Claims and releases that find others in flight go together: as one transaction that nests theirs, and so with one commit.
+//! Claims and releases that find others in flight go together: as one transaction that nests
+//! theirs, and so with one commit.
 //!
-//! Each is the same transaction that it would have been alone. All their writes have one revision, and the server compares for all
-//! of them before it writes for any: so two of one line never go together, nor two of which one line is within the other. A batch
-//! that the server refuses has changed nothing; then each goes alone, and has its own response.
+//! Each is the same transaction that it would have been alone. All their writes have one revision,
+//! and the server compares for all of them before it writes for any: so two of one line never go
+//! together, nor two of which one line is within the other. A batch that the server refuses has
+//! changed nothing; then each goes alone, and has its own response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +25,8 @@ const MOST: usize = 32;
 const LIMITS: Limits = Limits {
     in_flight: 4,
     largest: MOST,
-    // Many requests for one name do not wait for each other: the server commits together what arrives at the same time.
+    // Many requests for one name do not wait for each other: the server commits together what
+    // arrives at the same time.
     apart: 64,
     // A member that hangs does not hold up later requests: they go to another one.
     patience: Some(SUSPECT),
@@ -38,7 +41,6 @@ pub(super) struct Request {
     /// What the keys of its line begin with.
     pub(super) line: Vec<u8>,
     pub(super) txn: TxnRequest,
-    pub(super) resend: Resend,
     /// Set for the request of a claim, which is not sent once its caller has left.
     pub(super) claim: Option<ClaimId>,
 }
@@ -68,9 +70,8 @@ impl Executor {
     }
 
     async fn alone(&self, request: Request) -> Result<(TxnResponse, Sent), Failed> {
-        self.cluster
-            .call_counted(TXN, request.txn, request.resend)
-            .await
+        let resend = resend([&request]);
+        self.cluster.call_counted(TXN, request.txn, resend).await
     }
 
     async fn one_by_one(
@@ -155,14 +156,7 @@ impl Executor {
                 None => Vec::new(),
             };
         }
-        let all_may = batch
-            .iter()
-            .all(|request| request.resend == Resend::IfUnsure);
-        let resend = if all_may {
-            Resend::IfUnsure
-        } else {
-            Resend::Never
-        };
+        let resend = resend(&batch);
         let together = txn::always(
             batch
                 .iter()
@@ -205,6 +199,15 @@ impl Executor {
     }
 }
 
+/// A claim that is sent twice has the same response; the second response of a release says that
+/// the key is gone.
+fn resend<'a>(batch: impl IntoIterator<Item = &'a Request>) -> Resend {
+    match batch.into_iter().all(|request| request.claim.is_some()) {
+        true => Resend::IfUnsure,
+        false => Resend::Never,
+    }
+}
+
 fn not_sent() -> Failed {
     Error::unavailable("the claim was withdrawn before it was sent")
         .with_nothing_sent()
@@ -219,7 +222,7 @@ fn not_answered() -> Failed {
 mod tests {
     use palisade_testkit::etcd::Etcd;
 
-    use super::super::client::endpoints::Endpoints;
+    use super::super::client::settings::Endpoints;
     use std::time::Duration;
 
     use super::*;
@@ -242,8 +245,7 @@ mod tests {
         Request {
             line: line.into(),
             txn: asking,
-            resend: Resend::IfUnsure,
-            claim: None,
+            claim: Some(ClaimId::from_bits(1)),
         }
     }
 
@@ -253,12 +255,12 @@ mod tests {
         Request {
             line: line.into(),
             txn,
-            resend: Resend::Never,
             claim: None,
         }
     }
 
-    /// Whether the condition was met, at which revision, how many keys were read, and how many deleted.
+    /// Whether the condition was met, at which revision, how many keys were read, and how many
+    /// deleted.
     type Outcome = (bool, i64, usize, i64);
 
     fn outcomes(answers: Vec<<Executor as BatchExecutor>::Reply>) -> Vec<Option<Outcome>> {
@@ -328,7 +330,8 @@ mod tests {
         assert!(executor.execute(Vec::new()).await.is_empty());
     }
 
-    /// A batch that is refused has changed nothing, and only the requests fail that are refused alone.
+    /// A batch that is refused has changed nothing, and only the requests fail that are refused
+    /// alone.
     #[tokio::test]
     async fn a_lease_that_is_gone_fails_its_own_claims_only() {
         let server = tokio::task::spawn_blocking(Etcd::start).await.unwrap();

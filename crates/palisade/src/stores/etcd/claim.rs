@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backend::Backend;
 use super::claims::Slot;
 use super::client::cluster::{Failed, Sent};
 use super::client::leases::seconds;
@@ -19,12 +20,13 @@ use super::client::rollback::Rollback;
 use super::client::txn;
 use super::entry::{self, Entry, Purpose, Snapshot};
 use super::key_pool::LockKey;
-use super::locks::{Locks, gone};
 use super::queue_rules::{Verdict, check_kind, enough_of, verdict};
-use super::session::Session;
+use super::sessions::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{BootClock, Clock};
 use crate::store::{Answer, Busy, Claim, ClaimId, Grant, Mode, Place};
+use crate::stores::kit::session::claim::Enter;
+use crate::stores::kit::session::gone;
 use crate::stores::kit::session::sessions::Length;
 
 /// How often a claim is sent anew because its session was gone.
@@ -45,35 +47,37 @@ impl Attempt<'_> {
     }
 }
 
-impl Locks {
-    pub(super) async fn claim(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Answer> {
+impl Enter for Backend {
+    async fn enter(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Answer, Failed> {
         if let Some(value) = &claim.value {
             entry::check_value(value)?;
         }
-        let key = self.keys.for_claim(&self.names, claim)?;
+        let key = self.keys.for_claim(&self.lines.names, claim)?;
         self.deletes.cancel(&key).await;
-        let answer = self.attempt(claim, &key).await;
-        match &answer {
-            // Not before: a renewal of a claim that was turned away is told why it ended the last time.
-            Ok(Answer::Granted(_) | Answer::Queued(_)) => self.claims.lock().clear_end(claim.id),
-            // It may be there.
-            Err(error)
-                if error.kind() == ErrorKind::Unavailable
-                    && !(error.nothing_was_sent() && key.is_settled()) => {}
-            Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
-                let is_gone = answer
-                    .as_ref()
-                    .map_or_else(Error::nothing_was_sent, |_| true);
-                self.forget(claim.id);
-                self.sessions.end_owned(claim.id);
-                self.give_back_key(claim.id, &key, is_gone);
-            }
-        }
-        answer
+        self.attempt(claim, &key).await
     }
 
-    /// A claim has ended, by the word of the store. Its key is used again if it is certainly gone. A copy of the claim that is
-    /// still in flight would stay for as long as its session: then the key is deleted once more.
+    fn turned_away(self: &Arc<Self>, claim: &Claim, answer: &Result<Answer, Failed>) -> bool {
+        let Some(key) = self.keys.of(claim.id) else {
+            return true;
+        };
+        let error = answer.as_ref().err().map(|failed| &failed.error);
+        let was_not_sent = error.is_none_or(Error::nothing_was_sent);
+        if error.is_some_and(|error| error.kind() == ErrorKind::Unavailable)
+            && !(was_not_sent && key.is_settled())
+        {
+            return false;
+        }
+        self.forget(claim.id);
+        self.give_back_key(claim.id, &key, was_not_sent);
+        true
+    }
+}
+
+impl Backend {
+    /// A claim has ended, by the word of the store. Its key is used again if it is certainly gone.
+    /// A copy of the claim that is still in flight would stay for as long as its session: then the
+    /// key is deleted once more.
     pub(super) fn give_back_key(
         self: &Arc<Self>,
         claim: ClaimId,
@@ -83,11 +87,15 @@ impl Locks {
         if key.is_settled() {
             self.keys.give_back(claim, key, is_gone);
         } else {
-            self.delete_later(claim, key, None, self.cluster.request_timeout * 2);
+            self.delete_later(claim, key, None, self.lines.cluster.request_timeout * 2);
         }
     }
 
-    async fn attempt(self: &Arc<Self>, claim: &Arc<Claim>, key: &Arc<LockKey>) -> Result<Answer> {
+    async fn attempt(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        key: &Arc<LockKey>,
+    ) -> Result<Answer, Failed> {
         let (mut attempts, mut is_taken) = (1, false);
         loop {
             let full = self.full_session(claim).await?;
@@ -114,21 +122,18 @@ impl Locks {
                     .await?;
                     attempts += 1;
                 }
-                Err(failed) => return Err(failed.into()),
+                Err(failed) => return Err(failed),
             }
         }
     }
 
-    /// Sends a transaction that creates the key of a claim, if it is not there. If a copy of it may yet arrive, its sessions are given up.
+    /// Sends a transaction that creates the key of a claim, if it is not there. If a copy of it may
+    /// yet arrive, its sessions are given up.
     async fn create(&self, attempt: &Attempt<'_>, txn: TxnRequest) -> Result<TxnResponse, Failed> {
-        let Attempt {
-            claim,
-            key,
-            full,
-            wait,
-        } = attempt;
+        let (claim, key) = (attempt.claim, attempt.key);
+        let (full, wait) = (&attempt.full, attempt.wait.as_ref());
         key.write_begins();
-        let outcome = self.send_claim(claim.id, key, txn).await;
+        let outcome = self.send(key, txn, Some(claim.id)).await;
         let is_resolved = match &outcome {
             Ok((_, sent)) => *sent == Sent::Once,
             Err(failed) => failed.error.nothing_was_sent(),
@@ -143,14 +148,10 @@ impl Locks {
             // One that belongs to this claim ends with it.
             let is_shared = |session: &&Arc<Session>| {
                 self.sessions
-                    .live_owned_by(claim.id)
+                    .owned_by(claim.id)
                     .is_none_or(|own| own.id != session.id)
             };
-            for session in [Some(full), wait.as_ref()]
-                .into_iter()
-                .flatten()
-                .filter(is_shared)
-            {
+            for session in [Some(full), wait].into_iter().flatten().filter(is_shared) {
                 self.sessions.doubt(session);
                 key.doubts(session);
             }
@@ -158,14 +159,11 @@ impl Locks {
         outcome.map(|(response, _)| response)
     }
 
-    /// The transaction. `None` when the name is taken and the claim may queue, but has no session to wait on.
+    /// The transaction. `None` when the name is taken and the claim may queue, but has no session
+    /// to wait on.
     async fn ask(self: &Arc<Self>, attempt: &Attempt<'_>) -> Result<Option<Answer>, Failed> {
-        let Attempt {
-            claim,
-            key,
-            full,
-            wait,
-        } = attempt;
+        let (claim, key) = (attempt.claim, attempt.key);
+        let (full, wait) = (&attempt.full, attempt.wait.as_ref());
         let value = entry::value(claim);
         let otherwise = match (wait, claim.mode) {
             (Some(wait), _) => {
@@ -186,7 +184,7 @@ impl Locks {
             success: vec![txn::put(&key.bytes, value, full.id)],
             failure: otherwise,
         };
-        let before = self.cluster.seen.highest();
+        let before = self.lines.cluster.seen.highest();
         let response = self.create(attempt, claiming).await?;
         let revision = txn::revision_of(&response);
         let is_granted = response.succeeded;
@@ -194,8 +192,8 @@ impl Locks {
             is_granted || txn::nested_of(&response).is_some_and(|stand| stand.succeeded);
         if is_created && revision <= before {
             // A write has a new revision: this one was given before.
-            self.delete(&key.bytes, revision).await?;
-            self.cluster.report_rollback();
+            self.lines.delete(&key.bytes, revision).await?;
+            self.lines.cluster.report_rollback();
             return Err(Rollback::WentBack {
                 from: before,
                 to: revision - 1,
@@ -213,7 +211,7 @@ impl Locks {
             Ok(line) => line,
             Err(error) => {
                 if is_created {
-                    self.delete(&key.bytes, revision).await?;
+                    self.lines.delete(&key.bytes, revision).await?;
                 }
                 return Err(error.into());
             }
@@ -232,23 +230,19 @@ impl Locks {
         line: &Snapshot,
         at: usize,
     ) -> Result<Answer, Failed> {
-        let Attempt {
-            claim,
-            key,
-            full,
-            wait,
-        } = attempt;
+        let (claim, key) = (attempt.claim, attempt.key);
+        let (full, wait) = (&attempt.full, attempt.wait.as_ref());
         let Some(own) = line.entries.get(at) else {
             return Err(gone().into());
         };
         let refused = if at > 0 {
-            check_kind(&line.entries, own.kind).err()
+            check_kind(&claim.name, &line.entries, own.kind).err()
         } else {
             None
         };
         let verdict = verdict(&line.entries, at);
         if refused.is_some() || verdict == Verdict::Sealed {
-            self.delete(&own.key, own.revision).await?;
+            self.lines.delete(&own.key, own.revision).await?;
         }
         if let Some(refused) = refused {
             return Err(refused.into());
@@ -257,8 +251,8 @@ impl Locks {
             Verdict::Sealed => Ok(Answer::Sealed),
             Verdict::Held => {
                 let slot = attempt.slot(own.revision, full);
-                // Permits that were waited for are written in any case: the waiter behind looks then. A key that was created just
-                // now has no waiter behind it.
+                // Permits that were waited for are written in any case: the waiter behind looks
+                // then. A key that was created just now has no waiter behind it.
                 let tells = matches!(own.mode, Mode::Permits(_)) && own.revision != line.revision;
                 if (own.lease != full.id || tells) && span_of(claim).is_none() {
                     self.move_to_lasting(claim, &slot, full).await?;
@@ -266,7 +260,7 @@ impl Locks {
                 self.grant(claim, slot).await.map(Answer::Granted)
             }
             Verdict::Blocked(blocker) => {
-                let session = match [Some(full), wait.as_ref()]
+                let session = match [Some(full), wait]
                     .into_iter()
                     .flatten()
                     .find(|session| session.id == own.lease)
@@ -291,10 +285,8 @@ impl Locks {
         attempt: &Attempt<'_>,
         line: &Snapshot,
     ) -> Result<Answer, Failed> {
-        let Attempt {
-            claim, key, full, ..
-        } = attempt;
-        check_kind(&line.entries, claim.kind)?;
+        let (claim, key, full) = (attempt.claim, attempt.key, &attempt.full);
+        check_kind(&claim.name, &line.entries, claim.kind)?;
         if line
             .entries
             .iter()
@@ -320,7 +312,7 @@ impl Locks {
         else {
             return Err(gone().into());
         };
-        if check_kind(&line.entries, claim.kind).is_ok()
+        if check_kind(&claim.name, &line.entries, claim.kind).is_ok()
             && verdict(&line.entries, at) == Verdict::Held
         {
             return self
@@ -329,11 +321,12 @@ impl Locks {
                 .map(Answer::Granted);
         }
         // Another claim came between our read and our claim.
-        self.delete(&key.bytes, own.revision).await?;
+        self.lines.delete(&key.bytes, own.revision).await?;
         Ok(Answer::Busy(busy(&line)))
     }
 
-    /// Attaches a waiter's key to a session, which lasts for as long as the waiter counts on its own.
+    /// Attaches a waiter's key to a session, which lasts for as long as the waiter counts on its
+    /// own.
     pub(super) async fn move_to_lasting(
         &self,
         claim: &Claim,
@@ -350,18 +343,18 @@ impl Locks {
                 ..Failed::from(gone())
             });
         }
-        self.move_key(slot, to).await
+        self.lines.move_key(slot, to).await
     }
 
-    /// Our key holds. A minimum hold that is longer than the lease needs a session of its own of that length: it must last
-    /// when it is not renewed any more, and no longer.
+    /// Our key holds. A minimum hold that is longer than the lease needs a session of its own of
+    /// that length: it must last when it is not renewed any more, and no longer.
     pub(super) async fn grant(
         self: &Arc<Self>,
-        claim: &Claim,
+        claim: &Arc<Claim>,
         mut slot: Slot,
     ) -> Result<Grant, Failed> {
         if let Some(span) = span_of(claim) {
-            let session = match self.sessions.live_owned_by(claim.id) {
+            let session = match self.sessions.owned_by(claim.id) {
                 // Sent again: its key is attached to it, or about to be.
                 Some(own) => own,
                 None => self.sessions.open(span).await?,
@@ -377,15 +370,8 @@ impl Locks {
 
     /// The session for the key of a holder.
     pub(super) async fn full_session(self: &Arc<Self>, claim: &Claim) -> Result<Arc<Session>> {
-        if !claim.detachable {
-            return self.session_of_length(claim.lease).await;
-        }
-        if let Some(session) = self.sessions.live_owned_by(claim.id) {
-            return Ok(session);
-        }
-        let session = self.sessions.open(claim.lease).await?;
-        self.sessions.own(claim.id, &session);
-        Ok(session)
+        let length = session_length(claim.lease);
+        self.sessions.of_claim(claim, length).await
     }
 
     /// The session for the key of a waiter: a short one, so that dead waiters cost little.
@@ -397,7 +383,11 @@ impl Locks {
         if claim.wait_lease() == claim.lease {
             return Ok(Arc::clone(full));
         }
-        self.session_of_length(claim.wait_lease()).await
+        let length = session_length(claim.wait_lease());
+        match self.sessions.ready(length) {
+            Some(session) => Ok(session),
+            None => Box::pin(self.sessions.of_length(length)).await,
+        }
     }
 
     /// The same, if there is one.
@@ -407,19 +397,11 @@ impl Locks {
         }
         self.sessions.ready(session_length(claim.wait_lease()))
     }
-
-    async fn session_of_length(&self, lease: Duration) -> Result<Arc<Session>> {
-        let length = session_length(lease);
-        match self.sessions.ready(length) {
-            Some(session) => Ok(session),
-            // Boxed, because it is rare, and the future of every claim has room for it.
-            None => Box::pin(self.sessions.of_length(length)).await,
-        }
-    }
 }
 
-/// Puts the key of a claim at the end of its line, and reads as much of the line as says where it stands; the whole line, if the
-/// key is there already. A reader reads it all, once: any entry may be a writer.
+/// Puts the key of a claim at the end of its line, and reads as much of the line as says where it
+/// stands; the whole line, if the key is there already. A reader reads it all, once: any entry may
+/// be a writer.
 fn stand_in_line(claim: &Claim, key: &LockKey, session: &Session, value: Vec<u8>) -> TxnRequest {
     let read: Vec<RequestOp> = match claim.mode {
         Mode::Exclusive => vec![txn::read_first(&key.line), txn::read_last_two(&key.line)],
@@ -436,7 +418,8 @@ fn stand_in_line(claim: &Claim, key: &LockKey, session: &Session, value: Vec<u8>
     }
 }
 
-/// The length of the session for a lease, in the whole seconds of etcd: leases of one length share a session.
+/// The length of the session for a lease, in the whole seconds of etcd: leases of one length share
+/// a session.
 fn session_length(lease: Duration) -> Length {
     Length {
         of: Duration::from_secs(seconds(lease)),
@@ -467,6 +450,9 @@ fn would_hold(claim: &Claim, key: &LockKey, line: &Snapshot) -> Result<bool> {
 fn busy(line: &Snapshot) -> Busy {
     Busy {
         holder: line.holder(),
+        closed: line
+            .first()
+            .is_some_and(|first| first.purpose == Purpose::Closed),
         ..Busy::default()
     }
 }

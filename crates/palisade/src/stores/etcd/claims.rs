@@ -1,20 +1,20 @@
 //! This client's own claims: the slot, the mode and the watches of each.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::client::proto::Compare;
 use super::client::txn;
 use super::entry::fence_of;
 use super::key_pool::LockKey;
 use super::queue_rules::Blocker;
-use super::session::Session;
+use super::sessions::Session;
 use crate::fence::Fence;
 use crate::lease::Moment;
 use crate::store::{Claim, ClaimId, Grant, Kind, Lease, Mode};
-use crate::stores::kit::session::claims as kit;
+use crate::stores::kit::session::claims::{self as kit, Stage};
 
-/// Where a claim stands in the store: its key, the revision that created it, and the session that it is attached to.
+/// Where a claim stands in the store: its key, the revision that created it, and the session that
+/// it is attached to.
 #[derive(Clone)]
 pub(super) struct Slot {
     pub(super) key: Arc<LockKey>,
@@ -51,17 +51,20 @@ impl Slot {
 
 /// A claim of ours that is in the store, as far as we know.
 pub(super) struct OwnClaim {
+    pub(super) claim: Arc<Claim>,
     pub(super) slot: Slot,
+    /// As they are now: a downgrade changes them.
     pub(super) kind: Kind,
     pub(super) mode: Mode,
-    pub(super) lease: Duration,
     /// The end of its minimum hold.
     pub(super) closed_until: Option<Moment>,
-    /// Whether its session is as long as the minimum hold. Such a session is never renewed: it must end in time if we are gone.
+    /// Whether its session is as long as the minimum hold. Such a session is never renewed: it must
+    /// end in time if we are gone.
     pub(super) is_span: bool,
     /// Set while it waits.
     pub(super) waiting: Option<Waiting>,
-    /// Whether it holds with the short session of a waiter still: its next renewal moves it to the full one.
+    /// Whether it holds with the short session of a waiter still: its next renewal moves it to the
+    /// full one.
     pub(super) is_short: bool,
     pub(super) watch: OwnWatch,
 }
@@ -77,7 +80,6 @@ pub(super) struct OwnWatch {
 
 /// What a waiter waits for.
 pub(super) struct Waiting {
-    pub(super) claim: Arc<Claim>,
     pub(super) blocker: Blocker,
     pub(super) watch: Option<i64>,
     /// The store's revision when the line was last read.
@@ -88,25 +90,15 @@ pub(super) struct Waiting {
     pub(super) is_woken: bool,
     /// The revision of the last event of its watch.
     pub(super) last_event: i64,
-    pub(super) look: Look,
-}
-
-/// Whether a waiter's position is being read because of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    None,
-    InFlight,
-    /// Another event came meanwhile.
-    Again,
 }
 
 impl OwnClaim {
-    pub(super) fn new(claim: &Claim, slot: Slot, lease: Duration) -> OwnClaim {
+    pub(super) fn new(claim: &Arc<Claim>, slot: Slot) -> OwnClaim {
         OwnClaim {
+            claim: Arc::clone(claim),
             slot,
             kind: claim.kind,
             mode: claim.mode,
-            lease,
             closed_until: None,
             is_span: false,
             waiting: None,
@@ -115,21 +107,12 @@ impl OwnClaim {
         }
     }
 
-    /// The lease of a claim whose key was seen by a request that was sent at this time: that of its session, or as much as its
-    /// minimum hold has left.
-    pub(super) fn lease_from(&self, asked: Moment) -> Lease {
-        if !self.is_span {
-            return self.slot.session.lease();
-        }
-        Lease::of(self.lease.min(self.slot.session.end_of().since(asked)))
-    }
-
-    /// Whether its next renewal must move it to another session: it has a waiter's still, a claim may yet arrive that names its
-    /// session, or its minimum hold is nearly over.
-    pub(super) fn must_move(&self, now: Moment) -> bool {
+    /// Whether its next renewal must move it to another session: it has a waiter's still, a claim
+    /// may yet arrive that names its session, or its minimum hold is nearly over.
+    fn must_move(&self, now: Moment) -> bool {
         self.is_short
             || self.slot.session.is_doubtful()
-            || self.is_span && self.slot.session.end_of().since(now) < self.lease * 2
+            || self.is_span && self.slot.session.end_of().since(now) < self.claim.lease * 2
     }
 
     pub(super) fn watches(&self) -> impl Iterator<Item = i64> {
@@ -141,12 +124,48 @@ impl OwnClaim {
 }
 
 impl kit::OwnClaim for OwnClaim {
-    fn session(&self) -> i64 {
+    type Session = Arc<Session>;
+
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    fn session(&self) -> &Arc<Session> {
+        &self.slot.session
+    }
+
+    fn session_id(&self) -> i64 {
         self.slot.session.id
     }
 
-    fn lease(&self) -> Duration {
-        self.lease
+    fn renews_session(&self) -> bool {
+        !self.is_span
+    }
+
+    fn fence(&self) -> Fence {
+        self.slot.fence()
+    }
+
+    fn stage(&self, now: Moment) -> Stage {
+        if self.waiting.is_some() {
+            Stage::Waiting
+        } else if self.must_move(now) {
+            Stage::Outdated
+        } else if self.watch.is_verified && !self.is_span {
+            Stage::Held
+        } else {
+            Stage::Unverified
+        }
+    }
+
+    /// For as long as its session lasts, or as much as its minimum hold has left.
+    fn grant(&self, asked: Moment) -> Grant {
+        let mut grant = self.slot.grant();
+        if self.is_span {
+            let left = self.slot.session.end_of().since(asked);
+            grant.lease = Lease::of(self.claim.lease.min(left));
+        }
+        grant
     }
 }
 

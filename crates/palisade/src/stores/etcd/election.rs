@@ -1,8 +1,9 @@
-//! Elections, in the format of Go's `concurrency.Election` and `etcdctl elect`: the first key of a line leads, and its value is what it
-//! proclaims.
+//! Elections, in the format of Go's `concurrency.Election` and `etcdctl elect`: the first key of a
+//! line leads, and its value is what it proclaims.
 //!
-//! An observer watches the whole line and keeps a copy of it, so that it can report each leader in turn without a request. When its
-//! watch is opened, for the first time or again, it reads the line; events of earlier revisions are in there.
+//! An observer watches the whole line and keeps a copy of it, so that it can report each leader in
+//! turn without a request. When its watch is opened, for the first time or again, it reads the
+//! line; events of earlier revisions are in there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,41 +11,20 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::client::cluster::{Failed, Resend};
+use super::backend::Backend;
+use super::client::cluster::Failed;
 use super::client::proto::KeyValue;
 use super::client::watch::WatchEvent;
 use super::client::{spawn, txn};
 use super::entry::{Entry, Purpose};
-use super::locks::Locks;
+use super::lines::Lines;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::{Leader, Observation, Teller};
+use crate::stores::backoff::Backoff;
 
 /// Between two attempts to read a line whose watch is open.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-/// What a watch has reported, on its way to the observer's task.
-enum Heard {
-    Opened,
-    Closed,
-    Deleted(KeyValue),
-    Changed(KeyValue),
-    Settled,
-    Denied,
-}
-
-impl From<WatchEvent<'_>> for Heard {
-    fn from(event: WatchEvent<'_>) -> Heard {
-        match event {
-            WatchEvent::Opened(_) => Heard::Opened,
-            WatchEvent::Closed => Heard::Closed,
-            WatchEvent::Deleted(kv) => Heard::Deleted(kv.clone()),
-            WatchEvent::Changed(kv) => Heard::Changed(kv.clone()),
-            WatchEvent::Settled => Heard::Settled,
-            WatchEvent::Denied => Heard::Denied,
-        }
-    }
-}
 
 /// The keys of a line, as of some revision.
 struct Line {
@@ -80,11 +60,12 @@ fn leader_of(first: KeyValue) -> Result<Option<Leader>> {
     Ok((entry.purpose == Purpose::Claim).then(|| entry.leader()))
 }
 
-impl Locks {
+impl Backend {
     pub(super) async fn observe(self: &Arc<Self>, name: &Name) -> Result<Observation> {
-        let prefix = self.names.line(name).into_bytes();
-        // An error of the server or of our rights is returned here, and not only reported by the watch.
-        let line = self.keys(&prefix).await?;
+        let prefix = self.lines.names.line(name).into_bytes();
+        // An error of the server or of our rights is returned here, and not only reported by the
+        // watch.
+        let line = self.lines.keys(&prefix).await?;
         let (mut teller, observation) = Observation::new();
         if let Some(leader) = line.leader()? {
             teller.tell(leader);
@@ -93,14 +74,14 @@ impl Locks {
         let watch = self
             .watches
             .open(prefix.clone(), txn::prefix_end(&prefix), move |event| {
-                let _ = tells.send(Heard::from(event));
+                let _ = tells.send(event);
             });
-        let locks = Arc::clone(self);
+        let backend = Arc::clone(self);
         spawn(async move {
-            if let Some((teller, error)) = locks.tell_leaders(&prefix, teller, heard).await {
+            if let Some((teller, error)) = backend.tell_leaders(&prefix, teller, heard).await {
                 teller.fail(error);
             }
-            locks.watches.close(watch);
+            backend.watches.close(watch);
         });
         Ok(observation)
     }
@@ -110,7 +91,7 @@ impl Locks {
         &self,
         prefix: &[u8],
         mut teller: Teller,
-        mut heard: mpsc::UnboundedReceiver<Heard>,
+        mut heard: mpsc::UnboundedReceiver<WatchEvent>,
     ) -> Option<(Teller, Error)> {
         // None while the watch is closed.
         let mut line: Option<Line> = None;
@@ -120,24 +101,25 @@ impl Locks {
                 next = heard.recv() => next?,
             };
             match (next, &mut line) {
-                (Heard::Opened, _) => match self.keys_at_last(prefix, &teller).await? {
+                (WatchEvent::Opened(_), _) => match self.lines.keys_at_last(prefix, &teller).await?
+                {
                     Ok(read) => line = Some(read),
                     Err(error) => return Some((teller, error)),
                 },
-                (Heard::Closed, _) => line = None,
-                (Heard::Denied, _) => {
+                (WatchEvent::Closed, _) => line = None,
+                (WatchEvent::Denied, _) => {
                     let message = "the server denies the right to watch the keys of the election; see docs/stores/etcd.md";
                     return Some((teller, Error::new(ErrorKind::Denied, message)));
                 }
-                (Heard::Deleted(kv), Some(line)) => {
+                (WatchEvent::Deleted(kv), Some(line)) => {
                     line.delete(&kv);
                     continue;
                 }
-                (Heard::Changed(kv), Some(line)) => {
+                (WatchEvent::Changed(kv), Some(line)) => {
                     line.put(kv);
                     continue;
                 }
-                (Heard::Deleted(_) | Heard::Changed(_) | Heard::Settled, _) => {}
+                (WatchEvent::Deleted(_) | WatchEvent::Changed(_) | WatchEvent::Settled, _) => {}
             }
             match line.as_ref().map_or(Ok(None), Line::leader) {
                 Ok(Some(leader)) => teller.tell(leader),
@@ -146,11 +128,12 @@ impl Locks {
             }
         }
     }
+}
 
+impl Lines {
     async fn keys(&self, prefix: &[u8]) -> Result<Line, Failed> {
-        let response = self
-            .txn(txn::always(vec![txn::read_line(prefix)]), Resend::IfUnsure)
-            .await?;
+        let reading = txn::always(vec![txn::read_line(prefix)]);
+        let response = self.txn(reading).await?;
         let seen = txn::revision_of(&response);
         let keys = txn::keys_of(response)
             .into_iter()
@@ -161,7 +144,7 @@ impl Locks {
 
     /// Reads the line, however long that takes; `None` when the observer is dropped.
     async fn keys_at_last(&self, prefix: &[u8], teller: &Teller) -> Option<Result<Line>> {
-        let mut pause = PAUSE.0;
+        let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
         loop {
             match self.keys(prefix).await.map_err(Error::from) {
                 Err(error) if error.retry_may_help() => {
@@ -171,9 +154,8 @@ impl Locks {
             }
             tokio::select! {
                 () = teller.deserted() => return None,
-                () = tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())) => {}
+                () = backoff.pause() => {}
             }
-            pause = (pause * 2).min(PAUSE.1);
         }
     }
 }

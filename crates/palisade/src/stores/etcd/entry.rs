@@ -1,7 +1,8 @@
 //! One key of a line, and what its value says.
 //!
-//! Our values are words: `palisade:1:kind=rwlock&mode=shared&owner=alice`. Any other value, empty in Go's and etcdctl's locks, is
-//! an exclusive claim. The value of an election's candidate is what it proclaims, with our candidates, too.
+//! Our values are words: `palisade:1:kind=rwlock&mode=shared&owner=alice`. Any other value, empty
+//! in Go's and etcdctl's locks, is an exclusive claim. The value of an election's candidate is what
+//! it proclaims, with our candidates, too.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
@@ -113,7 +114,8 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// [`Protocol`](crate::ErrorKind::Protocol) when it was written by a newer version of this program.
+    /// [`Protocol`](crate::ErrorKind::Protocol) when it was written by a newer version of this
+    /// program.
     pub(super) fn read(kv: KeyValue) -> Result<Entry> {
         let mut entry = Entry {
             owner: stranger(&kv.key),
@@ -261,7 +263,8 @@ impl Snapshot {
     }
 }
 
-/// The owner of a key without one: the end of the key. That is a peer's lease, or a claim of ours, which is a secret.
+/// The owner of a key without one: the end of the key. That is a peer's lease, or a claim of ours,
+/// which is a secret.
 fn stranger(key: &[u8]) -> String {
     let key = String::from_utf8_lossy(key);
     let end = key.rsplit('/').next().unwrap_or_default();

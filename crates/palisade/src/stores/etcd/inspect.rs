@@ -1,19 +1,20 @@
 //! What operators see of the lines.
 
 use super::client::cluster::{Failed, Resend};
-use super::client::proto::{RANGE, RangeRequest, RangeResponse, SortOrder, SortTarget};
+use super::client::proto::{KeyValue, RANGE, RangeRequest, RangeResponse, SortOrder, SortTarget};
 use super::client::txn::{self, prefix_end};
-use super::entry::{Entry, Purpose, Snapshot};
-use super::locks::Locks;
+use super::entry::{Entry, Purpose};
+use super::lines::Lines;
+use super::marks::leases_of;
 use super::queue_rules::holders;
 use crate::error::Result;
 use crate::name::Name;
-use crate::store::{Kind, LineView, Page, Query};
+use crate::store::{Kind, LineView, Marks, Page, Query};
 
 /// How many keys one page reads.
 const KEYS: i64 = 1000;
 
-impl Locks {
+impl Lines {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::Show(name) => {
@@ -21,7 +22,9 @@ impl Locks {
                     .read_line(self.names.line(name).as_bytes())
                     .await?
                     .entries;
-                let mut lines: Vec<LineView> = view(name, &line).into_iter().collect();
+                let left = self.leases_left(leases_of(&line)).await?;
+                let mut lines: Vec<LineView> =
+                    view(name, &line, left.marks(&line)).into_iter().collect();
                 let shown = line.iter().filter(|entry| entry.purpose != Purpose::Sealed);
                 for (holder, entry) in lines
                     .iter_mut()
@@ -39,9 +42,10 @@ impl Locks {
 
     /// The first key of a line, unless that only keeps the name closed.
     async fn leader(&self, name: &Name) -> Result<Page, Failed> {
-        let reading = txn::always(vec![txn::read_first(self.names.line(name).as_bytes())]);
-        let line = Snapshot::of(self.txn(reading, Resend::IfUnsure).await?)?;
-        let mut view = view(name, &line.entries);
+        let first = txn::read_first(self.names.line(name).as_bytes());
+        let line = self.read(vec![first]).await?;
+        let left = self.leases_left(leases_of(&line.entries)).await?;
+        let mut view = view(name, &line.entries, left.marks(&line.entries));
         if let (Some(view), Some(first)) = (&mut view, line.first()) {
             view.holders
                 .iter_mut()
@@ -66,29 +70,48 @@ impl Locks {
         self.cluster.call(RANGE, request, Resend::IfUnsure).await
     }
 
+    /// The first keys in a range that belong to names, by name; and whether there are more. Keys of
+    /// other programs may fill more than one read.
+    async fn named_keys(
+        &self,
+        mut from: Vec<u8>,
+        to: Vec<u8>,
+    ) -> Result<(Vec<(Name, Vec<KeyValue>)>, bool), Failed> {
+        loop {
+            let RangeResponse { kvs, more, .. } = self.range(from, to.clone(), KEYS).await?;
+            from = kvs.last().map_or_else(Vec::new, |last| last.key.clone());
+            let is_over = !more || from.is_empty();
+            let mut lines: Vec<(Name, Vec<KeyValue>)> = Vec::new();
+            for kv in kvs {
+                let Some(name) = self.names.name(&kv.key) else {
+                    continue;
+                };
+                match lines.last_mut() {
+                    Some((last, kvs)) if *last == name => kvs.push(kv),
+                    _ => lines.push((name, vec![kv])),
+                }
+            }
+            if is_over || !lines.is_empty() {
+                return Ok((lines, !is_over));
+            }
+            // The key behind the last one.
+            from.push(0);
+        }
+    }
+
     /// One page, from the line whose keys begin with `after`.
     async fn list(&self, beginning: &str, after: Option<&str>) -> Result<Page, Failed> {
         let begins = self.names.names_from(beginning).into_bytes();
         let from = after.map_or_else(|| begins.clone(), |after| after.as_bytes().to_vec());
         // Without a prefix every key of the server is listed.
         let from = if from.is_empty() { vec![0] } else { from };
-        let response = self.range(from, prefix_end(&begins), KEYS).await?;
-        let more = response.more;
-        let mut lines: Vec<(Name, Vec<_>)> = Vec::new();
-        for kv in response.kvs {
-            let Some(name) = self.names.name(&kv.key) else {
-                continue;
-            };
-            match lines.last_mut() {
-                Some((last, kvs)) if *last == name => kvs.push(kv),
-                _ => lines.push((name, vec![kv])),
-            }
-        }
+        let (mut lines, more) = self.named_keys(from, prefix_end(&begins)).await?;
         let mut page = Page::default();
         if more && let Some((last, kvs)) = lines.pop() {
             let line = self.names.line(&last);
             if lines.is_empty() {
-                // One line fills the page: it is read as a whole, and the next page begins behind it.
+                // One line fills the page: it is read as a whole, and the next page begins behind
+                // it.
                 let whole = self
                     .range(line.clone().into_bytes(), prefix_end(line.as_bytes()), 0)
                     .await?;
@@ -99,21 +122,37 @@ impl Locks {
                 page.next = Some(line);
             }
         }
-        for (name, kvs) in lines {
-            let line = Entry::read_all(kvs).map(|line| view(&name, &line).into_iter().collect());
+        let lines: Vec<(Name, Result<Vec<Entry>>)> = lines
+            .into_iter()
+            .map(|(name, kvs)| (name, Entry::read_all(kvs)))
+            .collect();
+        let readable = lines.iter().filter_map(|(_, line)| line.as_ref().ok());
+        let leases = leases_of(readable.flatten());
+        let left = self.leases_left(leases).await?;
+        for (name, line) in lines {
+            let line = line.map(|line| {
+                let marks = left.marks(&line);
+                view(&name, &line, marks).into_iter().collect()
+            });
             page.lines.extend(LineView::or_unreadable(&name, line)?);
         }
         Ok(page)
     }
 }
 
-/// A line for operators; `None` when it has neither holders nor waiters.
-fn view(name: &Name, line: &[Entry]) -> Option<LineView> {
+/// A line for operators; `None` when it has neither holders nor waiters nor marks.
+fn view(name: &Name, line: &[Entry], marks: Marks) -> Option<LineView> {
     let line: Vec<&Entry> = line
         .iter()
         .filter(|entry| entry.purpose != Purpose::Sealed)
         .collect();
-    let first = line.first()?;
+    let Some(first) = line.first() else {
+        let view = LineView {
+            marks,
+            ..LineView::free(name.as_str())
+        };
+        return (!view.is_free()).then_some(view);
+    };
     let owned: Vec<Entry> = line.iter().map(|entry| (*entry).clone()).collect();
     let held = holders(&owned);
     let kinds = line.iter().any(|entry| entry.kind == Kind::RwLock);
@@ -127,6 +166,7 @@ fn view(name: &Name, line: &[Entry]) -> Option<LineView> {
         holders: line.iter().take(held).map(|entry| entry.holder()).collect(),
         waiters: line.iter().skip(held).map(|entry| entry.waiter()).collect(),
         waiters_known: true,
+        marks,
         error: None,
     })
 }

@@ -1,14 +1,16 @@
 //! The keys of claims, and which of them are used again.
 //!
-//! etcd keeps a place in its index for every key that ever was, until it is compacted, and each claim passes the places of all
-//! earlier claims of its name. So a key whose claim has certainly ended serves the next claim of this client on that name.
+//! etcd keeps a place in its index for every key that ever was, until it is compacted, and each
+//! claim passes the places of all earlier claims of its name. So a key whose claim has certainly
+//! ended serves the next claim of this client on that name.
 //!
 //! ```text
 //! claim ──► taken ──► its deletion is answered, and no write of it is in flight ──► free ──► the next claim
 //!              └────► anything else                                              ──► never again
 //! ```
 //!
-//! Such a key ends with random digits of its own, not with those of a claim: an unknown claim never finds the key of another one.
+//! Such a key ends with random digits of its own, not with those of a claim: an unknown claim never
+//! finds the key of another one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,13 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::client::names::Names;
-use super::session::Session;
+use super::sessions::Session;
 use crate::error::Result;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::name::Name;
 use crate::store::{ByClaim, Claim, ClaimId};
 
-/// Keys are kept for so many names at the least, and for twice as many at the most: those that were used last.
+/// Keys are kept for so many names at the least, and for twice as many at the most: those that were
+/// used last.
 const NAMES: usize = 512;
 /// How many keys of one name are kept.
 const OF_ONE_NAME: usize = 8;
@@ -37,11 +40,13 @@ pub(super) struct LockKey {
     /// What the keys of the line begin with.
     pub(super) line: Vec<u8>,
     pub(super) bytes: Vec<u8>,
-    /// Whether only this client can know it: it ends with random digits, and not with those of its claim.
+    /// Whether only this client can know it: it ends with random digits, and not with those of its
+    /// claim.
     is_private: bool,
     /// Number of writes to this key whose outcome is unknown.
     unresolved_writes: AtomicUsize,
-    /// The sessions that such writes name. Each lasts until the claim has ended: if the write has arrived, the key is attached to it.
+    /// The sessions that such writes name. Each lasts until the claim has ended: if the write has
+    /// arrived, the key is attached to it.
     doubtful: Mutex<Vec<Arc<Session>>>,
 }
 
@@ -80,7 +85,8 @@ impl LockKey {
         String::from_utf8(self.bytes.get(self.line.len()..)?.to_vec()).ok()
     }
 
-    /// A write begins that could create or delete the key at any time, until it is [resolved](LockKey::write_resolved).
+    /// A write begins that could create or delete the key at any time, until it is
+    /// [resolved](LockKey::write_resolved).
     pub(super) fn write_begins(&self) {
         self.unresolved_writes.fetch_add(1, Ordering::Relaxed);
     }
@@ -114,7 +120,8 @@ struct Pool {
 struct Taken {
     key: Arc<LockKey>,
     since: Moment,
-    /// Until when its name must stay closed, while the release is not answered: a second attempt must not open it.
+    /// Until when its name must stay closed, while the release is not answered: a second attempt
+    /// must not open it.
     closed_until: Option<Moment>,
 }
 
@@ -149,7 +156,8 @@ impl KeyPool {
         Ok(key)
     }
 
-    /// A claim has certainly ended. Its key is free if it is certainly gone, and only this client can know it.
+    /// A claim has certainly ended. Its key is free if it is certainly gone, and only this client
+    /// can know it.
     pub(super) fn give_back(&self, claim: ClaimId, key: &Arc<LockKey>, is_gone: bool) {
         let mut pool = self.lock();
         pool.taken.remove(&claim);

@@ -1,8 +1,10 @@
-//! `format=plain`: create if absent. The keys of the format `mutex`, created only while the name is free.
+//! `format=plain`: create if absent. The keys of the format `mutex`, created only while the name is
+//! free.
 //!
-//! The one transaction compares the whole line, so it never overtakes a claim that waits in the other format, or one of Go or
-//! etcdctl. A claim that is turned away watches the first key and asks again when that is gone. All of them ask at once: where many
-//! wait for one name, `mutex` is the better format.
+//! The one transaction compares the whole line, so it never overtakes a claim that waits in the
+//! other format, or one of Go or etcdctl. A claim that is turned away watches the first key and
+//! asks again when that is gone. All of them ask at once: where many wait for one name, `mutex` is
+//! the better format.
 
 use std::sync::{Arc, Weak};
 
@@ -10,11 +12,8 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::CAPABILITY;
-use super::client::cluster::Resend;
-use super::client::proto::KeyValue;
-use super::client::txn;
+use super::backend::Backend;
 use super::client::watch::WatchEvent;
-use super::locks::Locks;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
@@ -22,6 +21,9 @@ use crate::store::{
     Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Order,
     Page, Query, Released, Revoked, Standing, Wakes,
 };
+use crate::stores::kit::session::release::{release, revoke};
+use crate::stores::kit::session::renew::renew;
+use crate::stores::kit::session::{SessionBackend, claim};
 use crate::stores::kit::token::{Put, TokenBackend};
 
 /// What the format `plain` can do.
@@ -39,13 +41,13 @@ pub const PLAIN: Capability = Capability {
 };
 
 /// The locks in the format `plain`, for one client.
-pub(super) struct Plain(pub(super) Arc<Locks>);
+pub(super) struct Plain(pub(super) Arc<Backend>);
 
-impl Locks {
+impl Backend {
     /// Returns when the first key of the line is gone.
     async fn freed(&self, name: &Name) -> Result<()> {
-        let line = self.names.line(name).into_bytes();
-        let Some((mut first, mut seen)) = self.first_key(&line).await? else {
+        let line = self.lines.names.line(name).into_bytes();
+        let Some((mut first, mut seen)) = self.lines.first_key(&line).await? else {
             return Ok(());
         };
         loop {
@@ -61,12 +63,15 @@ impl Locks {
                         _ => Ok(()),
                     };
                 });
-            let _closes = Closes { locks: self, watch };
+            let _closes = Closes {
+                backend: self,
+                watch,
+            };
             loop {
                 let Some(false) = told.recv().await else {
                     return Ok(());
                 };
-                let Some((now, revision)) = self.first_key(&line).await? else {
+                let Some((now, revision)) = self.lines.first_key(&line).await? else {
                     return Ok(());
                 };
                 if now.create_revision != first.create_revision {
@@ -76,36 +81,26 @@ impl Locks {
             }
         }
     }
-
-    /// The first key of a line, and the revision of the read.
-    async fn first_key(&self, line: &[u8]) -> Result<Option<(KeyValue, i64)>> {
-        let response = self
-            .txn(txn::always(vec![txn::read_first(line)]), Resend::IfUnsure)
-            .await?;
-        let revision = txn::revision_of(&response);
-        Ok(txn::keys_of(response)
-            .into_iter()
-            .next()
-            .map(|first| (first, revision)))
-    }
 }
 
 /// Closes a watch that was opened for one wait.
 struct Closes<'a> {
-    locks: &'a Locks,
+    backend: &'a Backend,
     watch: i64,
 }
 
 impl Drop for Closes<'_> {
     fn drop(&mut self) {
-        self.locks.watches.close(self.watch);
+        self.backend.watches.close(self.watch);
     }
 }
 
 /// Tells the client when the name of a claim that was turned away is free.
-async fn tell_freed(locks: Weak<Locks>, claim: Arc<Claim>) {
-    let Some(locks) = locks.upgrade() else { return };
-    match (locks.freed(&claim.name).await, locks.claims.client()) {
+async fn tell_freed(backend: Weak<Backend>, claim: Arc<Claim>) {
+    let Some(backend) = backend.upgrade() else {
+        return;
+    };
+    match (backend.freed(&claim.name).await, backend.claims.client()) {
         (Ok(()), Some(client)) => client.ask_again(claim.id),
         (Ok(()), None) => {}
         // The core asks by its own clock.
@@ -134,21 +129,20 @@ impl TokenBackend for Plain {
         } else {
             Arc::clone(claim)
         };
-        match self.0.claim(&unqueued).await? {
+        match claim::claim(&self.0, &unqueued).await? {
             Answer::Granted(grant) => Ok(Put::Done(grant)),
             Answer::Sealed => Ok(Put::Sealed),
-            Answer::Busy(Busy { holder, ask_in, .. }) => {
+            Answer::Busy(busy) => {
                 if let (true, Some(client)) = (claim.queue, self.0.claims.client()) {
                     client.while_waiting(
                         claim.id,
                         tell_freed(Arc::downgrade(&self.0), Arc::clone(claim)),
                     );
                 }
-                Ok(Put::Taken {
-                    holder,
-                    left: ask_in,
+                Ok(Put::Taken(Busy {
                     woken: claim.queue,
-                })
+                    ..busy
+                }))
             }
             Answer::Queued(_) => Err(Error::protocol(
                 "a claim that was not to be queued stands in line",
@@ -157,11 +151,11 @@ impl TokenBackend for Plain {
     }
 
     async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        self.0.renew(claims).await
+        renew(&self.0, claims).await
     }
 
     async fn delete_if(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
-        self.0.release(claim, ending).await
+        release(&self.0, claim, ending).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
@@ -169,11 +163,11 @@ impl TokenBackend for Plain {
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        self.0.revoke(name, fence).await
+        revoke(&*self.0, name, fence).await
     }
 
     async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
-        self.0.change(claim, to).await
+        self.0.change(claim, to, &PLAIN).await
     }
 
     fn extensions(&self) -> Extensions<'_> {

@@ -1,11 +1,12 @@
 //! Where a waiting claim stands, by as little of its line as decides it. A line may be long.
 
+use super::backend::Backend;
 use super::claims::Slot;
-use super::client::cluster::{Failed, Resend};
-use super::client::proto::{TxnRequest, TxnResponse};
+use super::client::cluster::Failed;
+use super::client::proto::TxnRequest;
 use super::client::txn;
 use super::entry::{Entry, Purpose, Snapshot};
-use super::locks::Locks;
+use super::lines::Lines;
 use super::queue_rules::{Blocker, Verdict, enough_of, verdict};
 use crate::error::Result;
 use crate::store::{ClaimId, Kind, Mode};
@@ -33,7 +34,7 @@ pub(super) enum Position {
     Missing,
 }
 
-impl Locks {
+impl Backend {
     /// A claim of ours, as a waiter.
     pub(super) fn waiter(&self, claim: ClaimId) -> Option<Waiter> {
         let claims = self.claims.lock();
@@ -47,7 +48,9 @@ impl Locks {
             is_woken: waiting.is_some_and(|waiting| waiting.is_woken),
         })
     }
+}
 
+impl Lines {
     /// Reads where a waiter stands.
     pub(super) async fn position(&self, waiter: &Waiter) -> Result<Position, Failed> {
         match waiter.mode {
@@ -55,10 +58,6 @@ impl Locks {
             Mode::Shared => self.position_of_reader(waiter).await,
             Mode::Permits(_) => self.position_for_permits(waiter).await,
         }
-    }
-
-    async fn read(&self, txn: TxnRequest) -> Result<TxnResponse, Failed> {
-        self.txn(txn, Resend::IfUnsure).await
     }
 
     async fn position_of_writer(&self, waiter: &Waiter) -> Result<Position, Failed> {
@@ -75,7 +74,8 @@ impl Locks {
                 txn::read_before(&key.line, *revision),
             ],
         };
-        // Mostly the key before it is still there. That is quickly compared: to find the first key the server passes the whole line.
+        // Mostly the key before it is still there. That is quickly compared: to find the first key
+        // the server passes the whole line.
         let response = match &waiter.blocker {
             Some(Blocker::Key(before, created)) if !waiter.is_woken => {
                 let waits = TxnRequest {
@@ -83,7 +83,7 @@ impl Locks {
                     success: vec![txn::read_first(&key.line)],
                     failure: vec![txn::nested(is_first)],
                 };
-                let response = self.read(waits).await?;
+                let response = self.txn(waits).await?;
                 if response.succeeded {
                     let line = Snapshot::of(response)?;
                     let is_sealed = line
@@ -98,7 +98,7 @@ impl Locks {
                 }
                 txn::unnested(response)
             }
-            _ => self.read(is_first).await?,
+            _ => self.txn(is_first).await?,
         };
         if response.succeeded {
             Ok(Position::Held)
@@ -107,23 +107,19 @@ impl Locks {
         }
     }
 
-    /// Reads the claims that may hold permits, the one before ours, and ours, however long the line is.
+    /// Reads the claims that may hold permits, the one before ours, and ours, however long the line
+    /// is.
     async fn position_for_permits(&self, waiter: &Waiter) -> Result<Position, Failed> {
         let Slot { key, revision, .. } = &waiter.slot;
         let firsts = txn::read_firsts(&key.line, enough_of(waiter.kind), *revision);
-        let reading = txn::always(vec![
-            txn::read(&key.bytes),
-            firsts,
-            txn::read_before(&key.line, *revision),
-        ]);
-        Ok(position_in(
-            Snapshot::of(self.read(reading).await?)?,
-            &waiter.slot,
-        ))
+        let before = txn::read_before(&key.line, *revision);
+        let reads = vec![txn::read(&key.bytes), firsts, before];
+        Ok(position_in(self.read(reads).await?, &waiter.slot))
     }
 
-    /// Compares whether all writers before a reader are gone. They are known from its first look, and no key ever comes before it:
-    /// so the line is not read again, unless one of them has become something else.
+    /// Compares whether all writers before a reader are gone. They are known from its first look,
+    /// and no key ever comes before it: so the line is not read again, unless one of them has
+    /// become something else.
     async fn position_of_reader(&self, waiter: &Waiter) -> Result<Position, Failed> {
         let Slot { key, revision, .. } = &waiter.slot;
         let read = vec![txn::read_until(&key.line, *revision)];
@@ -132,10 +128,7 @@ impl Locks {
             _ => &[],
         };
         let Some((last, created)) = writers.last() else {
-            return Ok(position_in(
-                Snapshot::of(self.read(txn::always(read)).await?)?,
-                &waiter.slot,
-            ));
+            return Ok(position_in(self.read(read).await?, &waiter.slot));
         };
         let last_is_there = TxnRequest {
             compare: vec![waiter.slot.is_there(), txn::created_at(last, *created)],
@@ -150,7 +143,7 @@ impl Locks {
         all_gone.extend(writers.iter().map(|(writer, _)| txn::created_at(writer, 0)));
         let failure = vec![txn::nested(last_is_there)];
         let response = self
-            .read(TxnRequest {
+            .txn(TxnRequest {
                 compare: all_gone,
                 success: vec![txn::read(&key.bytes)],
                 failure,

@@ -1,10 +1,17 @@
-//! Which keys of a line hold, as a pure function of the keys in their order: strictly first come, first served.
+//! Which keys of a line hold, as a pure function of the keys in their order: strictly first come,
+//! first served.
 //!
-//! A key that holds goes on holding when keys are added behind it or others leave. So a verdict stays true until the holder itself
-//! leaves.
+//! A key that holds goes on holding when keys are added behind it or others leave. So a verdict
+//! stays true until the holder itself leaves.
+//!
+//! These rules are not part of the session kit: permits are counted here, in one line with all
+//! other modes, while in ZooKeeper the recipes of Curator and kazoo compare the names of nodes, and
+//! have permits elsewhere.
 
 use super::entry::{Entry, Purpose};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::line::ClaimError;
+use crate::name::Name;
 use crate::store::{Kind, Mode};
 
 /// Whether one entry holds.
@@ -20,13 +27,14 @@ pub(super) enum Verdict {
 /// What a waiter waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// For this key, created at this revision, to be deleted, or to become a reader's. A waiter for permits also looks when it is
-    /// written: a claim that gets permits while others wait writes its key.
+    /// For this key, created at this revision, to be deleted, or to become a reader's. A key that
+    /// got permits while others wait is written, and its waiter looks then, too.
     Key(Vec<u8>, i64),
-    /// For all these keys, created at these revisions, to be deleted or to become readers'. The last one is watched.
+    /// For all these keys, created at these revisions, to be deleted or to become readers'. The
+    /// last one is watched.
     Writers(Vec<(Vec<u8>, i64)>),
-    /// For all but so many of the permits before it to be given back. All entries before it hold: behind another waiter it would
-    /// wait for that one.
+    /// For all but so many of the permits before it to be given back. All entries before it hold:
+    /// behind another waiter it would wait for that one.
     Permits {
         /// The keys before it, with their permits.
         before: Vec<(Vec<u8>, u32)>,
@@ -68,8 +76,8 @@ fn permits_of(mode: Mode) -> u32 {
     }
 }
 
-/// How many entries from the first on are enough to know whether permits are free, for a semaphore of this limit: each of them
-/// has one permit at the least.
+/// How many entries from the first on are enough to know whether permits are free, for a semaphore
+/// of this limit: each of them has one permit at the least.
 pub(super) fn enough_of(kind: Kind) -> i64 {
     match kind {
         Kind::Semaphore { limit } => i64::from(limit),
@@ -77,8 +85,9 @@ pub(super) fn enough_of(kind: Kind) -> i64 {
     }
 }
 
-/// The verdict on the entry at this index. The middle of a line need not be read: an exclusive claim needs the first entry, the one
-/// before it and itself; a claim for permits needs the first [`enough_of`] entries, the one before it and itself.
+/// The verdict on the entry at this index. The middle of a line need not be read: an exclusive
+/// claim needs the first entry, the one before it and itself; a claim for permits needs the first
+/// [`enough_of`] entries, the one before it and itself.
 pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
     let (Some(own), Some(before)) = (line.get(at), line.get(..at)) else {
         return Verdict::Held;
@@ -122,7 +131,8 @@ pub(super) fn verdict(line: &[Entry], at: usize) -> Verdict {
     blocker.map_or(Verdict::Held, Verdict::Blocked)
 }
 
-/// How many entries from the first on hold: as [`verdict`] says of each, but in one pass, since lines may be long.
+/// How many entries from the first on hold: as [`verdict`] says of each, but in one pass, since
+/// lines may be long.
 pub(super) fn holders(line: &[Entry]) -> usize {
     let (mut sealed, mut others, mut taken) = (false, false, 0_u64);
     line.iter()
@@ -146,13 +156,11 @@ pub(super) fn holders(line: &[Entry]) -> usize {
 }
 
 /// One name serves one kind at a time: the kind of its first entry.
-pub(super) fn check_kind(line: &[Entry], kind: Kind) -> Result<()> {
+pub(super) fn check_kind(name: &Name, line: &[Entry], asked: Kind) -> Result<()> {
     match line.first() {
-        Some(first) if first.purpose != Purpose::Sealed && !first.kind.shares_line_with(kind) => {
-            Err(Error::config(format!(
-                "the name serves as a {} now, and cannot serve as a {kind} at the same time",
-                first.kind
-            )))
+        Some(first) if first.purpose != Purpose::Sealed && !first.kind.shares_line_with(asked) => {
+            let in_use = first.kind;
+            Err(ClaimError::KindConflict { in_use, asked }.of(name))
         }
         _ => Ok(()),
     }
@@ -280,12 +288,16 @@ mod tests {
 
     #[test]
     fn another_kind_is_named() {
-        let error = check_kind(&line(&[TWO]), Kind::Mutex).expect_err("refused");
+        let name = Name::new("pool").unwrap();
+        let error = check_kind(&name, &line(&[TWO]), Kind::Mutex).expect_err("refused");
         assert!(
-            error.to_string().contains("semaphore of 3") && error.to_string().contains("mutex"),
+            error
+                .to_string()
+                .contains("pool is in use as a semaphore of 3")
+                && error.to_string().contains("mutex"),
             "{error}"
         );
-        assert!(check_kind(&line(&[""]), Kind::RwLock).is_ok());
+        assert!(check_kind(&name, &line(&[""]), Kind::RwLock).is_ok());
     }
 
     #[test]

@@ -1,22 +1,26 @@
-//! How claims end: by their owner, or by an operator.
+//! How keys leave their line: deleted, or kept to close or to seal the name.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::cluster::{Failed, Resend};
+use super::backend::Backend;
+use super::claims::OwnClaim;
+use super::client::cluster::Failed;
 use super::client::proto::Compare;
 use super::client::{spawn, txn};
-use super::entry::{Entry, Purpose, Snapshot};
+use super::entry::{Entry, Purpose};
 use super::key_pool::LockKey;
-use super::locks::Locks;
 use super::queue_rules::holders;
+use super::sessions::Session;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::{ClaimRef, Ending, Gone, Released, Revoked};
+use crate::store::{ClaimRef, Ending};
+use crate::stores::kit::session::release::{Holding, Leave};
 use crate::stores::kit::session::sessions::OpensSessions;
 
-/// The condition that a key is a claim's: by its fence. Without one, its existence has to do: no other claim has this key.
+/// The condition that a key is a claim's: by its fence. Without one, its existence has to do: no
+/// other claim has this key.
 pub(super) fn is_ours(key: &LockKey, fence: Option<Fence>) -> Compare {
     match fence.and_then(|fence| i64::try_from(fence.get()).ok()) {
         Some(revision) => txn::created_at(&key.bytes, revision),
@@ -24,32 +28,21 @@ pub(super) fn is_ours(key: &LockKey, fence: Option<Fence>) -> Compare {
     }
 }
 
-fn released(done: bool) -> Released {
-    if done {
-        Released::Done
-    } else {
-        Released::AlreadyLost
-    }
-}
+impl Leave for Backend {
+    type Entry = Entry;
 
-impl Locks {
-    pub(super) async fn release(
+    async fn delete(
         self: &Arc<Self>,
         claim: &ClaimRef,
+        own: Option<OwnClaim>,
         ending: Ending,
-    ) -> Result<Released> {
+    ) -> Result<bool> {
         let id = claim.claim.id;
-        let key = self.key(&claim.claim.name, id);
-        // A release by another fence does not mean this claim.
-        if self
-            .claims
-            .slot(id)
-            .is_some_and(|slot| claim.fence.is_some_and(|fence| fence != slot.fence()))
-        {
-            return Ok(Released::AlreadyLost);
-        }
-        // Forgotten first, so that the end of its key is not taken for a revocation.
-        let own = self.forget(id);
+        own.iter().for_each(|own| self.close_watches(own));
+        let key = match &own {
+            Some(own) => Arc::clone(&own.slot.key),
+            None => self.key(&claim.claim.name, id),
+        };
         let fence = claim.fence.or(own.as_ref().map(|own| own.slot.fence()));
         let is_plain = own.as_ref().is_some_and(|own| own.closed_until.is_none());
         if let Some(until) = own
@@ -58,29 +51,53 @@ impl Locks {
         {
             self.keys.close_until(id, &key, until);
         }
-        let done = match (ending, self.keys.closed_for(id)) {
-            (Ending::Seal(span), _) => self.seal(claim, &key, fence, span).await?,
+        match (ending, self.keys.closed_for(id)) {
+            // A second seal by the same claim must find it. The key pool drops it in time.
+            (Ending::Seal(span), _) => Ok(self.seal(claim, &key, fence, span).await?),
             (Ending::Release, Some(left)) => {
                 let closed = self.close(claim, &key, fence, left).await?;
                 self.keys.discard(&[id]);
-                return Ok(released(closed));
+                Ok(closed)
             }
-            (Ending::Release | Ending::Undo, _) => self.delete_own(claim, &key, fence).await?,
-        };
-        self.sessions.end_owned(id);
-        match ending {
-            // A second seal by the same claim must find it. The key pool drops it in time.
-            Ending::Seal(_) => {}
-            Ending::Release | Ending::Undo => {
+            (Ending::Release | Ending::Undo, _) => {
+                let done = self.delete_own(claim, &key, fence).await?;
                 // A renewal in flight may have found it again meanwhile.
-                drop(self.forget(id));
+                self.forget(id);
                 self.give_back_key(id, &key, is_plain && done);
+                Ok(done)
             }
         }
-        Ok(released(done))
     }
 
-    /// Deletes the key of a claim. If that is not answered, it is tried again in the background: the caller may give up.
+    async fn holders_of(&self, name: &Name) -> Result<Vec<Holding<Entry>>> {
+        let line = self.lines.names.line(name).into_bytes();
+        let mut entries = self.lines.read_line(&line).await?.entries;
+        entries.retain(|entry| entry.purpose != Purpose::Sealed);
+        entries.truncate(holders(&entries));
+        entries.sort_by_key(|entry| entry.purpose == Purpose::Closed);
+        let holding = |entry: Entry| Holding {
+            fence: entry.fence(),
+            entry,
+        };
+        Ok(entries.into_iter().map(holding).collect())
+    }
+
+    async fn delete_holder(&self, entries: Vec<Entry>) -> Result<bool> {
+        let mut any = false;
+        for entry in entries {
+            any |= self.lines.delete(&entry.key, entry.revision).await?;
+        }
+        Ok(any)
+    }
+
+    fn detached(&self, own: OwnClaim, _: Option<Arc<Session>>) {
+        self.close_watches(&own);
+    }
+}
+
+impl Backend {
+    /// Deletes the key of a claim. If that is not answered, it is tried again in the background:
+    /// the caller may give up.
     async fn delete_own(
         self: &Arc<Self>,
         claim: &ClaimRef,
@@ -91,7 +108,7 @@ impl Locks {
             key.write_begins();
         }
         let deleting = txn::only_if(is_ours(key, fence), txn::delete(&key.bytes));
-        match self.send_release(key, deleting).await {
+        match self.send(key, deleting, None).await {
             Ok((response, _)) => {
                 if fence.is_none() {
                     key.write_resolved();
@@ -106,8 +123,9 @@ impl Locks {
         }
     }
 
-    /// Gives a grant back whose minimum hold is not over: the key stays, on a session of that length, and is deleted when the time
-    /// has come; by the end of the session if we are gone then.
+    /// Gives a grant back whose minimum hold is not over: the key stays, on a session of that
+    /// length, and is deleted when the time has come; by the end of the session if we are gone
+    /// then.
     async fn close(
         self: &Arc<Self>,
         claim: &ClaimRef,
@@ -115,7 +133,7 @@ impl Locks {
         fence: Option<Fence>,
         left: Duration,
     ) -> Result<bool, Failed> {
-        let Some(own) = self.read_own(key).await? else {
+        let Some(own) = self.lines.read_own(key).await? else {
             return Ok(false);
         };
         if own.purpose == Purpose::Closed {
@@ -131,8 +149,8 @@ impl Locks {
             Some(span) => span,
             None => self.sessions.open(left).await?,
         };
-        let closing = txn::only_if(is_ours(key, fence), txn::put(&key.bytes, value, session.id));
-        let closed = self.txn(closing, Resend::IfUnsure).await?.succeeded;
+        let closing = txn::put(&key.bytes, value, session.id);
+        let closed = self.lines.only_if(is_ours(key, fence), closing).await?;
         let (sessions, left) = (
             Arc::downgrade(&self.sessions),
             if closed { left } else { Duration::ZERO },
@@ -155,7 +173,7 @@ impl Locks {
         fence: Option<Fence>,
         span: Duration,
     ) -> Result<bool, Failed> {
-        let Some(own) = self.read_own(key).await? else {
+        let Some(own) = self.lines.read_own(key).await? else {
             return Ok(false);
         };
         if own.purpose == Purpose::Sealed && claim.fence.is_none_or(|fence| fence == own.fence()) {
@@ -163,55 +181,11 @@ impl Locks {
         }
         let session = self.sessions.open(span).await?;
         let value = own.rewritten(Purpose::Sealed, own.mode);
-        let sealing = txn::only_if(is_ours(key, fence), txn::put(&key.bytes, value, session.id));
-        let sealed = self.txn(sealing, Resend::IfUnsure).await?.succeeded;
+        let sealing = txn::put(&key.bytes, value, session.id);
+        let sealed = self.lines.only_if(is_ours(key, fence), sealing).await?;
         if !sealed {
             self.sessions.system.close(session).await;
         }
         Ok(sealed)
-    }
-
-    pub(super) async fn read_own(&self, key: &LockKey) -> Result<Option<Entry>, Failed> {
-        let response = self
-            .txn(txn::always(vec![txn::read(&key.bytes)]), Resend::IfUnsure)
-            .await?;
-        Ok(Snapshot::of(response)?.entries.pop())
-    }
-
-    pub(super) async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        let line = self.names.line(name).into_bytes();
-        let mut entries = self.read_line(&line).await?.entries;
-        entries.retain(|entry| entry.purpose != Purpose::Sealed);
-        entries.truncate(holders(&entries));
-        let Some(victim) = entries.iter().find(|entry| entry.fence() == fence) else {
-            let other = entries
-                .iter()
-                .find(|entry| entry.purpose == Purpose::Claim)
-                .or(entries.first());
-            return Ok(
-                other.map_or(Revoked::NotHeld, |other| Revoked::OtherHolder {
-                    fence: other.fence(),
-                }),
-            );
-        };
-        if !self.delete(&victim.key, victim.revision).await? {
-            return Ok(Revoked::NotHeld);
-        }
-        // If it is one of ours, its holder need not wait for the watch.
-        let ours = {
-            let claims = self.claims.lock();
-            let is_victim = |slot: &super::claims::Slot| {
-                slot.key.bytes == victim.key && slot.revision == victim.revision
-            };
-            claims
-                .own
-                .iter()
-                .find(|(_, own)| is_victim(&own.slot))
-                .map(|(claim, _)| *claim)
-        };
-        if let Some(claim) = ours {
-            self.ended(claim, Gone::Revoked);
-        }
-        Ok(Revoked::Done)
     }
 }

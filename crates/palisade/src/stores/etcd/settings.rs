@@ -1,7 +1,7 @@
 //! What the URL says: the format of the locks, and the settings of the client below them.
 
-use super::client::endpoints::Endpoints;
 use super::client::names::Names;
+use super::client::settings::Endpoints;
 use crate::error::{Error, Result};
 use crate::url::StoreUrl;
 

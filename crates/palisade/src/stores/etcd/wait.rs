@@ -3,101 +3,80 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::backend::Backend;
 use super::claim::{place, span_of};
-use super::claims::{Look, OwnClaim, Slot, Waiting};
+use super::claims::{OwnClaim, Slot, Waiting};
 use super::client::cluster::Failed;
 use super::client::proto::KeyValue;
 use super::client::watch::WatchEvent;
 use super::client::{spawn, txn};
 use super::entry::{Entry, Purpose, Snapshot};
-use super::locks::{Locks, gone};
 use super::position::{Position, Waiter};
 use super::queue_rules::Blocker;
 use crate::error::Result;
 use crate::lease::{BootClock, Clock};
 use crate::store::{Claim, ClaimId, Gone, Mode, Standing};
-use crate::stores::kit::session::holders::watch_soon;
+use crate::stores::kit::session::watch_held::watch_soon;
+use crate::stores::kit::session::{gone, record_end, wait as kit};
 
-/// How often a waiter's grant is tried anew because its session was gone.
-const ATTEMPTS: usize = 3;
-
-/// How long a waiter behind another waiter may miss what happened between its look and the opening of its watch. The server's own
-/// loop for watches in the past takes as long.
+/// How long a waiter behind another waiter may miss what happened between its look and the opening
+/// of its watch. The server's own loop for watches in the past takes as long.
 const UNSEEN: Duration = Duration::from_millis(100);
 
-impl Locks {
-    /// Reads where a waiter stands, because of an event, and tells the client. If that is in flight already, it is read once more
-    /// after that.
-    pub(super) fn look(self: &Arc<Self>, waiting: &mut Waiting) {
-        waiting.look = match waiting.look {
-            Look::None => Look::InFlight,
-            Look::InFlight | Look::Again => return waiting.look = Look::Again,
-        };
-        let (weak, claim) = (Arc::downgrade(self), Arc::clone(&waiting.claim));
-        let Some(client) = self.claims.client() else {
-            return;
-        };
-        client.while_waiting(claim.id, async move {
-            let ends = LookEnds {
-                locks: weak,
-                claim: claim.id,
-            };
-            while let Some(locks) = ends.locks.upgrade() {
-                locks.tell_standing(&claim).await;
-                if !locks.looks_again(claim.id) {
-                    return;
-                }
-            }
-        });
-    }
+impl kit::Look for Backend {
+    /// A late answer changes nothing: keys are compared by their revision.
+    const ONE_BY_ONE: bool = false;
 
-    async fn tell_standing(self: &Arc<Self>, claim: &Arc<Claim>) {
-        let Some(client) = self.claims.client() else {
-            return;
+    async fn look(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        is_renewal: bool,
+    ) -> Result<Option<Standing>, Failed> {
+        if is_renewal {
+            self.leave_doubtful(claim).await?;
+        }
+        let Some(waiter) = self.waiter(claim.id) else {
+            return Ok(None);
         };
-        match self.stand(claim).await {
-            Ok(Some(Standing::Held(grant))) => client.granted(claim.id, grant.fence),
-            Ok(Some(Standing::Waiting(_))) => {}
-            Ok(Some(Standing::Gone(_)) | None) | Err(_) => client.ask_again(claim.id),
+        let outcome = match self.lines.position(&waiter).await {
+            Ok(position) => self.take_position(claim, &waiter, position).await,
+            Err(failed) => Err(failed),
+        };
+        match outcome {
+            Err(failed) if failed.lease_gone => {
+                let full = self.full_session(claim).await?;
+                self.find_ended(&[&waiter.slot.session, &full]).await?;
+                Ok(None)
+            }
+            standing => standing.map(Some),
         }
     }
+}
 
-    fn looks_again(&self, claim: ClaimId) -> bool {
-        let mut claims = self.claims.lock();
-        let waiting = claims
-            .own
-            .get_mut(&claim)
-            .and_then(|own| own.waiting.as_mut());
-        waiting.is_some_and(|waiting| {
-            let again = waiting.look == Look::Again;
-            waiting.look = if again { Look::InFlight } else { Look::None };
-            again
-        })
-    }
-
-    /// Asks the store where a waiting claim stands, and notes the answer; `None` for a claim that is not known here.
-    pub(super) async fn stand(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Standing>> {
-        let mut attempt = 1;
-        loop {
-            let Some(waiter) = self.waiter(claim.id) else {
-                return Ok(None);
-            };
-            let outcome = match self.position(&waiter).await {
-                Ok(position) => self.take_position(claim, &waiter, position).await,
-                Err(failed) => Err(failed),
-            };
-            match outcome {
-                Err(failed) if failed.lease_gone && attempt < ATTEMPTS => {
-                    let full = self.full_session(claim).await?;
-                    self.find_ended(&[&waiter.slot.session, &full]).await?;
-                }
-                standing => return Ok(Some(standing?)),
+impl Backend {
+    /// Moves the key of a waiter to another session, if a claim may yet arrive that names its own.
+    async fn leave_doubtful(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<()> {
+        let Some(slot) = self
+            .claims
+            .slot(claim.id)
+            .filter(|slot| slot.session.is_doubtful())
+        else {
+            return Ok(());
+        };
+        let full = self.full_session(claim).await?;
+        let wait = self.wait_session(claim, &full).await?;
+        match self.move_to_lasting(claim, &slot, &wait).await {
+            Ok(()) => self.claims.moved(claim.id, slot.revision, wait),
+            // It waits with the session that it has, or is found to be gone.
+            Err(failed) => {
+                tracing::debug!(error = %failed.error, name = %claim.name, "a waiter's key was not moved")
             }
-            attempt += 1;
         }
+        Ok(())
     }
 
-    /// Notes where a waiter stands. A late answer changes nothing: the claim may have been given back, or hold by now.
+    /// Notes where a waiter stands. A late answer changes nothing: the claim may have been given
+    /// back, or hold by now.
     async fn take_position(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
@@ -109,11 +88,11 @@ impl Locks {
             Position::Missing => {
                 // Not only this claim is gone, if its session is.
                 self.find_ended(&[&slot.session]).await?;
-                Ok(Standing::Gone(self.why_gone(claim.id, Gone::Revoked)))
+                Ok(Standing::Gone(record_end(&**self, claim.id, Gone::Revoked)))
             }
             Position::Sealed => {
-                self.record_end(claim.id, Gone::Sealed);
-                self.delete(&slot.key.bytes, slot.revision).await?;
+                record_end(&**self, claim.id, Gone::Sealed);
+                self.lines.delete(&slot.key.bytes, slot.revision).await?;
                 Ok(Standing::Gone(Gone::Sealed))
             }
             Position::Blocked(blocker, line) => {
@@ -126,14 +105,15 @@ impl Locks {
         }
     }
 
-    /// A waiter holds. It keeps the session that it has: nothing is written, so that a hand-off costs the server one commit. Its
-    /// next renewal moves it to the full one.
+    /// A waiter holds. It keeps the session that it has: nothing is written, so that a hand-off
+    /// costs the server one commit. Its next renewal moves it to the full one.
     async fn take_turn(
         self: &Arc<Self>,
-        claim: &Claim,
+        claim: &Arc<Claim>,
         mut slot: Slot,
     ) -> Result<Standing, Failed> {
-        // Permits are written even where nothing changes: the waiter behind looks then. And a minimum hold must outlast a crash.
+        // Permits are written even where nothing changes: the waiter behind looks then. And a
+        // minimum hold must outlast a crash.
         let writes = (matches!(claim.mode, Mode::Permits(_)) || claim.min_hold.is_some())
             && span_of(claim).is_none();
         if writes {
@@ -154,13 +134,13 @@ impl Locks {
     }
 
     /// Notes a claim that holds.
-    pub(super) fn hold(self: &Arc<Self>, claim: &Claim, slot: Slot, is_short: bool) {
+    pub(super) fn hold(self: &Arc<Self>, claim: &Arc<Claim>, slot: Slot, is_short: bool) {
         let line = slot.key.line.clone();
         let is_owned = self
             .sessions
-            .live_owned_by(claim.id)
+            .owned_by(claim.id)
             .is_some_and(|own| Arc::ptr_eq(&own, &slot.session));
-        let mut own = OwnClaim::new(claim, slot, claim.lease);
+        let mut own = OwnClaim::new(claim, slot);
         own.closed_until = claim.min_hold.map(|span| BootClock.now() + span);
         own.is_span = is_owned && !claim.detachable;
         own.is_short = is_short;
@@ -207,13 +187,11 @@ impl Locks {
         let own = claims
             .own
             .entry(claim.id)
-            .or_insert_with(|| OwnClaim::new(claim, slot.clone(), claim.wait_lease()));
+            .or_insert_with(|| OwnClaim::new(claim, slot.clone()));
         own.slot = slot.clone();
         let is_new = own.waiting.is_none() && own.watch.id.is_none();
         let before = own.waiting.take();
         let mut waiting = Waiting {
-            claim: Arc::clone(claim),
-            look: before.as_ref().map_or(Look::None, |before| before.look),
             watch: before.as_ref().and_then(|before| before.watch),
             last_event: before.as_ref().map_or(0, |before| before.last_event),
             seen: line.revision,
@@ -231,23 +209,25 @@ impl Locks {
             }
             waiting.last_event = self.watch_blocker(claim.id, slot, &mut waiting);
         }
-        if waiting.last_event > line.revision {
-            // The read does not show this event, and it is not reported again.
-            self.look(&mut waiting);
-        }
+        // The read does not show this event, and it is not reported again.
+        let is_late = waiting.last_event > line.revision;
         own.waiting = Some(waiting);
+        if is_late {
+            kit::look_soon(self, &mut claims, claim);
+        }
         drop(claims);
         if is_new {
             watch_soon(self, claim.id);
         }
     }
 
-    /// Opens the watch of what a claim waits for. The answer is the last revision of which that watch does not report any more.
+    /// Opens the watch of what a claim waits for. The answer is the last revision of which that
+    /// watch does not report any more.
     fn watch_blocker(self: &Arc<Self>, claim: ClaimId, slot: &Slot, waiting: &mut Waiting) -> i64 {
         let weak = Arc::downgrade(self);
-        let handler = move |event: WatchEvent<'_>| {
-            if let Some(locks) = weak.upgrade() {
-                locks.on_blocker(claim, event);
+        let handler = move |event: WatchEvent| {
+            if let Some(backend) = weak.upgrade() {
+                backend.on_blocker(claim, event);
             }
         };
         let line = &slot.key.line;
@@ -260,17 +240,18 @@ impl Locks {
             ),
         };
         waiting.watch = Some(watch);
-        // A watch that was idle has reported its earlier events, and knows nothing of those before its opening.
+        // A watch that was idle has reported its earlier events, and knows nothing of those before
+        // its opening.
         reported.map_or(0, |reported| reported.last.max(reported.opened))
     }
 
     /// The watch of what a claim waits for has reported something.
-    fn on_blocker(self: &Arc<Self>, claim: ClaimId, event: WatchEvent<'_>) {
+    fn on_blocker(self: &Arc<Self>, claim: ClaimId, event: WatchEvent) {
         let mut claims = self.claims.lock();
         let Some(own) = claims.own.get_mut(&claim) else {
             return;
         };
-        let mode = own.mode;
+        let (mode, waiter) = (own.mode, Arc::clone(&own.claim));
         let Some(waiting) = own.waiting.as_mut() else {
             return;
         };
@@ -287,7 +268,7 @@ impl Locks {
             | WatchEvent::Settled
             | WatchEvent::Denied => false,
             // The line that we have read shows it.
-            WatchEvent::Deleted(kv) | WatchEvent::Changed(kv)
+            WatchEvent::Deleted(ref kv) | WatchEvent::Changed(ref kv)
                 if kv.mod_revision <= waiting.seen =>
             {
                 false
@@ -298,61 +279,42 @@ impl Locks {
                 waiting.is_woken |= look;
                 look
             }
-            // A move to another lease means nothing, except to a waiter for permits: its owner has got them.
+            // A move to another lease means nothing, except to a waiter for permits: its owner has
+            // got them.
             WatchEvent::Changed(kv) => {
                 waiting.blocker.watched().is_some()
                     && (matches!(mode, Mode::Permits(_)) || lets_others_on(kv))
             }
         };
         if look {
-            self.look(waiting);
+            kit::look_soon(self, &mut claims, &waiter);
         }
     }
 }
 
-/// Whether a key's new value lets the keys behind it on, or turns them away: it has become a reader's, or has sealed the name.
-fn lets_others_on(kv: &KeyValue) -> bool {
-    match Entry::read(kv.clone()) {
+/// Whether a key's new value lets the keys behind it on, or turns them away: it has become a
+/// reader's, or has sealed the name.
+fn lets_others_on(kv: KeyValue) -> bool {
+    match Entry::read(kv) {
         Ok(entry) => entry.mode == Mode::Shared || entry.purpose == Purpose::Sealed,
         Err(_) => true,
     }
 }
 
-/// Lets a waiter behind another one look again after a moment. Both would have had to leave between its look and the opening of its
-/// watch, and mostly its turn comes before that.
-async fn look_later(locks: Weak<Locks>, claim: ClaimId, watch: Option<i64>) {
+/// Lets a waiter behind another one look again after a moment. Both would have had to leave between
+/// its look and the opening of its watch, and mostly its turn comes before that.
+async fn look_later(backend: Weak<Backend>, claim: ClaimId, watch: Option<i64>) {
     tokio::time::sleep(UNSEEN).await;
-    let Some(locks) = locks.upgrade() else { return };
-    let mut claims = locks.claims.lock();
-    let Some(waiting) = claims
-        .own
-        .get_mut(&claim)
-        .and_then(|own| own.waiting.as_mut())
-    else {
+    let Some(backend) = backend.upgrade() else {
         return;
     };
-    if waiting.watch == watch && !waiting.is_woken {
-        locks.look(waiting);
-    }
-}
-
-/// Marks the end of a look, also of one that is dropped because its claim does not wait any more.
-struct LookEnds {
-    locks: Weak<Locks>,
-    claim: ClaimId,
-}
-
-impl Drop for LookEnds {
-    fn drop(&mut self) {
-        if let Some(locks) = self.locks.upgrade()
-            && let Some(waiting) = locks
-                .claims
-                .lock()
-                .own
-                .get_mut(&self.claim)
-                .and_then(|own| own.waiting.as_mut())
-        {
-            waiting.look = Look::None;
-        }
+    let mut claims = backend.claims.lock();
+    let Some(own) = claims.own.get(&claim) else {
+        return;
+    };
+    let is_due = |waiting: &Waiting| waiting.watch == watch && !waiting.is_woken;
+    if own.waiting.as_ref().is_some_and(is_due) {
+        let waiter = Arc::clone(&own.claim);
+        kit::look_soon(&backend, &mut claims, &waiter);
     }
 }

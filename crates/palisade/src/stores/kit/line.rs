@@ -1,6 +1,8 @@
-//! The kit for stores that run our line: each verb is one event, applied to one name in one atomic step.
+//! The kit for stores that run our line: each verb is one event, applied to one name in one atomic
+//! step.
 //!
-//! In process (memory, SQLite) the step *is* [`Line`]; on a server it is the same machine transcribed, and compared with it by the suite.
+//! In process (memory, SQLite) the step *is* [`Line`]; on a server it is the same machine
+//! transcribed, and compared with it by the suite.
 
 use std::sync::Arc;
 
@@ -11,8 +13,8 @@ use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, Gone, Page,
-    Query, Released, Revoked, Standing, Store,
+    Answer, Capability, Change, Claim, ClaimRef, ClearMarks, ClientHandle, Ending, Extensions,
+    Gone, Page, Query, Released, Revoked, Standing, Store,
 };
 
 /// One event on the line of one name.
@@ -26,31 +28,36 @@ pub enum Event {
     Change(ClaimRef, Change),
     /// An operator ends the grant with this fence.
     Revoke(Name, Fence),
+    /// An operator clears what `min_hold`, `once_per` and `once` have left.
+    ClearMarks(Name),
 }
 
-/// What an event came to.
+/// The effect of an event.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Of a claim.
+    /// The answer to a claim.
     Answered(Answer),
-    /// Of a release.
+    /// The outcome of a release.
     Released(Released),
-    /// Of a change.
+    /// The standing after a change.
     Stands(Standing),
-    /// Of a revocation.
+    /// The outcome of a revocation.
     Revoked(Revoked),
+    /// Whether there were marks to clear.
+    Cleared(bool),
 }
 
 /// A system that can apply one event in one atomic step, by its own clock.
 #[async_trait]
 pub trait LineBackend: Send + Sync + 'static {
-    /// What the store, in this format, can do.
+    /// The capability of the store in this format.
     fn capability(&self) -> &Capability;
 
     /// The client to push to: [`hear`] takes what the line tells.
     fn attach(&self, client: ClientHandle);
 
-    /// Applies one event. A claim that was queued is watched from now on, where the system needs that.
+    /// Applies one event. A claim that was queued is watched from now on, where the system needs
+    /// that.
     async fn apply(&self, event: Event) -> Result<Effect>;
 
     /// Renews many claims in as few steps as the system can.
@@ -59,7 +66,7 @@ pub trait LineBackend: Send + Sync + 'static {
     /// Shows lines.
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
-    /// What the store can do beside the contract.
+    /// The abilities of the store beside the contract.
     fn extensions(&self) -> Extensions<'_> {
         Extensions::default()
     }
@@ -71,7 +78,7 @@ impl Event {
         match self {
             Event::Claim(claim) => &claim.name,
             Event::Release(claim, _) | Event::Change(claim, _) => &claim.claim.name,
-            Event::Revoke(name, _) => name,
+            Event::Revoke(name, _) | Event::ClearMarks(name) => name,
         }
     }
 
@@ -83,19 +90,23 @@ impl Event {
         told: &mut Vec<Told>,
     ) -> Result<Effect> {
         Ok(match self {
-            Event::Claim(claim) => Effect::Answered(line.claim(now, claim, told)?),
+            Event::Claim(claim) => Effect::Answered(
+                line.claim(now, claim, told)
+                    .map_err(|error| error.of(&claim.name))?,
+            ),
             Event::Release(ClaimRef { claim, fence }, ending) => {
                 Effect::Released(line.release(now, claim.id, *fence, *ending, told))
             }
             Event::Change(ClaimRef { claim, fence }, to) => Effect::Stands(match (to, fence) {
                 (Change::Detach, fence) => line.renew(now, claim.id, *fence, told),
-                (_, None) => Standing::Gone(Gone::Expired),
+                (_, None) => Standing::Gone(Gone::Unknown),
                 (Change::Downgrade, Some(fence)) => line.downgrade(now, claim.id, *fence, told),
                 (Change::Proclaim(value), Some(fence)) => {
                     line.proclaim(now, claim.id, *fence, value, told)
                 }
             }),
             Event::Revoke(_, fence) => Effect::Revoked(line.revoke(now, *fence, told)),
+            Event::ClearMarks(_) => Effect::Cleared(line.clear_marks(now, told)),
         })
     }
 }
@@ -158,7 +169,20 @@ impl<B: LineBackend> Store for LineStore<B> {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        self.0.extensions()
+        Extensions {
+            clear_marks: Some(self),
+            ..self.0.extensions()
+        }
+    }
+}
+
+#[async_trait]
+impl<B: LineBackend> ClearMarks for LineStore<B> {
+    async fn clear_marks(&self, name: &Name) -> Result<bool> {
+        match self.0.apply(Event::ClearMarks(name.clone())).await? {
+            Effect::Cleared(cleared) => Ok(cleared),
+            other => Err(unexpected(&other)),
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! | kit | the store must be able to | stores |
 //! |---|---|---|
-//! | [`line`] | apply one event of the line to one name in one atomic step, and push to one inbox | memory, SQLite, Redis |
+//! | [`mod@line`] | apply one event of the line to one name in one atomic step, and push to one inbox | memory, SQLite, Redis, PostgreSQL, MySQL |
 //! | `session` | keep a session alive, keep entries in an order of its own, tell when an entry goes | etcd, ZooKeeper |
-//! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple`, etcd `plain`, ZooKeeper `plain` |
+//! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple`, etcd `plain`, ZooKeeper `plain`, Redlock |
 
 pub(crate) mod line;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]

@@ -1,36 +1,30 @@
-//! The kit for stores that keep one value per lock: put if absent, extended, deleted if it is still the claim's.
+//! The kit for stores that keep one value per lock: put if absent, extended, deleted if it is still
+//! the claim's.
 //!
-//! There is no line: a claim that finds the name taken is told so, and asks again at random intervals.
+//! There is no line: a claim that finds the name taken is told so, and asks again at random
+//! intervals.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-#[cfg(feature = "redis")]
-use crate::store::LineView;
 use crate::store::{
     Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Detach, Ending, Extensions,
-    Grant, Holder, Kind, Mode, Page, Query, Released, Revoked, Standing, Store,
+    Grant, Kind, Mode, Page, Query, Released, Revoked, Standing, Store, no_standing,
 };
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+use crate::store::{Holder, LineView};
 
 /// The result of [`TokenBackend::put_if_absent`].
 #[derive(Clone, Debug)]
 pub(crate) enum Put {
     /// The claim holds.
     Done(Grant),
-    /// Another claim holds.
-    Taken {
-        /// The holder, where the system knows.
-        holder: Option<Holder>,
-        /// How long its lease still runs, where the system knows.
-        left: Option<Duration>,
-        /// Whether the client is pushed `ask_again` when the name is free.
-        woken: bool,
-    },
+    /// Another claim holds, or the name is closed.
+    Taken(Busy),
     /// The name was sealed.
     #[cfg_attr(
         not(feature = "etcd"),
@@ -42,13 +36,14 @@ pub(crate) enum Put {
 /// A system that keeps one value per name.
 #[async_trait]
 pub(crate) trait TokenBackend: Send + Sync + 'static {
-    /// What the store, in this format, can do.
+    /// The capability of the store in this format.
     fn capability(&self) -> &Capability;
 
     /// The client to push to.
     fn attach(&self, client: ClientHandle);
 
-    /// Puts the claim's value, if there is none. The same claim again finds its own grant, and renews it.
+    /// Puts the claim's value, if there is none. The same claim again finds its own grant, and
+    /// renews it.
     async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put>;
 
     /// Extends the values that are still those of these claims.
@@ -63,47 +58,32 @@ pub(crate) trait TokenBackend: Send + Sync + 'static {
     /// Deletes the value that has this fence ([`Fence::NONE`] for a peer's value without one).
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked>;
 
-    /// Turns a holder's claim into something else. Where each claim has a lease of its own, a detached one needs nothing but its
-    /// renewal.
+    /// Turns a holder's claim into something else. Where each claim has a lease of its own, a
+    /// detached one needs nothing but its renewal.
     async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
         let capability = self.capability();
         match to {
-            Change::Detach if capability.detach == Detach::Never => Err(Error::unsupported(
-                format!("{capability} ends a grant with the client that has it"),
-            )),
-            Change::Detach => {
+            Change::Detach if capability.detach != Detach::Never => {
                 let mut answers = self.extend(std::slice::from_ref(claim)).await;
-                answers.pop().unwrap_or_else(|| {
-                    Err(Error::protocol(
-                        "the store does not say where the grant stands",
-                    ))
-                })
+                answers.pop().unwrap_or_else(|| Err(no_standing()))
             }
-            Change::Downgrade => Err(Error::unsupported(format!(
-                "{capability} cannot turn a write lock into a read lock"
-            ))),
-            Change::Proclaim(_) => Err(Error::unsupported(format!(
-                "{capability} cannot change a leader's value; resign, and campaign with the other"
-            ))),
+            other => Err(other.refused_by(capability)),
         }
     }
 
-    /// What the store can do beside the contract.
+    /// The abilities of the store beside the contract.
     fn extensions(&self) -> Extensions<'_> {
         Extensions::default()
     }
 }
 
 /// The page that shows the one holder of a name, or that there is none.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 pub(crate) fn page_of(name: &Name, holder: Option<Holder>) -> Page {
     let line = |holder| LineView {
-        name: name.as_str().to_owned(),
-        kind: Kind::Mutex,
         holders: vec![holder],
-        waiters: Vec::new(),
         waiters_known: false,
-        error: None,
+        ..LineView::free(name.as_str())
     };
     Page {
         lines: holder.map(line).into_iter().collect(),
@@ -131,16 +111,7 @@ impl<B: TokenBackend> Store for TokenStore<B> {
         }
         Ok(match self.0.put_if_absent(claim).await? {
             Put::Done(grant) => Answer::Granted(grant),
-            Put::Taken {
-                holder,
-                left,
-                woken,
-            } => Answer::Busy(Busy {
-                holder,
-                ask_in: left,
-                too_soon: false,
-                woken,
-            }),
+            Put::Taken(busy) => Answer::Busy(busy),
             Put::Sealed => Answer::Sealed,
         })
     }
@@ -167,7 +138,8 @@ impl<B: TokenBackend> Store for TokenStore<B> {
             )));
         }
         let mut page = self.0.inspect(query).await?;
-        // A shared format may list waiters of its peers, but those of this client are not in the store.
+        // A shared format may list waiters of its peers, but those of this client are not in the
+        // store.
         page.lines
             .iter_mut()
             .for_each(|line| line.waiters_known = capability.waiters_known);

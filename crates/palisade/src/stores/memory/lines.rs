@@ -1,4 +1,5 @@
-//! All lines of one hall, behind one lock: every verb is one event on one line, and then the telling.
+//! All lines of one `memory:NAME`, behind one mutex: every verb is one event on one line, followed
+//! by its pushes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -18,14 +19,14 @@ const PAGE: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Lines {
-    /// In the order of the names: a page of a list costs what it shows.
+    /// In the order of the names, so that a page of a list costs only its own lines.
     lines: BTreeMap<Name, Line>,
     routes: HashMap<ClaimId, Route>,
-    /// Who is told of the leaders of a name.
+    /// The observers of the leaders of a name.
     observers: HashMap<Name, Vec<Teller>>,
     /// The highest fence of all lines: an idle line is forgotten, its fence is not.
     last_fence: Option<Fence>,
-    /// Verbs until the next sweep: at least as many as the last one left lines, however many names have come since.
+    /// Verbs until the next sweep: at least as many as the last sweep left lines.
     sweep_in: usize,
 }
 
@@ -68,7 +69,7 @@ impl Lines {
         });
         match &standing {
             Standing::Gone(_) => drop(self.routes.remove(&claim.id)),
-            // A grant that was adopted is its new client's from now on.
+            // An adopted grant belongs to its new client from now on.
             _ => self.route(claim, client),
         }
         standing
@@ -141,7 +142,7 @@ impl Lines {
 
     fn view(&self, now: StoreTime, name: &Name) -> Option<LineView> {
         let view = self.lines.get(name)?.view(now, name);
-        (!view.holders.is_empty() || !view.waiters.is_empty()).then_some(view)
+        (!view.is_free()).then_some(view)
     }
 
     pub(super) fn names(&mut self, now: StoreTime) -> usize {
@@ -149,7 +150,7 @@ impl Lines {
         self.lines.len()
     }
 
-    /// One event on one line, then whoever must hear of it.
+    /// One event on one line, followed by its pushes.
     fn event<T>(
         &mut self,
         now: StoreTime,
@@ -201,7 +202,7 @@ impl Lines {
         }
     }
 
-    /// Forgets what nobody asks for any more: grants that were abandoned and have expired. As often as it is cheap.
+    /// Forgets abandoned grants that have expired. As often as it is cheap.
     fn sweep(&mut self, now: StoreTime) {
         self.lines.retain(|_, line| !line.is_idle(now));
         let lines = &self.lines;
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// What is given back leaves nothing at once, and the next fence of the name is higher all the same.
+    /// A released name leaves nothing behind, and its next fence is higher all the same.
     #[test]
     fn an_idle_line_is_forgotten_and_its_fence_is_not() {
         let mut lines = Lines::default();
@@ -263,7 +264,8 @@ mod tests {
         assert!(granted(&mut lines, at(0), &claim) > first);
     }
 
-    /// Each page costs what it shows, however many names there are: no other verb waits for a list for long.
+    /// Each page costs only its own lines, however many names there are, so that a list blocks no
+    /// other verb for long.
     #[test]
     fn a_page_of_a_list_does_not_go_through_all_names() {
         let mut lines = Lines::default();
@@ -316,13 +318,14 @@ mod tests {
         );
     }
 
-    /// Grants that were abandoned go by themselves, with the ways to their clients, while others work: after 100,000 crashes
-    /// nothing is left.
+    /// Abandoned grants and the routes to their clients are removed while others work: after
+    /// 100,000 crashes nothing is left.
     #[test]
     fn what_was_abandoned_is_swept() {
         let mut lines = Lines::default();
         for number in 0..100_000 {
-            // A new name every millisecond, and a lease of a second: about a thousand live at any time.
+            // A new name every millisecond, and a lease of a second: about a thousand live at any
+            // time.
             let now = StoreTime::at(Duration::from_millis(number));
             granted(&mut lines, now, &claim(number.into()));
         }

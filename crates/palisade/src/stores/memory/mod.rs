@@ -1,8 +1,10 @@
-//! `memory:` — the line itself, inside this process.
+//! `memory:` — the line itself, inside this process. Each `connect("memory:")` makes a store of its
+//! own, which excludes no other; `memory:NAME` is one store for all clients of the process that
+//! give the same name.
 //!
-//! `memory:` is private to its client; `memory:NAME` is shared by all clients of the process that give the same name. It is for
-//! tests, and for programs that want the same locks with and without a server. Its futures are ready at once, so every verb is
-//! one call in the caller's thread: acquire 1, release 1, hand-off 1 plus one wake-up of the next in line.
+//! It is for tests, and for programs that want the same locks with and without
+//! a server. Its futures are ready at once, so every verb is one call in the caller's thread:
+//! acquire 1, release 1, hand-off 1 plus one wake-up of the next in line.
 
 mod lines;
 
@@ -18,12 +20,12 @@ use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
     Capability, ClaimRef, ClientHandle, Detach, Durability, Extensions, FenceSource, Observation,
-    Observe, Page, Query, Standing, Store,
+    Observe, Page, Ping, Query, ServerInfo, Standing, Store,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
 
-/// What the memory store can do.
+/// The capability of the memory store.
 pub const CAPABILITY: Capability = Capability {
     store: "memory",
     durability: Durability::Process,
@@ -36,7 +38,7 @@ pub const CAPABILITY: Capability = Capability {
 /// The lines that clients of one name share.
 static SHARED: Mutex<Option<HashMap<String, Weak<Hall>>>> = Mutex::new(None);
 
-/// Lines, and the clock that they expire by.
+/// The lines of one `memory:NAME`, and their clock.
 struct Hall {
     lines: Mutex<Lines>,
     clock: Arc<dyn Clock>,
@@ -50,7 +52,7 @@ impl Hall {
         })
     }
 
-    /// The hall of this name; made if nobody is in it.
+    /// The lines of this name; made if no client has them.
     fn named(name: &str) -> Arc<Hall> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let halls = shared.get_or_insert_default();
@@ -67,7 +69,7 @@ impl Hall {
 /// The memory store: lines in this process.
 pub type MemoryStore = LineStore<Memory>;
 
-/// One client's door to the lines.
+/// One client's access to the lines.
 pub struct Memory {
     hall: Arc<Hall>,
     client: OnceLock<ClientHandle>,
@@ -89,7 +91,7 @@ impl MemoryStore {
         LineStore(Memory::of(Hall::new(clock)))
     }
 
-    /// Another client's door to the same lines.
+    /// Another client's access to the same lines.
     #[must_use]
     pub fn another(&self) -> MemoryStore {
         LineStore(Memory::of(Arc::clone(&self.0.hall)))
@@ -115,7 +117,7 @@ impl Memory {
             .lines
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Under the lock: two events are applied in the order of their times.
+        // Under the mutex, so that two events are applied in the order of their times.
         let now = StoreTime::at(self.hall.clock.now().since_zero());
         act(&mut lines, now)
     }
@@ -128,7 +130,7 @@ impl LineBackend for Memory {
     }
 
     fn attach(&self, client: ClientHandle) {
-        // Told once.
+        // Attached once.
         let _ = self.client.set(client);
     }
 
@@ -152,8 +154,20 @@ impl LineBackend for Memory {
     fn extensions(&self) -> Extensions<'_> {
         Extensions {
             observe: Some(self),
+            ping: Some(self),
             ..Extensions::default()
         }
+    }
+}
+
+#[async_trait]
+impl Ping for Memory {
+    async fn ping(&self) -> Result<ServerInfo> {
+        Ok(ServerInfo {
+            product: "memory".to_owned(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            ..ServerInfo::default()
+        })
     }
 }
 

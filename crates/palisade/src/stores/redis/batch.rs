@@ -1,20 +1,19 @@
 //! Claims and releases of many tasks at the same time go to the server together, as one script.
 
-use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use super::client::{Call, Called, EncodeCall, Failed, Script, Server, push_count, push_text};
+use super::backend::{Backend, unwanted};
+use super::client::{Call, Called, Failed, Server};
 use super::settings::Format;
-use super::{Locks, unwanted};
 use crate::error::Result;
 use crate::store::{Claim, ClaimId};
 use crate::stores::batch::{BatchExecutor, Batcher, Limits};
 
-/// While the server works on one batch, the next is made. A larger batch would cost no less per call, and the server serves no other
-/// request meanwhile, which is a tenth of a millisecond.
+/// While the server works on one batch, the next is made. A larger batch would cost no less per
+/// call, and the server serves no other request meanwhile, which is a tenth of a millisecond.
 const LIMITS: Limits = Limits {
     in_flight: 2,
     largest: 16,
@@ -22,31 +21,32 @@ const LIMITS: Limits = Limits {
     patience: None,
     reply_wakes: true,
 };
-/// In a cluster each call goes alone: its keys are in different slots, and no script may touch two of them. So do those of `simple`.
+/// In a cluster each call goes alone: its keys are in different slots, and no script may touch two
+/// of them. So do the calls of `simple`.
 const ALONE: Limits = Limits {
     in_flight: 256,
     largest: 1,
     apart: 256,
-    patience: None,
-    reply_wakes: true,
+    ..LIMITS
 };
 
 /// The batches of one store.
 pub(super) struct Batch {
-    locks: Arc<Locks>,
+    backend: Arc<Backend>,
     /// Made at first use, inside the client's runtime.
     batcher: OnceLock<Arc<Batcher<Executor>>>,
 }
 
 impl Batch {
-    pub(super) fn of(locks: &Arc<Locks>) -> Batch {
+    pub(super) fn of(backend: &Arc<Backend>) -> Batch {
         Batch {
-            locks: Arc::clone(locks),
+            backend: Arc::clone(backend),
             batcher: OnceLock::new(),
         }
     }
 
-    /// Sends a claim, unless its caller has left before it is written. `needs_inbox`: the claim may be pushed to.
+    /// Sends a claim, unless its caller has left before it is written. `needs_inbox`: the server
+    /// may push to the claim.
     pub(super) async fn claim(
         &self,
         call: Arc<Call>,
@@ -72,12 +72,16 @@ impl Batch {
 
     /// Calls a script where its key is, with other calls at the same time.
     async fn call(&self, request: Request) -> Result<Called> {
-        let (client, again) = (&self.locks.client, request.clone());
+        let (client, again) = (&self.backend.client, request.clone());
         let batcher = self.batcher.get_or_init(|| {
             let alone =
-                client.settings().is_cluster() || self.locks.settings.format == Format::Simple;
+                client.settings().is_cluster() || self.backend.settings.format == Format::Simple;
             let limits = if alone { ALONE } else { LIMITS };
-            Batcher::new(Executor(Arc::clone(&self.locks)), Handle::current(), limits)
+            Batcher::new(
+                Executor(Arc::clone(&self.backend)),
+                Handle::current(),
+                limits,
+            )
         });
         let failed = match batcher.ask(request).await.unwrap_or(Reply::NotReady) {
             Reply::Called(called) => return Ok(called),
@@ -85,7 +89,7 @@ impl Batch {
             Reply::NotReady => None,
             Reply::Unwanted => return Err(unwanted()),
         };
-        let is_wanted = || self.locks.wants_request(&again);
+        let is_wanted = || again.is_wanted(&self.backend);
         Box::pin(client.call_with_recovery(&again.call, again.needs_inbox, failed, &is_wanted))
             .await
     }
@@ -99,6 +103,12 @@ struct Request {
     claim: Option<ClaimId>,
 }
 
+impl Request {
+    fn is_wanted(&self, backend: &Backend) -> bool {
+        self.claim.is_none_or(|claim| backend.wants(claim))
+    }
+}
+
 enum Reply {
     Called(Called),
     Failed(Failed),
@@ -108,13 +118,7 @@ enum Reply {
     Unwanted,
 }
 
-impl Locks {
-    fn wants_request(&self, request: &Request) -> bool {
-        request.claim.is_none_or(|claim| self.wants(claim))
-    }
-}
-
-struct Executor(Arc<Locks>);
+struct Executor(Arc<Backend>);
 
 impl BatchExecutor for Executor {
     type Request = Request;
@@ -124,7 +128,7 @@ impl BatchExecutor for Executor {
     fn can_join(&self, batch: &[Request], request: &Request) -> bool {
         batch
             .first()
-            .is_none_or(|first| can_join(&first.call, &request.call))
+            .is_none_or(|first| first.call.can_join(&request.call))
     }
 
     /// Releases and withdrawals go before claims.
@@ -133,82 +137,50 @@ impl BatchExecutor for Executor {
     }
 
     async fn execute(&self, batch: Vec<Request>) -> Vec<Reply> {
-        let wanted: Vec<bool> = batch
-            .iter()
-            .map(|request| self.0.wants_request(request))
+        let mut replies: Vec<Reply> = batch.iter().map(|_| Reply::Unwanted).collect();
+        let sent: Vec<usize> = (0..batch.len())
+            .filter(|&at| batch[at].is_wanted(&self.0))
             .collect();
-        let sent: Vec<&Request> = batch
-            .iter()
-            .zip(&wanted)
-            .filter(|(_, wanted)| **wanted)
-            .map(|(request, _)| request)
-            .collect();
-        let needs_inbox = sent.iter().any(|request| request.needs_inbox);
-        let Some(server) = sent
-            .first()
-            .and_then(|first| self.0.client.ready(first.call.key(), needs_inbox))
-        else {
-            return wanted
-                .iter()
-                .map(|wanted| {
-                    if *wanted {
-                        Reply::NotReady
-                    } else {
-                        Reply::Unwanted
-                    }
-                })
-                .collect();
+        let needs_inbox = sent.iter().any(|&at| batch[at].needs_inbox);
+        let calls: Vec<&Call> = sent.iter().map(|&at| batch[at].call.as_ref()).collect();
+        let key = calls.first().map_or("", |call| call.key());
+        let Some(server) = self.0.client.ready(key, needs_inbox) else {
+            sent.iter().for_each(|&at| replies[at] = Reply::NotReady);
+            return replies;
         };
-        let mut replies = call_together(&server, &sent)
-            .await
-            .into_iter()
-            .map(|reply| called(&server, reply));
-        wanted
-            .iter()
-            .map(|wanted| {
-                if *wanted {
-                    replies.next().unwrap_or(Reply::NotReady)
-                } else {
-                    Reply::Unwanted
-                }
-            })
-            .collect()
+        for (&at, reply) in sent.iter().zip(call_together(&server, &calls).await) {
+            replies[at] = match reply {
+                Ok(value) => Reply::Called(Called::at_once(value, &server)),
+                Err(error) => Reply::Failed(Failed {
+                    server: Arc::clone(&server),
+                    error,
+                }),
+            };
+        }
+        replies
     }
 }
 
 /// The reply to each call of a batch.
-async fn call_together(server: &Server, batch: &[&Request]) -> Vec<RedisResult<Value>> {
-    let calls = (batch.len() > 1)
-        .then(|| CallBatch::of(batch.iter().map(|request| request.call.as_ref())))
-        .flatten();
-    let Some(calls) = calls else {
-        return one_by_one(server, batch).await;
+async fn call_together(server: &Server, calls: &[&Call]) -> Vec<RedisResult<Value>> {
+    let joined = if calls.len() > 1 {
+        Call::join(calls)
+    } else {
+        None
     };
-    match server
-        .call(&calls)
-        .await
-        .and_then(|value| calls.replies(value))
-    {
-        Err(error) if is_refused_together(&error) => one_by_one(server, batch).await,
-        Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+    let Some(joined) = joined else {
+        return one_by_one(server, calls).await;
+    };
+    let reply = server.call(&joined).await;
+    match reply.and_then(|value| replies(value, calls.len())) {
+        Err(error) if is_refused_together(&error) => one_by_one(server, calls).await,
+        Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
         Ok(replies) => replies,
     }
 }
 
-fn called(server: &Arc<Server>, reply: RedisResult<Value>) -> Reply {
-    let server = Arc::clone(server);
-    match reply {
-        Ok(value) => Reply::Called(Called {
-            value,
-            server,
-            sent_again: false,
-        }),
-        Err(error) => Reply::Failed(Failed { server, error }),
-    }
-}
-
-/// Whether a server refused a whole batch before it did anything: perhaps for the key of one call, or because it wants keys of
-/// different slots apart, though it has them all.
+/// Whether a server refused a whole batch before it did anything: perhaps for the key of one call,
+/// or because it wants keys of different slots apart, though it has them all.
 fn is_refused_together(error: &RedisError) -> bool {
     matches!(
         error.kind(),
@@ -216,127 +188,24 @@ fn is_refused_together(error: &RedisError) -> bool {
     )
 }
 
-async fn one_by_one(server: &Server, batch: &[&Request]) -> Vec<RedisResult<Value>> {
-    let mut replies = Vec::with_capacity(batch.len());
-    for request in batch {
-        replies.push(server.call(request.call.as_ref()).await);
+async fn one_by_one(server: &Server, calls: &[&Call]) -> Vec<RedisResult<Value>> {
+    let mut replies = Vec::with_capacity(calls.len());
+    for call in calls {
+        replies.push(server.call(call).await);
     }
     replies
 }
 
-/// Whether two calls may be parts of one script.
-fn can_join(one: &Call, other: &Call) -> bool {
-    match (one.batched_as(), other.batched_as()) {
-        (Some((_, script)), Some((_, other))) => std::ptr::eq(script, other),
-        _ => false,
-    }
-}
-
-/// Several calls as one, each with its own reply.
-pub(super) struct CallBatch {
-    script: &'static Script,
-    calls: usize,
-    /// How many parts the request has after the script.
-    parts: usize,
-    /// These parts: the number of keys, the keys, the verbs, all arguments.
-    tail: Vec<u8>,
-}
-
-impl CallBatch {
-    /// `None` when one of the calls cannot be joined with the others.
-    pub(super) fn of<'a>(calls: impl IntoIterator<Item = &'a Call>) -> Option<CallBatch> {
-        let calls: Vec<&Call> = calls.into_iter().collect();
-        let first = calls.first()?;
-        let (_, script) = first.batched_as()?;
-        if !calls.iter().all(|call| can_join(first, call)) {
-            return None;
+/// The reply to each of the calls that were joined.
+fn replies(value: Value, calls: usize) -> RedisResult<Vec<RedisResult<Value>>> {
+    match value {
+        Value::Array(replies) if replies.len() == calls => {
+            Ok(replies.into_iter().map(Value::extract_error).collect())
         }
-        let mut tail = Vec::new();
-        push_count(&mut tail, calls.len() as u64);
-        let mut verbs = Vec::with_capacity(2 * calls.len());
-        let mut parts = 2 + calls.len();
-        for call in &calls {
-            push_text(&mut tail, call.key().as_bytes());
-            let (letter, _) = call.batched_as()?;
-            let (_, count) = call.arguments();
-            verbs.extend([letter, count]);
-            parts += usize::from(count);
-        }
-        push_text(&mut tail, &verbs);
-        for call in &calls {
-            tail.extend_from_slice(call.arguments().0);
-        }
-        Some(CallBatch {
-            script,
-            calls: calls.len(),
-            parts,
-            tail,
-        })
-    }
-
-    /// The reply to each call.
-    fn replies(&self, value: Value) -> RedisResult<Vec<RedisResult<Value>>> {
-        match value {
-            Value::Array(replies) if replies.len() == self.calls => {
-                Ok(replies.into_iter().map(Value::extract_error).collect())
-            }
-            _ => Err((
-                ErrorKind::UnexpectedReturnType,
-                "the server does not answer each call of a batch",
-            )
-                .into()),
-        }
-    }
-}
-
-impl EncodeCall for CallBatch {
-    fn script(&self) -> &'static Script {
-        self.script
-    }
-
-    fn by_hash(&self) -> Cow<'_, [u8]> {
-        self.script.call_by_hash(self.parts, &self.tail).into()
-    }
-
-    fn whole(&self) -> Vec<u8> {
-        self.script.call_whole(self.parts, &self.tail)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_are_joined_only_as_parts_of_one_script() {
-        static BOTH: Script = Script::new("return { 1, 2 }");
-        static OTHER: Script = Script::new("return { 3 }");
-        static A: Script = Script::new("return 1").batched_as(b'a', &BOTH);
-        static B: Script = Script::new("return 2").batched_as(b'b', &BOTH);
-        static C: Script = Script::new("return 3").batched_as(b'c', &OTHER);
-        static ALONE: Script = Script::new("return 4");
-        let [a, b, c, alone] =
-            [&A, &B, &C, &ALONE].map(|script| Call::new(script, "k").text("x").number(7));
-        let b = b.text("ü");
-        let mut sent = redis::cmd("EVAL");
-        sent.arg("return { 1, 2 }")
-            .arg(2)
-            .arg("k")
-            .arg("k")
-            .arg(b"a\x02b\x03");
-        sent.arg("x").arg(7).arg("x").arg(7).arg("ü");
-        assert_eq!(
-            CallBatch::of([&a, &b]).unwrap().whole(),
-            sent.get_packed_command()
-        );
-        for other in [&c, &alone, &Call::new(&A, "k").beside("l")] {
-            assert!(!can_join(&a, other) && !can_join(other, &a));
-            assert!(CallBatch::of([&a, other]).is_none());
-        }
-        assert!(
-            !can_join(&alone, &alone)
-                && CallBatch::of([&alone]).is_none()
-                && CallBatch::of([]).is_none()
-        );
+        _ => Err((
+            ErrorKind::UnexpectedReturnType,
+            "the server does not answer each call of a batch",
+        )
+            .into()),
     }
 }

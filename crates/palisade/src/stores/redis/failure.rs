@@ -1,50 +1,51 @@
-//! Replies that are no answer of our scripts.
+//! Errors for replies that are not the answer that a verb expects.
 
 use redis::Value;
 
 use crate::error::Error;
 
-/// Why a script of the format `palisade` could not do its work, if it says so.
-pub(super) fn no_answer(reply: &Value) -> Error {
-    let Value::Array(parts) = reply else {
-        return match reply {
-            Value::ServerError(error) => Error::protocol(format!(
+/// The first part of a reply by which a script of the format `palisade` refuses.
+const REFUSAL: &[u8] = b"?";
+
+/// Why a script of the format `palisade` did not do its work, if its reply says so.
+pub(super) fn refused(reply: &Value) -> Error {
+    let parts = match reply {
+        Value::ServerError(error) => {
+            return Error::protocol(format!(
                 "the script of the lock failed on the Redis server: {error}"
-            )),
-            _ => strange(),
-        };
+            ));
+        }
+        Value::Array(parts) => parts.as_slice(),
+        _ => return unexpected(),
     };
-    match parts.as_slice() {
-        [Value::BulkString(mark), why, ..] if mark == b"?" => match why {
-            Value::BulkString(why) if why == b"type" => Error::protocol(
-                "the key of this name holds something that is no lock of ours; use another prefix, or delete the key if it is not needed",
-            ),
-            Value::BulkString(why) if why == b"version" => Error::protocol(
-                "the key of this name was written by a newer version of Palisade; upgrade this program, or use another prefix",
-            ),
-            _ => Error::protocol(
-                "the key of this name cannot be read: another program has written to it; \
-                 use another prefix, or delete the key when the lock is not held",
-            ),
-        },
-        _ => strange(),
+    let [Value::BulkString(mark), why, ..] = parts else {
+        return unexpected();
+    };
+    if mark != REFUSAL {
+        return unexpected();
     }
+    Error::protocol(match why {
+        Value::BulkString(why) if why == b"type" => {
+            "the key of this name holds something that is no lock of ours; use another prefix, or delete the key if it is not needed"
+        }
+        Value::BulkString(why) if why == b"version" => {
+            "the key of this name was written by a newer version of Palisade; upgrade this program, or use another prefix"
+        }
+        _ => {
+            "the key of this name cannot be read: another program has written to it; \
+             use another prefix, or delete the key when the lock is not held"
+        }
+    })
 }
 
-/// Whether a script says that it could not do its work.
-pub(super) fn is_no_answer(parts: &[Value]) -> bool {
-    matches!(parts.first(), Some(Value::BulkString(mark)) if mark == b"?")
+/// Whether the script refused.
+pub(super) fn is_refused(parts: &[Value]) -> bool {
+    matches!(parts.first(), Some(Value::BulkString(mark)) if mark == REFUSAL)
 }
 
-pub(super) fn strange() -> Error {
+/// A reply that this version does not know.
+pub(in crate::stores) fn unexpected() -> Error {
     Error::protocol(
-        "the Redis server answered what this version of Palisade does not understand; is it the same version everywhere?",
-    )
-}
-
-/// A reply to a script of the format `simple`.
-pub(super) fn unreadable() -> Error {
-    Error::protocol(
-        "the server's answer to a script cannot be read; does another program write to this key?",
+        "the reply of the Redis server cannot be read; is Palisade the same version everywhere, and does no other program write to this key?",
     )
 }

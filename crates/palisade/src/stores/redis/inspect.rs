@@ -1,30 +1,39 @@
-//! Shows one line, or lists lines page by page: `SCAN` on each primary in turn, then one pipeline for what was found.
+//! Shows one line, or lists lines page by page: `SCAN` on each primary in turn, then one pipeline
+//! for the keys that it found.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::Value;
 
-use super::client::{Purpose, final_error};
-use super::{Locks, line};
+use super::backend::Backend;
+use super::client::{Purpose, TimedCall, final_error};
+use super::line;
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::store::{LineView, Page};
 
-/// About how many keys one step looks at: the server serves no other request meanwhile.
+/// About how many keys one step scans: the server serves no other request meanwhile.
 const STEP: u32 = 512;
 
-pub(super) async fn show(locks: &Locks, name: &Name) -> Result<Page> {
-    let called = locks.call(&line::show(&locks.settings.key(name))).await?;
+pub(super) async fn show(backend: &Backend, name: &Name) -> Result<Page> {
+    let called = backend
+        .call(&line::show(&backend.settings.key(name)))
+        .await?;
     Ok(Page {
         lines: line::view(&called.value, name)?.into_iter().collect(),
         next: None,
     })
 }
 
-/// One page: the result of one step of `SCAN` on one server. `after` is `<place of the server>:<cursor>`.
-pub(super) async fn list(locks: &Arc<Locks>, prefix: &str, after: Option<&str>) -> Result<Page> {
-    let (client, settings) = (&locks.client, &locks.settings);
+/// One page: the result of one step of `SCAN` on one server. `after` is `<place of the
+/// server>:<cursor>`.
+pub(super) async fn list(
+    backend: &Arc<Backend>,
+    prefix: &str,
+    after: Option<&str>,
+) -> Result<Page> {
+    let (client, settings) = (&backend.client, &backend.settings);
     let (place, cursor) = match after {
         None => (0, 0),
         Some(after) => read_token(after).ok_or_else(|| {
@@ -58,10 +67,11 @@ pub(super) async fn list(locks: &Arc<Locks>, prefix: &str, after: Option<&str>) 
         .filter(|(name, _)| name.as_str().starts_with(prefix))
         .collect();
     let limit = client.settings().request_timeout;
-    let shown = named
-        .iter()
-        .map(|(_, key)| (line::show(key), limit))
-        .collect();
+    let show = |(_, key): &(Name, String)| TimedCall {
+        call: line::show(key),
+        limit,
+    };
+    let shown = named.iter().map(show).collect();
     let shown = client.call_all(shown, Purpose::Requests, false).await;
     let mut lines = Vec::with_capacity(named.len());
     for ((name, _), value) in named.iter().zip(shown) {

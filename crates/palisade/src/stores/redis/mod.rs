@@ -1,18 +1,21 @@
 //! `redis:` — the line in Redis: one server, a primary under sentinels, or a cluster.
 //!
-//! Every verb is one Lua script on one key, so one atomic step of the server: `line` says what the key holds. A release hands the
-//! name to the next in line in the same step and tells just that waiter, by `PUBLISH` to its inbox. Claims and releases of many
-//! tasks at the same time go as one script on their keys, except in a cluster: see `batch`.
+//! Every verb is one Lua script on one key, so one atomic step of the server: `line` documents the
+//! key. A release hands the name to the next waiter in the same step and tells only that waiter, by
+//! `PUBLISH` to its inbox. Claims and releases of many tasks at the same time are batched into one
+//! script on their keys, except in a cluster: see `batch`.
 //!
 //! # How a request flows
 //!
 //! ```text
-//! claim, renew, release, inspect ─► line (the call) ─► batch ─► client ─► server
-//!                                                                 │
-//!        core ◄── wait (the inbox) ◄── a push to the inbox ◄──────┘
+//! claim, release ──► line (encodes the call) ──► batch ──┐
+//! renew, inspect ──► line ───────────────────────────────┴──► client ──► server
+//!                                                                │
+//! core ◄──── wait (the inbox) ◄──── a push to the inbox ◄────────┘
 //! ```
 //!
-//! `client` gets a script to the server that has its key, and knows nothing of locks.
+//! `client` carries a script to the server that has its key, and knows nothing of locks. The format
+//! `simple` has its own verbs in `simple`, over the same `batch` and `client`.
 //!
 //! # What a verb costs
 //!
@@ -20,52 +23,59 @@
 //! |---|---|---|
 //! | acquire, free | 1 | 3; 5 if its key is gone |
 //! | acquire, in line | 1, and 1 for each heartbeat (a third of the wait lease) | 3, behind other waiters 4 |
-//! | time-out | 2: who holds the name, and to leave the line | 2 and 7 |
+//! | time-out | 2: to ask for the holder, and to leave the line | 2 and 7 |
 //! | release | 1 | 3 |
 //! | hand-off | the release | 3 more, one of them `PUBLISH` |
 //! | renewal | 1 pipeline for all claims on one server | 3 each |
 //!
-//! Where replicas must confirm, a grant waits for one `WAIT` more, shared by all grants at the same time.
+//! Where replicas must confirm, a grant also waits for one `WAIT`, shared by all grants at the same
+//! time.
 
+mod backend;
 mod batch;
 mod claim;
-mod client;
+pub(crate) mod client;
 mod failure;
-mod grant;
 mod inspect;
 mod line;
 mod release;
-mod release_replay;
 mod renew;
 mod rollback;
+mod server_info;
 mod settings;
 mod simple;
 #[cfg(test)]
 mod tests;
 mod wait;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use self::backend::Backend;
+pub(in crate::stores) use self::backend::unwanted;
 use self::batch::Batch;
-use self::client::{Call, Called, Client};
-use self::release_replay::ReleaseReplay;
-use self::rollback::Rollback;
+pub(in crate::stores) use self::failure::unexpected;
+pub(in crate::stores) use self::rollback::Rollback;
+pub(in crate::stores) use self::server_info::describe;
+use self::settings::Format;
+pub(in crate::stores) use self::settings::Settings as Keys;
 pub(crate) use self::settings::line_key;
-use self::settings::{Format, Settings};
 pub use self::simple::CAPABILITY as SIMPLE;
-use self::simple::Keyspace;
-use crate::error::{Error, Result};
+pub(in crate::stores) use self::simple::{
+    REVOKE, SHOW, Token, digits, fence_key, millis, owner_and_reason, read_fence,
+};
+use crate::error::Result;
+use crate::name::Name;
 use crate::store::{
-    ByClaim, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Page, Query, Standing,
-    Store,
+    Capability, Change, ClaimRef, ClientHandle, Extensions, NameKeys, Page, Ping, Query,
+    ServerInfo, Standing, Store,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
 
-/// What the format `palisade` can do.
+/// The capability of the format `palisade`.
 pub const CAPABILITY: Capability = Capability {
     store: "redis",
     format: "palisade",
@@ -74,74 +84,19 @@ pub const CAPABILITY: Capability = Capability {
 
 /// Opens a URL of Redis. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
-    let locks = Locks::open(url)?;
-    Ok(match locks.settings.format {
+    let backend = Backend::open(url)?;
+    Ok(match backend.settings.format {
         Format::Palisade => Arc::new(LineStore(Lines {
-            batch: Batch::of(&locks),
-            locks,
+            batch: Batch::of(&backend),
+            backend,
         })),
-        Format::Simple => Arc::new(TokenStore(simple::Simple::of(locks))),
+        Format::Simple => Arc::new(TokenStore(simple::Simple::of(backend))),
     })
-}
-
-/// What both formats need.
-struct Locks {
-    settings: Settings,
-    client: Arc<Client>,
-    /// Our own client, to push to.
-    handle: OnceLock<ClientHandle>,
-    /// The claims that may be in line: a push names only the id.
-    waiting: Mutex<ByClaim<Arc<Claim>>>,
-    rollback: Rollback,
-    release_replay: ReleaseReplay,
-    /// For the format `simple`.
-    keyspace: Arc<Keyspace>,
-}
-
-impl Locks {
-    fn open(url: StoreUrl) -> Result<Arc<Locks>> {
-        let (settings, client) = Settings::read(url)?;
-        // A random channel: no other client can guess it.
-        let inbox = settings.inbox(&ClaimId::random()?.reveal());
-        Ok(Arc::new_cyclic(|locks| Locks {
-            settings,
-            client: Client::new(client, inbox, Arc::new(wait::Inbox::of(locks))),
-            handle: OnceLock::new(),
-            waiting: Mutex::default(),
-            rollback: Rollback::default(),
-            release_replay: ReleaseReplay::default(),
-            keyspace: Arc::default(),
-        }))
-    }
-
-    fn attach(&self, client: ClientHandle) {
-        // Told once.
-        let _ = self.handle.set(client);
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, ByClaim<Arc<Claim>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a claim is still to be sent. Its caller may have left while it waited for a connection, or for its turn.
-    fn wants(&self, claim: ClaimId) -> bool {
-        self.handle.get().is_none_or(|client| client.wants(claim))
-    }
-
-    /// Calls a script after which nothing is pushed to us.
-    async fn call(&self, call: &Call) -> Result<Called> {
-        self.client.call(call, false).await
-    }
-}
-
-/// The error of a claim whose caller has left before it was sent.
-fn unwanted() -> Error {
-    Error::unavailable("the caller has left before the claim was sent").with_nothing_sent()
 }
 
 /// The lines in Redis, for one client.
 struct Lines {
-    locks: Arc<Locks>,
+    backend: Arc<Backend>,
     batch: Batch,
 }
 
@@ -152,11 +107,11 @@ impl LineBackend for Lines {
     }
 
     fn attach(&self, client: ClientHandle) {
-        self.locks.attach(client);
+        self.backend.attach(client);
     }
 
     async fn apply(&self, event: Event) -> Result<Effect> {
-        let key = self.locks.settings.key(event.name());
+        let key = self.backend.settings.key(event.name());
         Ok(match event {
             Event::Claim(claim) => Effect::Answered(claim::claim(self, &key, &claim).await?),
             Event::Release(claim, ending) => {
@@ -164,31 +119,56 @@ impl LineBackend for Lines {
             }
             Event::Change(claim, to) => {
                 let call = match to {
-                    Change::Detach => line::renew(&key, &claim, self.locks.client.inbox()),
+                    Change::Detach => line::renew(&key, &claim, self.backend.client.inbox()),
                     Change::Downgrade => line::downgrade(&key, &claim),
                     Change::Proclaim(value) => line::proclaim(&key, &claim, &value),
                 };
                 Effect::Stands(line::standing(
-                    &self.locks.call(&call).await?.value,
+                    &self.backend.call(&call).await?.value,
                     &claim.claim,
                 )?)
             }
+            Event::ClearMarks(_) => Effect::Cleared(line::cleared(
+                &self.backend.call(&line::clear_marks(&key)).await?.value,
+            )?),
             Event::Revoke(_, fence) => Effect::Revoked(line::revoked(
-                &self.locks.call(&line::revoke(&key, fence)).await?.value,
+                &self.backend.call(&line::revoke(&key, fence)).await?.value,
             )?),
         })
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        renew::renew(&self.locks, claims).await
+        renew::renew(&self.backend, claims).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
-            Query::Show(name) | Query::Leader(name) => inspect::show(&self.locks, name).await,
+            Query::Show(name) | Query::Leader(name) => inspect::show(&self.backend, name).await,
             Query::List { prefix, after } => {
-                inspect::list(&self.locks, prefix, after.as_deref()).await
+                inspect::list(&self.backend, prefix, after.as_deref()).await
             }
         }
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions {
+            ping: Some(self),
+            name_keys: Some(&*self.backend),
+            ..Extensions::default()
+        }
+    }
+}
+
+#[async_trait]
+impl Ping for Lines {
+    async fn ping(&self) -> Result<ServerInfo> {
+        let key = self.backend.settings.key(&Name::of_ping());
+        server_info::ping(&self.backend, &line::show(&key)).await
+    }
+}
+
+impl NameKeys for Backend {
+    fn key(&self, name: &Name) -> Result<String> {
+        Ok(self.settings.key(name))
     }
 }

@@ -1,34 +1,32 @@
-//! Extends the leases of claims that wait or hold, and says where each stands.
+//! Extends the leases of claims that wait or hold, and returns the standing of each.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::client::{Call, Purpose};
-use super::{Locks, grant, line};
+use super::backend::Backend;
+use super::client::{Call, Purpose, TimedCall};
+use super::{claim, line};
 use crate::error::{Error, Result};
 use crate::store::{Claim, ClaimRef, Grant, Standing};
 
-pub(super) async fn renew(locks: &Arc<Locks>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+pub(super) async fn renew(backend: &Arc<Backend>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
     let call = |claim: &ClaimRef| {
-        line::renew(
-            &locks.settings.key(&claim.claim.name),
-            claim,
-            locks.client.inbox(),
-        )
+        let key = backend.settings.key(&claim.claim.name);
+        within_limit(claim, line::renew(&key, claim, backend.client.inbox()))
     };
-    let calls: Vec<(Call, Duration)> = claims
-        .iter()
-        .map(|claim| (call(claim), limit(claim)))
-        .collect();
-    let replies = locks.client.call_all(calls, Purpose::Renewals, true).await;
+    let calls = claims.iter().map(call).collect();
+    let replies = backend
+        .client
+        .call_all(calls, Purpose::Renewals, true)
+        .await;
     let renewed: Vec<Renewed> = claims
         .iter()
         .zip(replies)
         .map(
             |(claim, reply)| match reply.and_then(|value| line::standing(&value, &claim.claim)) {
-                Ok(standing) => Renewed::of(locks, claim, standing),
+                Ok(standing) => Renewed::of(backend, claim, standing),
                 Err(error) => Renewed::Now(Err(error)),
             },
         )
@@ -40,8 +38,14 @@ pub(super) async fn renew(locks: &Arc<Locks>, claims: &[ClaimRef]) -> Vec<Result
     standings
 }
 
+/// The renewal of a claim, with its limit.
+pub(super) fn within_limit(claim: &ClaimRef, call: Call) -> TimedCall {
+    let limit = limit(claim);
+    TimedCall { call, limit }
+}
+
 /// How long a renewal may hold up the answers of others: a sixth of the lease.
-pub(super) fn limit(claim: &ClaimRef) -> Duration {
+fn limit(claim: &ClaimRef) -> Duration {
     let lease = if claim.fence.is_some() {
         claim.claim.lease
     } else {
@@ -57,22 +61,22 @@ enum Renewed {
 }
 
 impl Renewed {
-    /// A claim that holds and did not know it was handed the name while it waited: the grant is checked in a task of its own, so
-    /// that no other claim waits for it.
-    fn of(locks: &Arc<Locks>, renewed: &ClaimRef, standing: Standing) -> Renewed {
+    /// A claim that holds and did not know it was handed the name while it waited: the grant is
+    /// checked in a task of its own, so that no other claim waits for it.
+    fn of(backend: &Arc<Backend>, renewed: &ClaimRef, standing: Standing) -> Renewed {
         match standing {
             Standing::Held(grant) if renewed.fence.is_none() => {
-                locks.client.check_inbox();
-                let (locks, claim) = (Arc::clone(locks), Arc::clone(&renewed.claim));
+                backend.client.check_inbox();
+                let (backend, claim) = (Arc::clone(backend), Arc::clone(&renewed.claim));
                 let checked = tokio::spawn(async move {
-                    let standing = handed_over(&locks, &claim, grant).await?;
-                    locks.waiting().remove(&claim.id);
+                    let standing = handed_over(&backend, &claim, grant).await?;
+                    backend.waiting().remove(&claim.id);
                     Ok(standing)
                 });
                 Renewed::Later(checked, limit(renewed))
             }
             Standing::Gone(why) => {
-                locks.stopped_waiting(renewed);
+                backend.stopped_waiting(renewed);
                 Renewed::Now(Ok(Standing::Gone(why)))
             }
             other => Renewed::Now(Ok(other)),
@@ -93,21 +97,24 @@ impl Renewed {
     }
 }
 
-/// Checks a grant that was handed over. Where replicas must have it, it is renewed on the connection that then waits for them: the
-/// hand-off was written on another client's.
-async fn handed_over(locks: &Arc<Locks>, claim: &Arc<Claim>, grant: Grant) -> Result<Standing> {
-    if !locks.client.needs_replicas() && locks.rollback.accept(&claim.name, claim.mode, grant.fence)
+/// Checks a grant that was handed over. Where replicas must have it, it is renewed on the
+/// connection that then waits for them: the hand-off was written on another client's.
+async fn handed_over(backend: &Arc<Backend>, claim: &Arc<Claim>, grant: Grant) -> Result<Standing> {
+    if !backend.client.needs_replicas()
+        && backend
+            .rollback
+            .accept(&claim.name, claim.mode, grant.fence)
     {
         return Ok(Standing::Held(grant));
     }
     let call = line::renew(
-        &locks.settings.key(&claim.name),
+        &backend.settings.key(&claim.name),
         &claim.to_ref(Some(grant.fence)),
-        locks.client.inbox(),
+        backend.client.inbox(),
     );
-    let called = locks.client.call(&call, true).await?;
+    let called = backend.client.call(&call, true).await?;
     match line::standing(&called.value, claim)? {
-        Standing::Held(renewed) => grant::check(locks, &called.server, claim, renewed)
+        Standing::Held(renewed) => claim::check(backend, &called.server, claim, renewed)
             .await
             .map(Standing::Held),
         // Released or lost meanwhile.

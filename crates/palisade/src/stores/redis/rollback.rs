@@ -1,4 +1,5 @@
-//! Finds out that a server has lost its data and its clock: by the last fence that this client has seen of each name.
+//! Detects a server that has lost its data and whose clock is behind: by the last fence that this
+//! client has seen of each name.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,13 +12,21 @@ use crate::store::Mode;
 const NAMES: usize = 8192;
 
 #[derive(Default)]
-pub(super) struct Rollback(Mutex<HashMap<Name, Fence>>);
+pub(in crate::stores) struct Rollback(Mutex<HashMap<Name, Fence>>);
 
 impl Rollback {
-    /// Notes the fence of a grant; `false` when it is below one that was seen before. The same one again is the same grant.
+    /// The last fence of a name that was noted, unless it was forgotten.
+    pub(in crate::stores) fn last(&self, name: &Name) -> Option<Fence> {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(name).copied()
+    }
+
+    /// Notes the fence of a grant; `false` when it is below one that was seen before. The same one
+    /// again is the same grant.
     ///
-    /// Only an exclusive grant is refused: a reader that finds its grant again may be older than another that still holds.
-    pub(super) fn accept(&self, name: &Name, mode: Mode, fence: Fence) -> bool {
+    /// Only an exclusive grant is refused: a reader that finds its grant again may be older than
+    /// another that still holds.
+    pub(in crate::stores) fn accept(&self, name: &Name, mode: Mode, fence: Fence) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match seen.get_mut(name) {
             Some(last) if fence < *last => mode != Mode::Exclusive,
@@ -46,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lower_fence_is_found_out_and_names_are_forgotten_in_time() {
+    fn a_lower_fence_is_detected_and_old_names_are_forgotten() {
         let seen = Rollback::default();
         let name = |number: usize| Name::new(format!("n{number}")).expect("a name");
         let fence = |number| Fence::new(number).expect("a fence");

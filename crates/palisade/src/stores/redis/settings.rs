@@ -1,11 +1,11 @@
-//! What the URL says about locks: the format, and how names become keys.
+//! The part of the URL that is about locks: the format, and how names become keys.
 
 use std::borrow::Cow;
 
 use super::client::ClientSettings;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::url::{Names, StoreUrl};
+use crate::url::{Common, Names, StoreUrl};
 
 /// How locks are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,15 +14,16 @@ pub(super) enum Format {
     Simple,
 }
 
-pub(super) struct Settings {
+pub(in crate::stores) struct Settings {
     pub(super) format: Format,
-    /// The beginning of every key; with its colon in the format `palisade`.
+    /// The beginning of every key; in the format `palisade` it ends with a colon.
     prefix: String,
     exact_names: bool,
     db: i64,
 }
 
-/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be read back.
+/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be
+/// read back.
 const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
 /// The version of the format `palisade`.
@@ -56,6 +57,15 @@ impl Settings {
                 ));
             }
         };
+        Ok((Settings::of(format, common, client.db())?, client))
+    }
+
+    /// The keys of the format `simple`.
+    pub(in crate::stores) fn of_simple(common: &Common) -> Result<Settings> {
+        Settings::of(Format::Simple, common, 0)
+    }
+
+    fn of(format: Format, common: &Common, db: i64) -> Result<Settings> {
         let prefix = match (format, common.prefix.as_deref()) {
             (Format::Palisade, prefix) => line_prefix(prefix),
             (Format::Simple, prefix) => prefix.unwrap_or_default().to_owned(),
@@ -67,22 +77,19 @@ impl Settings {
         }
         let exact_names = match format {
             Format::Palisade => common.exact_names(),
-            // It exists only to share locks: the peer's key is the name.
+            // It exists only to share locks with peers: the name is their key.
             Format::Simple => common.names != Some(Names::Escaped),
         };
-        Ok((
-            Settings {
-                format,
-                prefix,
-                exact_names,
-                db: client.db(),
-            },
-            client,
-        ))
+        Ok(Settings {
+            format,
+            prefix,
+            exact_names,
+            db,
+        })
     }
 
     /// The key of a name.
-    pub(super) fn key(&self, name: &Name) -> String {
+    pub(in crate::stores) fn key(&self, name: &Name) -> String {
         let as_it_is = self.exact_names || name.is_plain();
         let mapped = if as_it_is {
             Cow::Borrowed(name.as_str())
@@ -121,7 +128,7 @@ impl Settings {
                 glob
             })
         };
-        // The mapping of a prefix depends on nothing that follows it.
+        // The mapping of a prefix does not depend on the rest of the name.
         let mapped = match Name::new(prefix) {
             Ok(prefix) if !self.exact_names => prefix.mapped(NAME_LIMIT),
             _ => prefix.to_owned(),
@@ -142,8 +149,8 @@ impl Settings {
         }
     }
 
-    /// The channel on which the server tells of changes of a key.
-    pub(super) fn keyspace(&self, key: &str) -> String {
+    /// The channel on which the server announces changes of a key.
+    pub(super) fn keyspace_channel(&self, key: &str) -> String {
         format!("__keyspace@{}__:{key}", self.db)
     }
 }

@@ -1,4 +1,4 @@
-//! Properties that no user can see from outside.
+//! Properties that are not visible through the public API.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use palisade_testkit::redis::Redis;
 
-use super::client::{Address, Purpose, Server};
-use super::{Locks, line};
+use super::backend::Backend;
+use super::client::{Address, Purpose, Server, TimedCall};
+use super::line;
 use crate::store::{Claim, ClaimId, ClientHandle, Listener, Push, Standing};
 use crate::url::StoreUrl;
 
 const LONG: Duration = Duration::from_secs(30);
 
-fn locks_of(url: &str) -> Arc<Locks> {
-    Locks::open(StoreUrl::parse(url).unwrap()).unwrap()
+fn locks_of(url: &str) -> Arc<Backend> {
+    Backend::open(StoreUrl::parse(url).unwrap()).unwrap()
 }
 
-async fn server_of(locks: &Arc<Locks>, server: &Redis) -> Arc<Server> {
+async fn server_of(backend: &Arc<Backend>, server: &Redis) -> Arc<Server> {
     let address = Address::new("127.0.0.1", server.address().port());
-    locks
+    backend
         .client
         .server(&address, Purpose::Requests)
         .await
@@ -34,21 +35,28 @@ fn mutex(name: &str) -> Arc<Claim> {
 async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
     let (good, hangs) = (Redis::start(), Redis::start());
     // The server that hangs is not given up before the test is over.
-    let locks = locks_of(&format!("{}?request_timeout=600s", good.url()));
-    let (client, claim) = (&locks.client, mutex("elsewhere"));
-    let key = locks.settings.key(&claim.name);
-    let on_good = server_of(&locks, &good).await;
+    let backend = locks_of(&format!("{}?request_timeout=600s", good.url()));
+    let (client, claim) = (&backend.client, mutex("elsewhere"));
+    let key = backend.settings.key(&claim.name);
+    let on_good = server_of(&backend, &good).await;
     on_good
         .call(&line::claim(&key, &claim, client.inbox()))
         .await
         .unwrap();
-    let on_hanging = server_of(&locks, &hangs).await;
+    let on_hanging = server_of(&backend, &hangs).await;
     hangs.pause();
     client.ensure_inbox(&on_hanging);
     let renewal = line::renew(&key, &claim.to_ref(None), client.inbox());
     let renewed = tokio::time::timeout(
         LONG,
-        client.call_all(vec![(renewal, LONG)], Purpose::Renewals, true),
+        client.call_all(
+            vec![TimedCall {
+                call: renewal,
+                limit: LONG,
+            }],
+            Purpose::Renewals,
+            true,
+        ),
     )
     .await;
     assert!(
@@ -70,19 +78,19 @@ async fn renewals_do_not_wait_for_the_inbox_on_a_server_that_hangs() {
 #[tokio::test]
 async fn nothing_is_kept_of_keyspace_waiters_that_left() {
     let server = Redis::start();
-    let locks = locks_of(&server.url());
+    let backend = locks_of(&server.url());
     let (wanted, handle) = wanted_claims();
-    locks.attach(handle);
-    let (keyspace, on) = (&locks.keyspace, server_of(&locks, &server).await);
-    let channel = locks.settings.keyspace("theirs");
+    backend.attach(handle);
+    let (keyspace, on) = (&backend.keyspace_events, server_of(&backend, &server).await);
+    let channel = backend.settings.keyspace_channel("theirs");
     let subscribed = || {
         server
             .call(&["PUBSUB", "CHANNELS"])
             .text()
             .contains("theirs")
     };
-    keyspace.busy(&channel, &on, ClaimId::random().unwrap(), None, &locks);
-    // Asked for again as soon as it is subscribed.
+    keyspace.busy(&channel, &on, ClaimId::random().unwrap(), None, &backend);
+    // The claim asks again as soon as the key is subscribed.
     while keyspace.waiting(&channel) != Some(0) {
         tokio::task::yield_now().await;
     }
@@ -90,18 +98,18 @@ async fn nothing_is_kept_of_keyspace_waiters_that_left() {
     let claims: Vec<ClaimId> = (0..100).map(|_| ClaimId::random().unwrap()).collect();
     wanted.lock().unwrap().extend(&claims);
     for claim in &claims {
-        keyspace.busy(&channel, &on, *claim, keyspace.changes(&channel), &locks);
+        keyspace.busy(&channel, &on, *claim, keyspace.changes(&channel), &backend);
     }
-    keyspace.sweep(&locks).await;
+    keyspace.sweep(&backend).await;
     assert_eq!(keyspace.waiting(&channel), Some(100), "they are wanted");
     wanted.lock().unwrap().clear();
-    keyspace.sweep(&locks).await;
-    keyspace.sweep(&locks).await;
+    keyspace.sweep(&backend).await;
+    keyspace.sweep(&backend).await;
     assert_eq!(keyspace.waiting(&channel), None);
     assert!(!subscribed());
 }
 
-/// A client that wants just these claims.
+/// A client that wants only these claims.
 fn wanted_claims() -> (Arc<Mutex<HashSet<ClaimId>>>, ClientHandle) {
     struct Wants(Arc<Mutex<HashSet<ClaimId>>>);
     impl Listener for Wants {
@@ -120,12 +128,12 @@ fn wanted_claims() -> (Arc<Mutex<HashSet<ClaimId>>>, ClientHandle) {
 }
 
 #[tokio::test]
-async fn the_mark_of_a_simple_lock_outlives_it_however_long_it_is_held() {
+async fn the_last_fence_of_a_simple_lock_outlives_it_however_long_it_is_held() {
     let server = Redis::start();
-    let locks = crate::connect(format!("{}?format=simple", server.url()))
+    let backend = crate::connect(format!("{}?format=simple", server.url()))
         .await
         .unwrap();
-    let guard = locks
+    let guard = backend
         .mutex("held")
         .lease(Duration::from_secs(3))
         .acquire()
@@ -142,7 +150,7 @@ async fn the_mark_of_a_simple_lock_outlives_it_however_long_it_is_held() {
             .unwrap()
     };
     assert!(left(mark) > left("held"));
-    // As if it had been held for nearly as long as its mark lives.
+    // As if the lock had been held for nearly as long as its last fence is kept.
     server.call(&["PEXPIRE", mark, "60000"]);
     let renewed = async {
         while left(mark) <= 60_000 {

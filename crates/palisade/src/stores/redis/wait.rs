@@ -1,64 +1,54 @@
 //! The inbox: the servers' pushes to this client.
 
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Weak;
 
-use super::Locks;
-use super::client::{Client, Purpose, PushHandler};
+use super::backend::Backend;
+use super::client::PushHandler;
 use super::line::{self, Push};
+use super::release::repeat_recent;
 use crate::fence::Fence;
 use crate::store::{ClaimId, ClaimRef};
 
-/// How long the releases of the last minute may take when they are sent again.
-const REPLAY_LIMIT: Duration = Duration::from_secs(30);
-
-pub(super) struct Inbox(Weak<Locks>);
+pub(super) struct Inbox(Weak<Backend>);
 
 impl Inbox {
-    pub(super) fn of(locks: &Weak<Locks>) -> Inbox {
-        Inbox(Weak::clone(locks))
+    pub(super) fn of(backend: &Weak<Backend>) -> Inbox {
+        Inbox(Weak::clone(backend))
     }
 }
 
 impl PushHandler for Inbox {
     fn message(&self, channel: &[u8], payload: &[u8]) {
-        let Some(locks) = self.0.upgrade() else {
+        let Some(backend) = self.0.upgrade() else {
             return;
         };
         if channel.starts_with(b"__keyspace@") {
-            locks.keyspace.changed(channel, payload, &locks);
+            backend.keyspace_events.changed(channel, payload, &backend);
         } else {
-            locks.pushed(payload);
+            backend.pushed(payload);
         }
     }
 
     fn contact_lost(&self) {
-        if let Some(locks) = self.0.upgrade()
-            && let Some(client) = locks.handle.get()
+        if let Some(backend) = self.0.upgrade()
+            && let Some(client) = backend.handle.get()
         {
             client.contact_lost();
         }
     }
 
-    fn contact_regained(&self, client: &Arc<Client>) {
-        let Some(locks) = self.0.upgrade() else {
+    fn contact_regained(&self) {
+        let Some(backend) = self.0.upgrade() else {
             return;
         };
-        if let Some(client) = locks.handle.get() {
+        if let Some(client) = backend.handle.get() {
             client.contact_regained();
         }
-        let releases = locks
-            .release_replay
-            .to_repeat()
-            .into_iter()
-            .map(|release| (release, REPLAY_LIMIT))
-            .collect();
-        let client = Arc::clone(client);
-        tokio::spawn(async move { client.call_all(releases, Purpose::Requests, false).await });
+        repeat_recent(&backend);
     }
 }
 
-impl Locks {
+impl Backend {
     fn pushed(&self, payload: &[u8]) {
         let Some((claim, push)) = line::push(payload) else {
             tracing::warn!("a message that cannot be read came to the inbox");
@@ -78,7 +68,8 @@ impl Locks {
         }
     }
 
-    /// Whether a pushed grant needs no further check: replicas need not have it, and its fence is above all that were seen.
+    /// Whether a pushed grant needs no further check: replicas need not have it, and its fence is
+    /// above all that were seen.
     fn is_safe(&self, claim: ClaimId, fence: Fence) -> bool {
         if self.client.needs_replicas() {
             return false;
@@ -87,7 +78,8 @@ impl Locks {
         waited.is_some_and(|claim| self.rollback.accept(&claim.name, claim.mode, fence))
     }
 
-    /// A claim has ended. With a fence it is a grant that has ended, perhaps long ago: the claim may wait again.
+    /// A claim has ended. With a fence it is a grant that has ended, perhaps long ago: the claim
+    /// may wait again.
     pub(super) fn stopped_waiting(&self, ended: &ClaimRef) {
         if ended.fence.is_none() {
             self.waiting().remove(&ended.claim.id);

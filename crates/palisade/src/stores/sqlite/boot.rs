@@ -1,7 +1,8 @@
-//! The file's clock and its fences through a restart of the machine.
+//! The file's clock and its fences across a restart of the machine.
 //!
-//! Times in the file are CLOCK_BOOTTIME plus a base. At a new boot the base is set anew, so that the file's time goes on by the
-//! wall clock and never back; and the fence counter jumps, because a power cut may have taken the last commits along.
+//! Times in the file are CLOCK_BOOTTIME plus a base. At a new boot the base is set anew, so that
+//! the file's time follows the wall clock and never goes back. The fence counter jumps, because a
+//! power cut may have lost the last commits.
 
 use rusqlite::{Connection, params};
 
@@ -27,7 +28,7 @@ pub(super) fn check_schema(
     if (pragma("application_id")?, pragma("user_version")?) == (application, version) {
         return Ok(Ok(()));
     }
-    // Somebody else may be making the tables at this moment: look again inside a transaction.
+    // Another process may be making the tables at this moment: check again inside a transaction.
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let (found, found_version) = (pragma("application_id")?, pragma("user_version")?);
     let tables: i64 =
@@ -59,13 +60,14 @@ pub(super) fn check_schema(
     Ok(foreign.map_or(Ok(()), Err))
 }
 
-/// Takes up this boot, if nobody has, and answers what is added to CLOCK_BOOTTIME.
+/// Enters this boot, unless another client has, and returns the base that is added to
+/// CLOCK_BOOTTIME.
 pub(super) fn enter(connection: &Connection) -> rusqlite::Result<i64> {
     let boot_id = boot_id();
     if let Some(base) = base_of(connection, &boot_id)? {
         return Ok(base);
     }
-    // This commit must survive a power cut that follows it: fences are handed out on its word.
+    // This commit must survive a power cut: the fences of this boot rely on it.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let base = match base_of(connection, &boot_id)? {
@@ -96,7 +98,7 @@ fn begin(connection: &Connection, boot_id: &str) -> rusqlite::Result<i64> {
     let (base, last_fence) = match before {
         None => (0, 0),
         Some((base, wall_then, last_fence)) => {
-            // By the wall clock so much has passed; by the file itself, at least so much.
+            // The time that has passed by the wall clock; the file itself shows at least this much.
             let by_the_wall = base.saturating_add(wall.saturating_sub(wall_then));
             let seen: i64 = connection.query_row(
                 "SELECT coalesce(max(since_ns), 0) FROM entries",
@@ -114,7 +116,7 @@ fn begin(connection: &Connection, boot_id: &str) -> rusqlite::Result<i64> {
     Ok(base)
 }
 
-/// What the kernel calls this boot.
+/// The kernel's id of this boot.
 fn boot_id() -> String {
     // Without it every start looks like the same boot, as on a machine that is never restarted.
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
@@ -186,7 +188,8 @@ mod tests {
         let connection = database();
         enter(&connection).unwrap();
         let hour = 3_600_000_000_000_i64;
-        // The boot before began an hour of wall time earlier than this one: the file's time has gone on by that.
+        // The boot before began an hour of wall time earlier than this one: the file's time has
+        // gone on by that.
         connection
             .execute(
                 "UPDATE meta SET boot_id = 'another', base_ns = 0, wall_ns = wall_ns - ?1",

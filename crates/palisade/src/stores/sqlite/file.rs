@@ -1,4 +1,5 @@
-//! The database file: opening it, its schema, its clock, and transactions that wait for their turn without starving anybody.
+//! The database file: opening it, its schema, its clock, and transactions that wait for their turn
+//! without starvation.
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::blocking_process;
 use super::boot;
-use super::busy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::line::StoreTime;
 
-/// `PALS`: what `file` and SQLite's own tools show for our databases.
+/// `PALS`: the application id that `file` and SQLite's own tools show.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"PALS");
 /// The version of the tables. A newer one is refused.
 const SCHEMA_VERSION: i32 = 1;
@@ -66,14 +67,16 @@ const SCHEMA: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// How long a caller's own thread waits for its turn: longer than a transaction takes, shorter than anybody notices.
+/// How long a caller's own thread waits for its turn: longer than a transaction takes, too short to
+/// be noticed.
 const BRIEFLY: Duration = Duration::from_micros(300);
-/// How long the client's thread waits for its turn before somebody is said to sit on the file.
+/// How long the client's thread waits for its turn before the error names the process that blocks
+/// the file.
 const PATIENTLY: Duration = Duration::from_secs(2);
 
 /// Why a transaction did not happen.
 pub(super) enum Refusal {
-    /// It is somebody else's turn.
+    /// Another connection has the turn.
     Busy,
     Failed(Error),
 }
@@ -86,9 +89,9 @@ pub(super) struct Database {
 
 struct Open {
     connection: Connection,
-    /// Which file it is: one that was removed and made anew is another.
+    /// The identity of the file: one that was removed and made anew is another.
     file: Option<(u64, u64)>,
-    /// What is added to CLOCK_BOOTTIME. It cannot change while the machine runs.
+    /// Added to CLOCK_BOOTTIME. It cannot change while the machine runs.
     base_ns: i64,
 }
 
@@ -129,16 +132,19 @@ impl Database {
             match self.transact(open, end.saturating_duration_since(Instant::now()), &work) {
                 Ok(done) => return Ok(done),
                 Err(Refusal::Failed(error)) => return Err(error),
-                // While a file is made, SQLite answers busy without waiting: whoever makes it is done in a moment.
+                // While a file is made, SQLite answers busy without waiting. The process that makes
+                // it needs only a moment.
                 Err(Refusal::Busy) if Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(1))
                 }
-                Err(Refusal::Busy) => return Err(Error::unavailable(busy::message(&self.path))),
+                Err(Refusal::Busy) => {
+                    return Err(Error::unavailable(blocking_process::message(&self.path)));
+                }
             }
         }
     }
 
-    /// Reads if nobody of this client uses the file just now.
+    /// Reads if no other task of this client uses the file just now.
     pub(super) fn glance<T>(
         &self,
         read: impl FnOnce(&Connection, StoreTime) -> rusqlite::Result<T>,
@@ -155,7 +161,8 @@ impl Database {
         work: impl FnOnce(&Connection, StoreTime) -> Result<T>,
     ) -> Result<T, Refusal> {
         TURN_BY.set(Some(Instant::now() + patience));
-        // A file that was removed under us decides nothing any more. In the new one our grants are gone, and we learn it.
+        // A file that was removed decides nothing any more. The new one does not have our grants,
+        // and so we learn it.
         if open
             .as_ref()
             .is_some_and(|open| open.file != identity(&self.path))
@@ -171,7 +178,7 @@ impl Database {
                 .prepare_cached("BEGIN IMMEDIATE")
                 .and_then(|mut begin| begin.execute([])),
         )?;
-        // After the turn has come: two transactions have the order of their times.
+        // Read after the turn has come, so that two transactions have the order of their times.
         match work(&open.connection, open.now()) {
             Ok(done) => {
                 let commit = open
@@ -242,7 +249,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
         .map(|data| (data.dev(), data.ino()))
 }
 
-/// Refuses what SQLite would fail on later, or worse, would not. The file behind a symbolic link decides, as it does for SQLite.
+/// Refuses a place that SQLite would fail on later, or would accept silently. The file behind a
+/// symbolic link decides, as it does for SQLite.
 pub(super) fn check_place(path: &Path) -> Result<()> {
     let file = behind_links(path);
     let folder = file
@@ -318,12 +326,14 @@ fn network_file_system(magic: u64) -> Option<&'static str> {
 
 fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_turn))?;
-    // A checkpoint costs two syncs. It is due every thousand pages, not whenever a short command ends.
+    // A checkpoint costs two syncs. It is due every thousand pages, not whenever a short command
+    // ends.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // Otherwise the planner looks at bound values, and prepares statements anew for every name.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    // A power cut may take the last commits along. Everybody who held a lock is gone then, and fences jump at the next boot.
+    // A power cut may lose the last commits. All holders are gone then, and fences jump at the next
+    // boot.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(())
@@ -334,8 +344,8 @@ thread_local! {
     static TURN_BY: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// SQLite's own waiting grows its pauses, so that whoever has waited longest asks least often, and starves. This one asks at a
-/// steady pace.
+/// SQLite's own waiting grows its pauses, so that the longest waiter asks least often, and starves.
+/// This one asks at a steady pace.
 fn wait_for_turn(asked: i32) -> bool {
     if TURN_BY.get().is_none_or(|end| Instant::now() >= end) {
         return false;
@@ -355,7 +365,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// What a failure of SQLite means, and what to do about it.
+/// The meaning of a failure of SQLite, and what to do about it.
 pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
     let path = path.display();
     let (kind, message) = match error.sqlite_error_code() {

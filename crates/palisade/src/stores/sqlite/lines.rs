@@ -1,4 +1,4 @@
-//! Lines in tables: one is loaded, one event is applied to it, and what has changed is written back.
+//! Lines in tables: one is loaded, one event is applied to it, and the difference is saved.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::line::{HolderEntry, Line, Mark, Seal, StoreTime, Told, Tombstone, Wai
 use crate::name::Name;
 use crate::store::{ClaimId, Ending, Gone, Kind, Mode};
 
-/// A line as it stands in the tables, and as it is to stand.
+/// A line as loaded from the tables, and its new state.
 pub(super) struct Loaded<'a> {
     connection: &'a Connection,
     name: &'a Name,
@@ -18,16 +18,16 @@ pub(super) struct Loaded<'a> {
     pub(super) line: Line,
     before: Line,
     rows: Vec<Stored>,
-    /// What the claim of this transaction lives by; `None` for the claims of others.
+    /// The client of this transaction's claim; `None` for the claims of others.
     ours: Option<(ClaimId, String)>,
 }
 
-/// Where an entry stands in the tables.
+/// The place of an entry in the tables.
 struct Stored {
     place: i64,
     claim: ClaimId,
     fence: Option<Fence>,
-    /// Whose life it hangs on; `None` for a detached grant.
+    /// The client it belongs to; `None` for a detached grant.
     client: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Loaded<'a> {
         })
     }
 
-    /// Says whose life the claim of this transaction hangs on.
+    /// Sets the client of this transaction's claim.
     pub(super) fn ours(mut self, claim: ClaimId, client: &str) -> Loaded<'a> {
         self.ours = Some((claim, client.to_owned()));
         self
@@ -90,7 +90,7 @@ impl<'a> Loaded<'a> {
         }
     }
 
-    /// Ends the claims of clients that are dead. `us` need not be asked.
+    /// Ends the claims of dead clients. `us` is alive.
     pub(super) fn reap(&mut self, folder: &Folder, us: &str, told: &mut Vec<Told>) {
         let mut clients: Vec<&str> = self
             .rows
@@ -119,7 +119,7 @@ impl<'a> Loaded<'a> {
             .filter(is_dead)
             .map(|row| (row.claim, row.fence))
             .collect();
-        // Waiters first: a name must not be handed to the dead.
+        // Waiters first: a name must not be handed to a dead one.
         for waiting in [true, false] {
             for (claim, fence) in claims
                 .iter()
@@ -132,8 +132,8 @@ impl<'a> Loaded<'a> {
         }
     }
 
-    /// Writes back what has changed, and addresses who must hear of it. A grant that went to a client that is dead goes on to
-    /// the next.
+    /// Saves the difference, and addresses the messages. A grant to a dead client goes on to the
+    /// next.
     pub(super) fn save(
         mut self,
         folder: &Folder,
@@ -361,7 +361,7 @@ fn read_entry(row: &Row<'_>, line: &mut Line) -> rusqlite::Result<Stored> {
     let place = row.get(0)?;
     let claim = ClaimId::from_bits(u128::from_be_bytes(row.get(1)?));
     let kind = read_kind(row.get_ref(2)?.as_str()?, row.get(3)?);
-    // A mutex is the write side of a rwlock: the line is what any of its claims makes of it.
+    // A mutex is the write side of a rwlock: one rwlock claim makes the line a rwlock.
     if line.kind != Some(Kind::RwLock) {
         line.kind = Some(kind);
     }
@@ -482,6 +482,8 @@ fn read_mode(word: &str, permits: Option<u32>) -> Mode {
 fn write_gone(why: Gone) -> &'static str {
     match why {
         Gone::Expired => "expired",
+        Gone::Ended => "ended",
+        Gone::Unknown => "unknown",
         Gone::Taken => "taken",
         Gone::Revoked => "revoked",
         Gone::SessionEnded => "session-ended",
@@ -492,6 +494,8 @@ fn write_gone(why: Gone) -> &'static str {
 
 fn read_gone(word: &str) -> Gone {
     match word {
+        "ended" => Gone::Ended,
+        "unknown" => Gone::Unknown,
         "taken" => Gone::Taken,
         "revoked" => Gone::Revoked,
         "session-ended" => Gone::SessionEnded,

@@ -1,8 +1,9 @@
 //! Whether a client is alive: a named pipe that it keeps locked and open for as long as it lives.
 //!
-//! The lock (`flock`) answers the question now, and the pipe tells the moment it changes: a reader's end hangs up when the last
-//! writer is gone. Both belong to the open file, not to a process, so a child that inherits the descriptor keeps its parent's
-//! grants alive until the whole tree is gone. POSIX locks would do neither.
+//! The lock (`flock`) answers the question now, and the pipe tells when the answer changes: a
+//! reader's end hangs up when the last writer is gone. Both belong to the open file, not to a
+//! process, so a child that inherits the descriptor keeps its parent's grants alive until the whole
+//! process tree is gone. POSIX locks would do neither.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -16,7 +17,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use tokio::net::unix::pipe::Receiver;
 
-/// How old the files of a client may become: programs that clean up remove files of some days.
+/// How old the files of a client may become: clean-up programs remove files after some days.
 const OLDEST: Duration = Duration::from_secs(3600);
 /// The right of all users to write.
 const BY_OTHERS: u32 = 0o002;
@@ -24,12 +25,12 @@ const BY_OTHERS: u32 = 0o002;
 /// The folder of the clients of one database.
 pub(super) struct Folder {
     database: PathBuf,
-    /// All files are reached through it: what is put in the folder's place later is another folder. And a socket's path is short,
-    /// however deep the folder lies.
+    /// All files are reached through this handle: a folder that replaces it later is not used. It
+    /// also keeps socket paths short.
     handle: Arc<File>,
 }
 
-/// A client's life. Dropping it, in every process that has it, ends the client's claims.
+/// A client's sign of life. Dropping it, in every process that has it, ends the client's claims.
 pub(super) struct Life {
     /// Taken when it ends.
     pipe: Option<OwnedFd>,
@@ -38,14 +39,15 @@ pub(super) struct Life {
 }
 
 impl Folder {
-    /// The folder beside the database, which is there; made if it is not there itself.
+    /// Opens the folder beside an existing database, and makes the folder if necessary.
     ///
     /// # Errors
     ///
-    /// When a user could delete pipes in it who may not write to the database: without its pipe a client is taken for dead.
+    /// When a user who may not write to the database could delete pipes in the folder: a client
+    /// without its pipe is taken for dead.
     pub(super) fn beside(database: &Path) -> io::Result<Folder> {
-        // SQLite follows a link to the file, and stays with a relative path when the process goes elsewhere. So must we: in
-        // another folder everybody would look dead.
+        // SQLite follows a link to the file, and keeps a relative path when the process changes its
+        // directory. So must we: in another folder every client would look dead.
         let database = database.canonicalize()?;
         let rights = database.metadata()?;
         let mut path = database.clone().into_os_string();
@@ -62,14 +64,16 @@ impl Folder {
                 error => error.into(),
             },
         )?);
-        check_rights(&handle.metadata()?, &rights)?;
+        let parent = database.parent().unwrap_or(Path::new("/")).metadata()?;
+        check_rights(&handle.metadata()?, &rights, &parent)?;
         Ok(Folder {
             database,
             handle: Arc::new(handle),
         })
     }
 
-    /// The path of a client's socket, through the open folder: a socket's path has room for about a hundred bytes.
+    /// The path of a client's socket, through the open folder: a socket's path has room for about a
+    /// hundred bytes.
     pub(super) fn socket(&self, client: &str) -> PathBuf {
         PathBuf::from(format!(
             "/proc/self/fd/{}/{}",
@@ -89,7 +93,8 @@ impl Folder {
         // For reading and writing: a pipe opened for writing alone would wait for a reader.
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let pipe = rustix::fs::openat(&self.handle, &name, flags, Mode::empty())?;
-        // No other client knows this one yet, so this waits at most for a sweep that has just looked.
+        // No other client knows this one yet, so this waits at most for a sweep that has just
+        // checked it.
         rustix::fs::flock(&pipe, FlockOperation::LockExclusive)?;
         Ok(Life {
             pipe: Some(pipe),
@@ -98,8 +103,8 @@ impl Folder {
         })
     }
 
-    /// Keeps the files of a living client, and those of the database, from being cleaned up: systemd removes files in `/tmp` that
-    /// were not touched for 10 days.
+    /// Keeps the files of a living client, and those of the database, from being cleaned up:
+    /// systemd removes files in `/tmp` that were not touched for 10 days.
     pub(super) fn keep_young(&self, life: &Life) {
         let Some(pipe) = &life.pipe else { return };
         if rustix::fs::fstat(pipe).is_ok_and(|pipe| !is_older(pipe.st_mtime as _, OLDEST)) {
@@ -128,8 +133,8 @@ impl Folder {
         }
     }
 
-    /// Whether a client is alive. One whose pipe is there but cannot be opened (no right, no descriptor left) is taken for alive:
-    /// its lease ends it.
+    /// Whether a client is alive. One whose pipe is there but cannot be opened (no right, no
+    /// descriptor left) is taken for alive: its lease ends it.
     pub(super) fn is_alive(&self, client: &str) -> bool {
         match open(&self.handle, client) {
             Ok(pipe) => is_locked(&pipe),
@@ -152,14 +157,15 @@ impl Folder {
             return;
         }
         match Receiver::from_owned_fd(pipe) {
-            // Nobody ever writes: the only thing to read is the hang-up.
+            // No client ever writes: the only event is the hang-up.
             Ok(pipe) => drop(pipe.readable().await),
             // Without the push there is still the heartbeat.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Removes what dead clients have left. Young files are spared: their owners may be about to lock them.
+    /// Removes the files of dead clients. Young files are spared: their owners may be about to lock
+    /// them.
     pub(super) fn sweep(&self) {
         let Ok(files) = rustix::fs::Dir::read_from(&self.handle) else {
             return;
@@ -209,9 +215,18 @@ fn remove(folder: &File, client: &str) {
     let _ = rustix::fs::unlinkat(folder, pipe_of(client), AtFlags::empty());
 }
 
-/// Only users who may write to the database may own the folder, or write to it.
-fn check_rights(folder: &Metadata, database: &Metadata) -> io::Result<()> {
+/// Only users who may write to the database may own the folder, or write to it. In a place where
+/// every user can make files, such as `/tmp`, a database that another user has made is no better
+/// than the folder of such a user.
+fn check_rights(folder: &Metadata, database: &Metadata, parent: &Metadata) -> io::Result<()> {
     let ours = rustix::process::geteuid().as_raw();
+    if parent.mode() & BY_OTHERS != 0 && ![ours, 0].contains(&database.uid()) {
+        return Err(refused(&format!(
+            "the database belongs to another user (uid {}), in a folder that every user may write to, \
+             so that user could end your locks; put the database into a folder of its users",
+            database.uid()
+        )));
+    }
     if ![ours, database.uid(), 0].contains(&folder.uid()) {
         return Err(refused(&format!(
             "it belongs to another user (uid {}), who could end your locks; remove it, \
@@ -238,7 +253,8 @@ fn is_older(changed: i64, age: Duration) -> bool {
     changed.elapsed().is_ok_and(|passed| passed > age)
 }
 
-/// Whether somebody holds the lock. Shared, so that two who look at once do not take each other for the owner.
+/// Whether the lock is held. Tried as a shared lock, so that two checks at once do not mistake each
+/// other for the owner.
 fn is_locked(pipe: impl AsFd) -> bool {
     matches!(
         rustix::fs::flock(pipe, FlockOperation::NonBlockingLockShared),
@@ -253,7 +269,8 @@ impl Life {
 }
 
 impl Drop for Life {
-    /// Leaves nothing behind, unless a child still has the descriptor: then whoever sweeps later removes the files.
+    /// Leaves nothing behind, unless a child still has the descriptor: then a later sweep removes
+    /// the files.
     fn drop(&mut self) {
         drop(self.pipe.take());
         if open(&self.folder, &self.client).is_ok_and(|pipe| !is_locked(pipe)) {
@@ -285,14 +302,15 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_are_known_to_be_dead_are_dead() {
+    fn only_clients_known_to_be_dead_are_dead() {
         let place = tempfile::tempdir().unwrap();
         let folder = folder_in(place.path());
         let life = folder.live("lives").unwrap();
         assert!(folder.is_alive("lives"));
         drop(life);
         assert!(!folder.is_alive("lives"));
-        // It is there and cannot be opened, as for a user without the right: that says nothing of its owner.
+        // It is there and cannot be opened, as for a user without the right: that says nothing of
+        // its owner.
         std::os::unix::fs::symlink(
             "unknown.pipe",
             place.path().join("locks.db-clients/unknown.pipe"),

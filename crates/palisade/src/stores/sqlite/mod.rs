@@ -1,8 +1,9 @@
 //! `sqlite:/path` — the line in a file, for the processes of one machine. No server.
 //!
-//! The file decides: every verb is one write transaction on it. Beside it, in the folder `<path>-clients`, each client has a
-//! named pipe that it keeps locked for as long as it lives, and a socket to be woken by. A grant lives while its lease runs
-//! *and* its client is alive: when a process is killed, the next in line has the lock a moment later, not a lease later.
+//! The file decides: every verb is one write transaction on it. Beside it, in the folder
+//! `<path>-clients`, each client has a named pipe that it keeps locked for as long as it lives, and
+//! a socket to be woken by. A grant lives while its lease runs *and* its client is alive: when a
+//! process is killed, the next in line has the lock a moment later, not a lease later.
 //!
 //! # What a verb costs
 //!
@@ -16,16 +17,16 @@
 //!
 //! # What may lose a grant
 //!
-//! Nothing but the loss of the file, or a restart of the machine, after which no holder is left. Commits are not synced
-//! (`synchronous=NORMAL`): a power cut may take the last ones along, and fences jump to the next multiple of 2^40 at the next
-//! boot, so that they never repeat.
+//! Only the loss of the file, or a restart of the machine, after which no holder is left. Commits
+//! are not synced (`synchronous=NORMAL`): a power cut may lose the last ones, and fences jump to
+//! the next multiple of 2^40 at the next boot, so that they never repeat.
 
+mod blocking_process;
 mod boot;
-mod busy;
 mod file;
-mod inbox;
 mod lines;
 mod liveness;
+mod wake_socket;
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -37,21 +38,21 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use self::file::{Database, Refusal};
-use self::inbox::Inbox;
 use self::lines::{Letter, Loaded};
 use self::liveness::{Folder, Life};
+use self::wake_socket::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::line::StoreTime;
 use crate::name::Name;
 use crate::store::{
     Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Durability, Extensions,
-    FenceSource, Grant, Lease, LineView, Liveness, Page, Query, Standing, Store,
+    FenceSource, Grant, Lease, LineView, Liveness, Page, Ping, Query, ServerInfo, Standing, Store,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
 
-/// What the SQLite store can do.
+/// The capability of the SQLite store.
 pub const CAPABILITY: Capability = Capability {
     store: "sqlite",
     durability: Durability::Machine,
@@ -61,22 +62,22 @@ pub const CAPABILITY: Capability = Capability {
 
 /// How many lines a page of a list has.
 const PAGE: i64 = 256;
-/// How often a client clears away what the dead have left.
+/// How often a client removes what dead clients have left.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// How long a waiter that has asked because of a death leaves the file alone.
+/// How long a waiter pauses after it has asked because of a death.
 const ANSWERED_BY: Duration = Duration::from_millis(50);
-/// How often a waiter looks anew at who stands before it.
+/// How often a waiter reads again which clients are before it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The SQLite store: lines in a file.
 pub type SqliteStore = LineStore<Sqlite>;
 
-/// One client's door to the file.
+/// One client's access to the file.
 pub struct Sqlite(Arc<Shared>);
 
 struct Shared {
     database: Database,
-    /// Begun with the first claim.
+    /// Set by the first claim.
     client: OnceLock<Client>,
     starting: std::sync::Mutex<()>,
     /// Held by the transaction of this client that waits for its turn at the file.
@@ -86,7 +87,7 @@ struct Shared {
     swept_ms: AtomicU64,
 }
 
-/// What this client is to others.
+/// This client, as others see it.
 struct Client {
     id: String,
     folder: Folder,
@@ -101,7 +102,8 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
             "sqlite: needs a file; write sqlite:/path/to/locks.db",
         )),
         path => {
-            // A look at the folder, no more: what can never work is the URL's fault, and is told at once.
+            // Only a check of the folder: a place that can never work is an error of the URL, and
+            // is reported at once.
             file::check_place(Path::new(path))?;
             Ok(Arc::new(SqliteStore::new(path)))
         }
@@ -128,7 +130,8 @@ impl SqliteStore {
 }
 
 impl Sqlite {
-    /// Runs a transaction in the caller's thread if it can have its turn at once, else where waiting hurts nobody.
+    /// Runs a transaction in the caller's thread if it can have its turn at once, else in a
+    /// blocking task.
     async fn transact<T: Send + 'static>(
         &self,
         work: impl Fn(&Shared, &Connection, StoreTime) -> Result<(T, Vec<Letter>)> + Send + 'static,
@@ -141,8 +144,9 @@ impl Sqlite {
             Ok(done) => done,
             Err(Refusal::Failed(error)) => return Err(error),
             Err(Refusal::Busy) => {
-                // As a task: the turn must not be given to a caller that is not polled. One at a time, in order: many threads of one
-                // client that ask for the file would leave no turn to other processes.
+                // As a task, so that a caller that is not polled cannot have the turn. One at a
+                // time, in order: many threads of one client would leave no turn to other
+                // processes.
                 let patient = tokio::spawn(async move {
                     let turn = Arc::clone(&shared.turn).lock_owned().await;
                     let run = move || {
@@ -205,8 +209,7 @@ impl Shared {
         Ok(self.client.get_or_init(|| Client { id, folder, life }))
     }
 
-    /// Clears away what nobody asks for any more, once in a while: expired entries of names that are not used, and dead
-    /// clients' files.
+    /// Removes expired entries of unused names and the files of dead clients, from time to time.
     fn sweep(&self, connection: &Connection, now: StoreTime, folder: &Folder) -> Result<()> {
         let now_ms = u64::try_from(now.since_zero().as_millis()).unwrap_or(u64::MAX);
         let last = self.swept_ms.load(Ordering::Relaxed);
@@ -214,7 +217,8 @@ impl Shared {
             return Ok(());
         }
         self.swept_ms.store(now_ms, Ordering::Relaxed);
-        // A client's first claim must be quick. But where all clients are short commands, some of them must clear away.
+        // A client's first claim must be quick. But where all clients are short commands, some of
+        // them must sweep.
         if last == 0 && fastrand::u8(..) >= 8 {
             return Ok(());
         }
@@ -278,7 +282,7 @@ impl Shared {
         let mut told = Vec::new();
         loaded.reap(&client.folder, &client.id, &mut told);
         let standing = loaded.line.renew(now, claim.id, *fence, &mut told);
-        // What the reaping has granted to this very claim is in its answer.
+        // A grant that the reaping made to this very claim is in its answer.
         told.retain(|news| news.claim() != claim.id);
         Ok((
             standing,
@@ -286,7 +290,8 @@ impl Shared {
         ))
     }
 
-    /// Who stands before a waiting claim: the waiter before it, or else the holders. `None` when that cannot be seen now.
+    /// The clients before a waiting claim: the waiter before it, or else the holders. `None` when
+    /// that cannot be read now.
     fn before(&self, claim: &Claim) -> Option<Vec<String>> {
         self.database.glance(|connection, _| {
             let id = claim.id.bits().to_be_bytes();
@@ -317,10 +322,10 @@ impl Shared {
     ) -> Result<Option<LineView>> {
         let client = self.client()?;
         let mut loaded = self.sql(Loaded::load(connection, now, name))?;
-        // The dead are not shown, and whoever asks next sees them off.
+        // Dead clients are not shown. The next claim removes their entries.
         loaded.reap(&client.folder, &client.id, &mut Vec::new());
         let view = loaded.line.view(now, name);
-        Ok((!view.holders.is_empty() || !view.waiters.is_empty()).then_some(view))
+        Ok((!view.is_free()).then_some(view))
     }
 
     fn page(
@@ -332,7 +337,9 @@ impl Shared {
     ) -> Result<Page> {
         let names = connection
             .prepare_cached(
-                "SELECT DISTINCT name FROM entries WHERE name > ?1 AND substr(name, 1, length(?2)) = ?2 ORDER BY name LIMIT ?3",
+                "SELECT name FROM entries WHERE name > ?1 AND substr(name, 1, length(?2)) = ?2 \
+                 UNION SELECT name FROM notes WHERE what IN ('mark', 'seal') AND name > ?1 AND substr(name, 1, length(?2)) = ?2 \
+                 ORDER BY name LIMIT ?3",
             )
             .and_then(|mut select| select.query_map(params![after, prefix, PAGE], |row| row.get(0))?.collect());
         let names: Vec<String> = self.sql(names)?;
@@ -345,7 +352,7 @@ impl Shared {
     }
 }
 
-/// Renews a live holder without looking at the rest of its line; `None` when it is not one.
+/// Renews a live holder without reading the rest of its line; `None` when it is not one.
 fn renew_holder(
     connection: &Connection,
     now: StoreTime,
@@ -432,8 +439,23 @@ impl LineBackend for Sqlite {
     fn extensions(&self) -> Extensions<'_> {
         Extensions {
             liveness: Some(self),
+            ping: Some(self),
             ..Extensions::default()
         }
+    }
+}
+
+#[async_trait]
+impl Ping for Sqlite {
+    async fn ping(&self) -> Result<ServerInfo> {
+        // A transaction that may write, as every verb is: a file that is only readable is no store.
+        self.transact(|_, _, _| Ok(((), Vec::new()))).await?;
+        Ok(ServerInfo {
+            product: "sqlite".to_owned(),
+            version: Some(rusqlite::version().to_owned()),
+            role: None,
+            address: Some(self.0.database.path().display().to_string()),
+        })
     }
 }
 
@@ -444,7 +466,7 @@ impl Liveness for Sqlite {
 }
 
 impl Sqlite {
-    /// While a claim waits, the death of a client that stands before it makes it ask.
+    /// While a claim waits, the death of a client before it makes it ask.
     fn watch_deaths(&self, claim: &Arc<Claim>) {
         let Some(client) = self.0.inbox.client() else {
             return;
@@ -453,7 +475,7 @@ impl Sqlite {
         client.while_waiting(claim.id, async move {
             let Ok(us) = shared.client() else { return };
             loop {
-                // Of ourselves we would know.
+                // Our own death needs no watch.
                 let before: Vec<String> = shared
                     .before(&claim)
                     .into_iter()
@@ -463,7 +485,7 @@ impl Sqlite {
                 tokio::select! {
                     () = any_death(&us.folder, &before) => {
                         handle.ask_again(claim.id);
-                        // Until the answer is there, the dead client still stands before us.
+                        // Until the answer is there, the dead client is still before us.
                         tokio::time::sleep(ANSWERED_BY).await;
                     }
                     () = tokio::time::sleep(LOOK_AGAIN) => {}

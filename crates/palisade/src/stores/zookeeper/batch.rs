@@ -1,4 +1,5 @@
-//! Nodes that are made and deleted at the same time go together: one transaction, with one trip through the servers.
+//! Nodes that are made and deleted at the same time go together: one transaction, with one trip
+//! through the servers.
 //!
 //! ```text
 //! multi   create /a/_c_<guid>-lock-, delete /b/_c_<guid>-lock-0000000003, create /c/_c_<guid>-lock-
@@ -6,8 +7,9 @@
 //! list    /c
 //! ```
 //!
-//! All steps are done, or none. If none is, the step that was refused goes alone, and the others once more together. The fence of a lock
-//! is the transaction that made its node: so one transaction makes no two nodes of one line.
+//! All steps are done, or none. If none is, the step that was refused goes alone, and the others
+//! once more together. The fence of a lock is the transaction that made its node: so one
+//! transaction makes no two nodes of one line.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,10 +64,8 @@ pub(super) struct Join {
     pub(super) wanted: Option<(ClientHandle, ClaimId)>,
 }
 
-pub(super) enum Answer {
-    Joined(Result<Joined, Failed>),
-    Deleted(Result<(), Failed>),
-}
+/// The node that was made; none for a deletion.
+type Reply = Result<Option<Joined>, Failed>;
 
 /// A node that was made.
 pub(super) struct Joined {
@@ -137,7 +137,8 @@ impl SentJoin {
             }
         }
         let Created { path, czxid } = match (self.create.answer().await, denied) {
-            // A retry would not give us the right, and the caller would hear that the servers are at fault.
+            // A retry would not give us the right, and the caller would hear that the servers are
+            // at fault.
             (Err(failed), Some(denied)) if failed.is(Code::NoNode) => return Err(denied),
             (created, _) => created?,
         };
@@ -185,13 +186,6 @@ impl Action {
         }
     }
 
-    fn failed(&self, failed: Failed) -> Answer {
-        match self {
-            Action::Join(_) => Answer::Joined(Err(failed)),
-            Action::Delete(_) => Answer::Deleted(Err(failed)),
-        }
-    }
-
     fn send(&self, session: &Arc<Session>) -> Single {
         match self {
             Action::Join(join) => Single::Join(join.send(session)),
@@ -207,10 +201,10 @@ enum Single {
 }
 
 impl Single {
-    async fn answer(self) -> Answer {
+    async fn answer(self) -> Reply {
         match self {
-            Single::Join(sent) => Answer::Joined(sent.answer().await),
-            Single::Delete(sent) => Answer::Deleted(sent.answer().await),
+            Single::Join(sent) => sent.answer().await.map(Some),
+            Single::Delete(sent) => sent.answer().await.map(|()| None),
         }
     }
 }
@@ -220,7 +214,7 @@ pub(super) struct OnSession(Arc<Session>);
 
 impl BatchExecutor for OnSession {
     type Request = Action;
-    type Reply = Answer;
+    type Reply = Reply;
 
     /// Actions of one line go in transactions of their own, one behind the other.
     fn can_join(&self, group: &[Action], action: &Action) -> bool {
@@ -233,17 +227,14 @@ impl BatchExecutor for OnSession {
         matches!(action, Action::Delete(_))
     }
 
-    async fn execute(&self, group: Vec<Action>) -> Vec<Answer> {
+    async fn execute(&self, group: Vec<Action>) -> Vec<Reply> {
         let _open = self.0.keep_open();
-        let mut answers: Vec<(usize, Answer)> = Vec::with_capacity(group.len());
+        let mut answers: Vec<(usize, Reply)> = Vec::with_capacity(group.len());
         let (wanted, left): (Vec<_>, Vec<_>) = group
             .iter()
             .enumerate()
             .partition(|(_, action)| action.is_wanted());
-        answers.extend(
-            left.into_iter()
-                .map(|(at, action)| (at, action.failed(Failed::NotSent))),
-        );
+        answers.extend(left.into_iter().map(|(at, _)| (at, Err(Failed::NotSent))));
         let mut parts = split(wanted);
         while !parts.is_empty() {
             // All in one go.
@@ -257,11 +248,8 @@ impl BatchExecutor for OnSession {
                         }
                         Err(NotDone::Refused(at)) => parts.extend(part.without(at)),
                         Err(NotDone::Failed(failed)) => {
-                            answers.extend(
-                                part.actions
-                                    .iter()
-                                    .map(|(at, action)| (*at, action.failed(failed.clone()))),
-                            );
+                            let failed = |(at, _): &(usize, _)| (*at, Err(failed.clone()));
+                            answers.extend(part.actions.iter().map(failed));
                         }
                     },
                 }
@@ -272,7 +260,8 @@ impl BatchExecutor for OnSession {
     }
 }
 
-/// Splits a batch into transactions. No two of one line are in one, since they would have the same fence; the first to come goes first.
+/// Splits a batch into transactions. No two of one line are in one, since they would have the same
+/// fence; the first to come goes first.
 fn split(batch: Vec<(usize, &Action)>) -> Vec<Part<'_>> {
     let (mut met, mut parts): (HashMap<&str, usize>, Vec<Part<'_>>) = Default::default();
     for (at, action) in batch {
@@ -367,7 +356,7 @@ struct Transaction {
 }
 
 impl Transaction {
-    async fn answer(self, session: &Arc<Session>, part: &Part<'_>) -> Result<Vec<Answer>, NotDone> {
+    async fn answer(self, session: &Arc<Session>, part: &Part<'_>) -> Result<Vec<Reply>, NotDone> {
         for made in self.parents {
             // If one is still missing then, the transaction is refused.
             let _ = made.answer().await;
@@ -385,26 +374,27 @@ impl Transaction {
         );
         for (_, action) in &part.actions {
             made.push(match (action, done.next()) {
-                (Action::Delete(_), Some(Outcome::Nothing)) => Err(Answer::Deleted(Ok(()))),
+                (Action::Delete(_), Some(Outcome::Nothing)) => Err(Ok(None)),
                 (Action::Join(_), Some(Outcome::Created(path))) => match lines.next() {
                     Some(line) => Ok(Made::of(session, path, zxid, line).await),
-                    None => Err(action.failed(gone())),
+                    None => Err(Err(gone())),
                 },
-                (action, _) => Err(action.failed(unexpected())),
+                _ => Err(Err(unexpected())),
             });
         }
         let mut answers = Vec::with_capacity(made.len());
         for made in made {
             answers.push(match made {
-                Ok(made) => Answer::Joined(made.joined().await),
-                Err(answer) => answer,
+                Ok(made) => made.joined().await.map(Some),
+                Err(reply) => reply,
             });
         }
         Ok(answers)
     }
 }
 
-/// A node that was made together with others, and its line. The answer has only the transaction of the whole.
+/// A node that was made together with others, and its line. The answer has only the transaction of
+/// the whole.
 struct Made {
     path: String,
     czxid: Czxid,
@@ -425,8 +415,8 @@ impl Made {
     ) -> Made {
         let line = line.answer().await;
         let czxid = match &line {
-            // The line has changed since, and the node itself is asked. Otherwise our transaction is the last that has changed the
-            // line, and the two agree.
+            // The line has changed since, and the node itself is asked. Otherwise our transaction
+            // is the last that has changed the line, and the two agree.
             Ok((_, parent)) if parent.pzxid != zxid => {
                 Czxid::Asked(session.send(Request::exists(&path)))
             }
@@ -456,7 +446,8 @@ impl Batcher {
     /// Makes a node in a line and reads the line, in one round trip, alone or in a batch.
     pub(super) async fn join(self: &Arc<Self>, join: Join) -> Result<Joined, Failed> {
         match self.ask(Action::Join(Box::new(join))).await {
-            Some(Answer::Joined(joined)) => joined,
+            Some(Ok(Some(joined))) => Ok(joined),
+            Some(Err(failed)) => Err(failed),
             _ => Err(Failed::Unsure(client_ended())),
         }
     }
@@ -464,8 +455,8 @@ impl Batcher {
     /// Deletes a node, alone or in a batch.
     pub(super) async fn delete(self: &Arc<Self>, path: String) -> Result<(), Failed> {
         match self.ask(Action::Delete(path)).await {
-            Some(Answer::Deleted(deleted)) => deleted,
-            _ => Err(Failed::Unsure(client_ended())),
+            Some(deleted) => deleted.map(|_| ()),
+            None => Err(Failed::Unsure(client_ended())),
         }
     }
 }

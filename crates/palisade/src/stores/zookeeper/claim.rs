@@ -1,118 +1,93 @@
-//! Claiming a name: our node is made and the line is read in one go, so that a free lock takes one round trip.
+//! Claiming a name: our node is made and the line is read in one go, so that a free lock takes one
+//! round trip.
 //!
 //! ```text
 //! create  /mixed/_c_<guid>-lock-        ephemeral, numbered by the server
 //! list    /mixed                        answered after it, on the same session: our node is in it
 //! ```
 //!
-//! The first node holds, and its fence is the transaction that made it. Every other claim watches the node that it waits for.
+//! The first node holds, and its fence is the transaction that made it. Every other claim watches
+//! the node that it waits for.
 
 use std::sync::Arc;
 
+use super::backend::Backend;
 use super::batch::{Join, Joined};
-use super::claims::{Entry, LEASES, OwnClaim, Seat, fence_of};
+use super::claims::{Entry, LEASES, Seat, fence_of};
 use super::cleanup::Leftover;
 use super::client::proto::{Code, Request};
 use super::client::{Failed, OrMissing, Session};
 use super::failure::{self, gone, unsure};
-use super::locks::Locks;
-use super::position::Position;
 use super::queue_rules::{Recipe, Verdict};
+use super::sessions::length_of;
 use super::wait::{Blocker, holder_of};
 use crate::error::Result;
-use crate::store::{Answer, Busy, Claim, ClaimId, Holder, Lease, Place};
+use crate::store::{Answer, Busy, Claim, ClaimId, Holder, Lease, Place, Standing};
+use crate::stores::kit::session::claim::Enter;
+use crate::stores::kit::session::wait::stand_in_task;
 
 /// How often the nodes of a name are made again because they were deleted meanwhile.
 const MADE_AGAIN: usize = 5;
 
-impl Locks {
-    pub(super) async fn claim(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Answer> {
-        // Boxed, here and below, is all that a new claim of a free name does not need: its future is made and moved with every claim.
-        if self.may_be_known(claim.id)
-            && let Some(answer) = Box::pin(self.claim_again(claim)).await?
-        {
-            return Ok(answer);
-        }
-        let seat = Arc::new(Seat::of(&self.settings, claim)?);
-        let session = match self.sessions.at_hand(claim) {
-            Some(session) => session,
-            None => Box::pin(self.sessions.of_claim(claim)).await?,
-        };
-        let entry = Entry {
-            claim: Arc::clone(claim),
-            seat,
-            session,
-        };
-        let _open = entry.session.keep_open();
-        let mut answer = match entry.seat.permits {
-            None => self.enter(&entry).await,
-            Some(permits) => Box::pin(self.enter_semaphore(&entry, permits)).await,
-        };
-        // If it ended between the answer and our look at it, it was not found among the claims that ended with the session.
-        if let Ok(Answer::Granted(_) | Answer::Queued(_)) = &answer
-            && entry.session.is_gone()
-        {
-            self.claims.lock().own.remove(&claim.id);
-            answer = Err(Failed::Ended);
-        }
-        match &answer {
-            Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(Failed::Unsure(_)) => {}
-            Ok(Answer::Busy(_) | Answer::Sealed) | Err(_) => {
-                if let Err(Failed::Ended | Failed::Refused(_) | Failed::Never(_)) = &answer {
-                    Box::pin(self.leave_line(&entry)).await;
-                }
-                self.sessions.end_owned(claim.id);
-            }
-        }
-        self.unconfirmed.take_up(&entry, &answer);
-        Ok(answer?)
-    }
-
-    /// Whether a claim may have been made before. Why its last life ended is forgotten.
-    fn may_be_known(&self, claim: ClaimId) -> bool {
-        let mut table = self.claims.lock();
-        table.clear_end(claim);
-        table.own.contains_key(&claim) || self.unconfirmed.session_of(claim).is_some()
-    }
-
-    /// A claim that was made before finds itself again: `None` when it must be made.
-    async fn claim_again(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Answer>> {
+impl Enter for Backend {
+    async fn find_again(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Option<Answer>, Failed> {
         let is_own = self.claims.lock().own.contains_key(&claim.id);
         if !is_own {
             let Some(session) = self.unconfirmed.session_of(claim.id) else {
                 return Ok(None);
             };
-            // Whether it arrived is certain now: earlier requests of this session have been answered, or never will be.
-            let is_there = !session.is_gone() && self.find_again(claim, session).await?;
+            // Whether it arrived is certain now: earlier requests of this session have been
+            // answered, or never will be.
+            let is_there = !session.is_gone() && Box::pin(self.take_up_own(claim, session)).await?;
             self.unconfirmed.confirmed(claim.id);
             if !is_there {
                 return Ok(None);
             }
         }
-        let position = self.position(claim.id).await;
-        if let Err(Failed::Refused(_) | Failed::Never(_)) = &position {
+        let standing = Box::pin(stand_in_task(self, claim)).await;
+        if let Err(Failed::Refused(_) | Failed::Never(_)) = &standing {
             let _ = self.withdraw(claim.id).await;
         }
-        Ok(match position? {
-            Position::Granted(grant) => Some(Answer::Granted(grant)),
-            Position::Queued(holder) if claim.queue => {
-                Some(Answer::Queued(self.place(claim, holder)))
-            }
-            Position::Queued(holder) => {
+        Ok(match standing? {
+            Standing::Held(grant) => Some(Answer::Granted(grant)),
+            Standing::Waiting(place) if claim.queue => Some(Answer::Queued(place)),
+            Standing::Waiting(Place { holder, .. }) => {
                 self.withdraw(claim.id).await?;
-                Some(Answer::Busy(Busy {
-                    holder,
-                    ..Busy::default()
-                }))
+                Some(busy(holder))
             }
-            Position::Gone => {
-                let own = self.claims.lock().own.remove(&claim.id);
-                own.into_iter().for_each(OwnClaim::give_up_rest);
+            Standing::Gone(_) => {
+                self.claims.lock().clear_end(claim.id);
                 None
             }
         })
     }
 
+    async fn enter(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Answer, Failed> {
+        // Boxed is all that a new claim of a free name does not need: its future is made and moved
+        // with every claim.
+        let entry = Entry {
+            claim: Arc::clone(claim),
+            seat: Arc::new(Seat::of(&self.settings, claim)?),
+            session: self.sessions.of_claim(claim, length_of(claim)).await?,
+        };
+        let _open = entry.session.keep_open();
+        let answer = match entry.seat.permits {
+            None => self.enter_line(&entry).await,
+            Some(permits) => Box::pin(self.enter_semaphore(&entry, permits)).await,
+        };
+        if let Err(Failed::Ended | Failed::Refused(_) | Failed::Never(_)) = &answer {
+            Box::pin(self.leave_line(&entry)).await;
+        }
+        self.unconfirmed.take_up(&entry, &answer);
+        answer
+    }
+
+    fn turned_away(self: &Arc<Self>, _: &Claim, answer: &Result<Answer, Failed>) -> bool {
+        !matches!(answer, Err(Failed::Unsure(_)))
+    }
+}
+
+impl Backend {
     /// A claim has failed for good: it will not be made again, so nothing of it may stay behind.
     async fn leave_line(self: &Arc<Self>, entry: &Entry) {
         if self.claims.lock().own.contains_key(&entry.claim.id) {
@@ -125,13 +100,14 @@ impl Locks {
 
     /// Deletes the node of a claim of ours, and forgets the claim.
     pub(super) async fn withdraw(&self, claim: ClaimId) -> Result<bool, Failed> {
-        let Some(own) = self.claims.lock().own.remove(&claim) else {
+        let Some(own) = self.claims.lock().remove(claim) else {
             return Ok(false);
         };
         own.entry.session.delete(&own.nodes()).await
     }
 
-    /// Makes our node in a line and reads the line. The parents are made first where they may be missing.
+    /// Makes our node in a line and reads the line. The parents are made first where they may be
+    /// missing.
     ///
     /// `send` sends it, with `M` for the same round trip.
     pub(super) async fn join<M: Send, F: Future<Output = (Result<Joined, Failed>, M)> + Send>(
@@ -181,12 +157,12 @@ impl Locks {
                 (Err(failed), _) if failed.is(Code::NoNode) && made_again < MADE_AGAIN => {
                     made_again += 1
                 }
-                (Err(failed), _) => return Err(failure::in_line(failed)),
+                (Err(failed), _) => return Err(failure::in_line(failed, &claim.name)),
             }
         }
     }
 
-    async fn enter(self: &Arc<Self>, entry: &Entry) -> Result<Answer, Failed> {
+    async fn enter_line(self: &Arc<Self>, entry: &Entry) -> Result<Answer, Failed> {
         let alone_or_in_batch =
             |join| async { (Box::pin(entry.session.batcher.join(join)).await, ()) };
         let parents = std::slice::from_ref(&entry.seat.base);
@@ -213,13 +189,9 @@ impl Locks {
         verdict: Verdict,
         may_have_permits: bool,
     ) -> Result<Answer, Failed> {
-        let Entry {
-            claim,
-            seat,
-            session,
-        } = entry;
+        let (claim, seat, session) = entry.parts();
         self.waits(entry, joined.child(), joined.czxid);
-        if may_have_permits && let Err(refused) = check_no_permits(session, seat).await {
+        if may_have_permits && let Err(refused) = check_no_permits(session, entry).await {
             self.withdraw(claim.id).await?;
             return Err(refused);
         }
@@ -232,11 +204,7 @@ impl Locks {
             Verdict::Blocked { first, .. } if !claim.queue => {
                 let holder = session.send(Request::get_data(&seat.node(&first)));
                 self.withdraw(claim.id).await?;
-                let holder = holder_of(holder.answer().await, seat, &first)?;
-                Ok(Answer::Busy(Busy {
-                    holder,
-                    ..Busy::default()
-                }))
+                Ok(busy(holder_of(holder.answer().await, seat, &first)?))
             }
             Verdict::Blocked { by, first } => {
                 match self.watch_blocker(entry, &by, by == first).await? {
@@ -249,11 +217,11 @@ impl Locks {
     }
 
     /// The answer to a claim whose node is in the line.
-    pub(super) async fn queued(self: &Arc<Self>, claim: &Claim) -> Result<Answer, Failed> {
-        match self.position(claim.id).await? {
-            Position::Granted(grant) => Ok(Answer::Granted(grant)),
-            Position::Queued(holder) => Ok(Answer::Queued(self.place(claim, holder))),
-            Position::Gone => Err(gone()),
+    pub(super) async fn queued(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Answer, Failed> {
+        match stand_in_task(self, claim).await? {
+            Standing::Held(grant) => Ok(Answer::Granted(grant)),
+            Standing::Waiting(place) => Ok(Answer::Queued(place)),
+            Standing::Gone(_) => Err(gone()),
         }
     }
 
@@ -271,8 +239,18 @@ impl Locks {
     }
 }
 
-/// One name serves one kind at a time. The permits of a semaphore are elsewhere, and read only where there may be some.
-async fn check_no_permits(session: &Arc<Session>, seat: &Seat) -> Result<(), Failed> {
+/// The answer to a claim that may not queue.
+pub(super) fn busy(holder: Option<Holder>) -> Answer {
+    Answer::Busy(Busy {
+        holder,
+        ..Busy::default()
+    })
+}
+
+/// One name serves one kind at a time. The permits of a semaphore are elsewhere, and read only
+/// where there may be some.
+async fn check_no_permits(session: &Arc<Session>, entry: &Entry) -> Result<(), Failed> {
+    let (claim, seat, _) = entry.parts();
     let held = session
         .ask(Request::children(&seat.leases()))
         .await
@@ -281,6 +259,7 @@ async fn check_no_permits(session: &Arc<Session>, seat: &Seat) -> Result<(), Fai
         return Ok(());
     }
     Err(failure::other_kind(
+        &claim.name,
         "semaphore",
         if seat.recipe == Recipe::Mutex {
             "mutex"
@@ -300,7 +279,9 @@ mod tests {
     use super::super::client::SessionListener;
     use super::super::settings::Settings;
     use super::*;
-    use crate::store::Released;
+    use crate::store::{Ending, Released};
+    use crate::stores::kit::session::claim as kit;
+    use crate::stores::kit::session::release::release;
 
     fn claim(number: u128) -> Arc<Claim> {
         Arc::new(Claim::of_mutex(
@@ -310,22 +291,28 @@ mod tests {
         ))
     }
 
-    /// The answer is there, and then the session ends, before the caller is polled: it is no grant, and is not taken for one later.
+    /// The answer is there, and then the session ends, before the caller is polled: it is no grant,
+    /// and is not taken for one later.
     #[tokio::test]
     async fn an_answer_that_is_looked_at_too_late_is_no_grant() {
         let server = ZooKeeper::with().long_sessions().start();
         let settings = Settings::read(format!("zk://{}", server.address()).parse().expect("a URL"))
             .expect("settings");
-        let locks = Locks::new(settings);
+        let backend = Backend::new(settings);
         let first = claim(1);
-        assert!(matches!(locks.claim(&first).await, Ok(Answer::Granted(_))));
         assert!(matches!(
-            locks.release(&first.to_ref(None)).await,
+            kit::claim(&backend, &first).await,
+            Ok(Answer::Granted(_))
+        ));
+        assert!(matches!(
+            release(&backend, &first.to_ref(None), Ending::Release).await,
             Ok(Released::Done)
         ));
-        let session = locks.sessions.of_claim(&first).await.expect("it is open");
+        let length = length_of(&first);
+        let session = backend.sessions.of_claim(&first, length).await;
+        let session = session.expect("it is open");
         let late = claim(2);
-        let mut claiming = Box::pin(locks.claim(&late));
+        let mut claiming = Box::pin(kit::claim(&backend, &late));
         assert!(
             claiming
                 .as_mut()
@@ -335,7 +322,7 @@ mod tests {
         // Behind it: when this is answered, the other was.
         session.ask(Request::sync("/")).await.expect("an answer");
         session.state().gone = true;
-        Arc::clone(&locks).ended(&session);
+        Arc::clone(&backend).ended(&session);
         let Poll::Ready(answer) = claiming
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -343,6 +330,9 @@ mod tests {
             panic!("it was answered");
         };
         assert!(answer.is_err(), "its node ends with the session");
-        assert!(locks.claims.lock().own.is_empty(), "nothing is kept of it");
+        assert!(
+            backend.claims.lock().own.is_empty(),
+            "nothing is kept of it"
+        );
     }
 }

@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use super::cleanup::Leftover;
 use super::client::{Failed, KeepOpen};
 use super::queue_rules::{self, Recipe};
 use super::sessions::LockSession;
@@ -12,8 +10,9 @@ use super::settings::{Format, Settings};
 use super::value;
 use crate::error::Result;
 use crate::fence::Fence;
+use crate::lease::Moment;
 use crate::store::{ByClaim, Claim, ClaimId, Grant, Kind, Mode};
-use crate::stores::kit::session;
+use crate::stores::kit::session::claims as kit;
 
 /// Where a claim's nodes are.
 #[derive(Clone, Debug)]
@@ -93,7 +92,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The value of our node. A claim that may be carried elsewhere says how to take its session up, to the owner of the grant.
+    pub(super) fn parts(&self) -> (&Arc<Claim>, &Seat, &LockSession) {
+        (&self.claim, &self.seat, &self.session)
+    }
+
+    /// The value of our node. A claim that may be carried elsewhere says how to take its session
+    /// up, to the owner of the grant.
     pub(super) fn value(&self) -> Vec<u8> {
         let password = self.claim.detachable.then(|| self.session.password());
         value::of(&self.claim, password.as_deref(), None)
@@ -111,8 +115,6 @@ impl Entry {
 pub(super) struct OwnClaim {
     pub(super) entry: Entry,
     pub(super) stage: Stage,
-    /// Held while its position is looked up: of two that find permits for the same claim, the second would find its place gone.
-    pub(super) looking: Arc<tokio::sync::Mutex<()>>,
     /// Until its nodes are deleted.
     pub(super) keep_open: KeepOpen,
 }
@@ -156,23 +158,6 @@ impl OwnClaim {
             Stage::Holding(holding) => Cow::Borrowed(&holding.nodes),
         }
     }
-
-    /// One of its permits was taken away, and so it is lost: the others are given back.
-    pub(super) fn give_up_rest(self) {
-        let nodes = self.nodes().into_owned();
-        if nodes.len() > 1 {
-            Leftover::Nodes(nodes).delete_later(&self.entry.session);
-        }
-    }
-
-    /// Whether `fence` identifies this grant. A waiter is named without a fence, or by the one that it will have.
-    pub(super) fn is_meant_by(&self, fence: Option<Fence>) -> bool {
-        let own = match &self.stage {
-            Stage::Waiting(waiting) => fence_of(waiting.czxid),
-            Stage::Holding(holding) => holding.fence,
-        };
-        fence.is_none_or(|fence| fence == own)
-    }
 }
 
 pub(super) fn fence_of(czxid: i64) -> Fence {
@@ -182,57 +167,56 @@ pub(super) fn fence_of(czxid: i64) -> Fence {
         .unwrap_or(Fence::NONE)
 }
 
-impl session::claims::OwnClaim for OwnClaim {
-    fn session(&self) -> i64 {
+impl kit::OwnClaim for OwnClaim {
+    type Session = LockSession;
+
+    fn claim(&self) -> &Arc<Claim> {
+        &self.entry.claim
+    }
+
+    fn session(&self) -> &LockSession {
+        &self.entry.session
+    }
+
+    fn session_id(&self) -> i64 {
         self.entry.session.id()
     }
 
-    fn lease(&self) -> Duration {
-        self.entry.claim.lease
+    fn fence(&self) -> Fence {
+        match &self.stage {
+            Stage::Waiting(waiting) => fence_of(waiting.czxid),
+            Stage::Holding(holding) => holding.fence,
+        }
+    }
+
+    fn stage(&self, _: Moment) -> kit::Stage {
+        match &self.stage {
+            Stage::Waiting(_) => kit::Stage::Waiting,
+            Stage::Holding(holding) if holding.watched_on == self.entry.session.connection() => {
+                kit::Stage::Held
+            }
+            Stage::Holding(_) => kit::Stage::Unverified,
+        }
+    }
+
+    fn grant(&self, _: Moment) -> Grant {
+        self.entry.grant(self.fence())
     }
 }
 
 /// All claims of a client.
-pub(super) type ClaimTable = session::claims::ClaimTable<OwnClaim>;
+pub(super) type ClaimTable = kit::ClaimTable<OwnClaim>;
 
 impl ClaimTable {
     /// Notes where a claim stands.
     pub(super) fn insert(&self, entry: &Entry, stage: Stage) {
-        let keep_open = entry.session.keep_open();
-        let mut own = OwnClaim {
-            entry: entry.clone(),
+        let (entry, keep_open) = (entry.clone(), entry.session.keep_open());
+        let own = OwnClaim {
+            entry,
             stage,
-            looking: Arc::default(),
             keep_open,
         };
-        let mut claims = self.lock();
-        if let Some(before) = claims.own.get(&entry.claim.id) {
-            own.looking = Arc::clone(&before.looking);
-        }
-        claims.own.insert(entry.claim.id, own);
-    }
-
-    /// Removes a claim, unless its position is looked up just now: then with the lock that is held meanwhile.
-    pub(super) fn remove_idle(
-        &self,
-        claim: ClaimId,
-    ) -> Result<Option<OwnClaim>, Arc<tokio::sync::Mutex<()>>> {
-        let mut claims = self.lock();
-        let Some(own) = claims.own.get(&claim) else {
-            return Ok(None);
-        };
-        if own.looking.try_lock().is_err() {
-            return Err(Arc::clone(&own.looking));
-        }
-        Ok(claims.own.remove(&claim))
-    }
-
-    /// Whether a claim of ours is named by a fence that is not its own: the caller means another grant.
-    pub(super) fn is_misnamed(&self, claim: ClaimId, fence: Option<Fence>) -> bool {
-        self.lock()
-            .own
-            .get(&claim)
-            .is_some_and(|own| !own.is_meant_by(fence))
+        self.lock().own.insert(own.entry.claim.id, own);
     }
 
     /// Notes that a waiting claim is told of the end of a node.
@@ -247,10 +231,16 @@ impl ClaimTable {
 
 /// Claims that were sent without an answer: they may be there or not.
 #[derive(Default)]
-pub(super) struct Unconfirmed(Mutex<ByClaim<(LockSession, KeepOpen)>>);
+pub(super) struct Unconfirmed(Mutex<ByClaim<Sent>>);
+
+/// The session that a claim was sent on, which stays open.
+struct Sent {
+    session: LockSession,
+    _open: KeepOpen,
+}
 
 impl Unconfirmed {
-    fn lock(&self) -> MutexGuard<'_, ByClaim<(LockSession, KeepOpen)>> {
+    fn lock(&self) -> MutexGuard<'_, ByClaim<Sent>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -258,10 +248,8 @@ impl Unconfirmed {
     pub(super) fn take_up<T>(&self, entry: &Entry, answer: &Result<T, Failed>) {
         match answer {
             Err(Failed::Unsure(_)) => {
-                self.lock().insert(
-                    entry.claim.id,
-                    (entry.session.clone(), entry.session.keep_open()),
-                );
+                let (session, _open) = (entry.session.clone(), entry.session.keep_open());
+                self.lock().insert(entry.claim.id, Sent { session, _open });
             }
             _ => self.confirmed(entry.claim.id),
         }
@@ -274,6 +262,6 @@ impl Unconfirmed {
 
     /// The session that the claim would hang on.
     pub(super) fn session_of(&self, claim: ClaimId) -> Option<LockSession> {
-        self.lock().get(&claim).map(|(session, _)| session.clone())
+        self.lock().get(&claim).map(|sent| sent.session.clone())
     }
 }

@@ -1,4 +1,5 @@
-//! Nodes that must not stay behind: deleted, and tried again until they are gone or their session is.
+//! Nodes that must not stay behind: deleted, and tried again until they are gone or their session
+//! is.
 
 use std::sync::Arc;
 
@@ -35,7 +36,8 @@ impl Leftover {
         tokio::spawn(self.delete_with_retry(session));
     }
 
-    /// Deletes it, however long it takes. Does not keep the session alive: its end deletes the nodes, too.
+    /// Deletes it, however long it takes. Does not keep the session alive: its end deletes the
+    /// nodes, too.
     pub(super) fn delete_with_retry(
         self,
         session: &Arc<Session>,
@@ -98,7 +100,8 @@ pub(super) async fn delete_claim(
 }
 
 impl LockSession {
-    /// Deletes nodes; whether all were there. What was not answered is tried again in the background.
+    /// Deletes nodes; whether all were there. What was not answered is tried again in the
+    /// background.
     pub(super) async fn delete(&self, paths: &[String]) -> Result<bool, Failed> {
         let deleted = match paths {
             [path] => Box::pin(self.batcher.delete(path.clone()))

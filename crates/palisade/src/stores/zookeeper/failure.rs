@@ -3,6 +3,7 @@
 use super::client::proto::Code;
 use super::client::{Failed, LONGEST};
 use crate::error::Error;
+use crate::name::Name;
 
 /// Refuses a claim that no server would take.
 pub(super) fn check_fits(bytes: usize) -> Result<(), Failed> {
@@ -37,18 +38,19 @@ pub(super) fn unexpected() -> Failed {
 }
 
 /// The name serves one kind now, and another was asked for.
-pub(super) fn other_kind(now: &str, wanted: &str) -> Failed {
+pub(super) fn other_kind(name: &Name, now: &str, wanted: &str) -> Failed {
     Failed::Never(Error::config(format!(
-        "the name serves as a {now} now, and cannot serve as a {wanted} at the same time"
+        "{name} is in use as a {now}, and this claim asks for a {wanted}; \
+         ask for a {now}, take another name, or wait until it is free"
     )))
 }
 
 /// A refusal to make a node in a line, as the user sees it.
-pub(super) fn in_line(failed: Failed) -> Failed {
+pub(super) fn in_line(failed: Failed, name: &Name) -> Failed {
     if failed.is(Code::NoChildrenForEphemerals) {
-        return Failed::Never(Error::config(
-            "the name is used in the format plain, and cannot be used in this one at the same time",
-        ));
+        return Failed::Never(Error::config(format!(
+            "{name} is in use in the format plain; use that format, or take another name"
+        )));
     }
     failed
 }

@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::backend::Backend;
 use super::claims::{LEASES, LOCKS, fence_of};
 use super::client::proto::{Request, Stat};
 use super::client::{Failed, OrMissing, Sent, Session};
-use super::locks::Locks;
 use super::queue_rules::Recipe;
 use super::settings::{Format, Settings};
 use super::value::Value;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::{Holder, Kind, LineView, Mode, Page, Query, Waiter};
+use crate::store::{Holder, Kind, LineView, Marks, Mode, Page, Query, Waiter};
 
 /// How many names one page has, and how many are read in one go.
 const NAMES: usize = 500;
@@ -21,7 +21,8 @@ const NAMES: usize = 500;
 /// How long the rest of a list is kept for the next page.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// The rest of the list whose page was read last: all names are read once for a list, not once for each page.
+/// The rest of the list whose page was read last: all names are read once for a list, not once for
+/// each page.
 #[derive(Default)]
 pub(super) struct Listing(Mutex<Option<Rest>>);
 
@@ -81,7 +82,7 @@ impl Node {
     }
 }
 
-impl Locks {
+impl Backend {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         let session = self.any_session().await?;
         let sync = session.send(Request::sync("/"));
@@ -338,6 +339,7 @@ fn view(name: &Name, line: &Line) -> LineView {
         holders,
         waiters: waiters.collect(),
         waiters_known: line.waiters_known,
+        marks: Marks::default(),
         error: None,
     }
 }

@@ -1,31 +1,37 @@
-//! `format=plain` — one ephemeral node, the name's own, and no line: the client that makes it holds.
+//! `format=plain` — one ephemeral node, the name's own, and no line: the client that makes it
+//! holds.
 //!
-//! A claim that is turned away watches the node and asks again when it is gone, all such claims at once: where many wait for one name,
-//! `curator` is the better format. A node is deleted by its path, and cannot be told from one that another client has made there since.
-//! So no client ever deletes the node of another: there is no force-release in this format, and we read the node before we delete it,
-//! unless a watch would have told us that ours is gone. A deletion by hand can still come between that read and the `delete` behind it.
+//! A claim that is turned away watches the node and asks again when it is gone, all such claims at
+//! once: where many wait for one name, `curator` is the better format. A node is deleted by its
+//! path, and cannot be told from one that another client has made there since. So no client ever
+//! deletes the node of another: there is no force-release in this format, and we read the node
+//! before we delete it, unless a watch would have told us that ours is gone. A deletion by hand can
+//! still come between that read and the `delete` behind it.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::CURATOR;
+use super::backend::Backend;
 use super::claims::{Entry, Seat, Stage, fence_of};
 use super::cleanup::Leftover;
 use super::client::proto::{Code, Make, Request, Stat};
 use super::client::{Failed, OrMissing, Session};
 use super::failure::{self, gone};
-use super::locks::Locks;
-use super::position::LOOKS;
+use super::sessions::length_of;
 use super::value::{self, Value};
 use super::wait::holder_of;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Capability, Claim, ClaimRef, ClientHandle, Detach, Ending, Grant, Order, Page, Query, Released,
-    Revoked, Standing, Wakes,
+    Busy, Capability, Claim, ClaimRef, ClientHandle, Detach, Ending, Extensions, Grant, Order,
+    Page, Query, Released, Revoked, Standing, Wakes,
 };
+use crate::stores::kit::session::claims::OwnClaim;
+use crate::stores::kit::session::renew::renew;
+use crate::stores::kit::session::wait::LOOKS;
 use crate::stores::kit::token::{Put, TokenBackend};
 
 /// What the format `plain` can do.
@@ -44,15 +50,11 @@ pub const PLAIN: Capability = Capability {
 };
 
 /// The locks in the format `plain`, for one client.
-pub(super) struct Plain(pub(super) Arc<Locks>);
+pub(super) struct Plain(pub(super) Arc<Backend>);
 
 impl Plain {
     async fn enter(&self, entry: &Entry) -> Result<Put, Failed> {
-        let Entry {
-            claim,
-            seat,
-            session,
-        } = entry;
+        let (claim, seat, session) = entry.parts();
         let value = value::of(claim, None, Some(&seat.guid));
         failure::check_fits(seat.base.len() + value.len())?;
         let chroot = &self.0.settings.chroot;
@@ -84,7 +86,7 @@ impl Plain {
                 }
                 Err(failed) if failed.is(Code::NodeExists) => {}
                 Err(failed) if failed.is(Code::NoNode) => return Err(denied.unwrap_or(failed)),
-                Err(failed) => return Err(failure::in_line(failed)),
+                Err(failed) => return Err(failure::in_line(failed, &claim.name)),
             }
             let Some((data, stat)) = self.read(entry).await? else {
                 continue;
@@ -100,16 +102,17 @@ impl Plain {
                 )));
             }
             let holder = holder_of(Ok((data, stat)), seat, &seat.base)?;
-            return Ok(Put::Taken {
+            return Ok(Put::Taken(Busy {
                 holder,
-                left: None,
                 woken: claim.queue,
-            });
+                ..Busy::default()
+            }));
         }
         Err(gone())
     }
 
-    /// Reads the node of a name; `None` if it is gone, and the name free. A claim that waits is told of its end.
+    /// Reads the node of a name; `None` if it is gone, and the name free. A claim that waits is
+    /// told of its end.
     async fn read(
         &self,
         Entry {
@@ -122,7 +125,7 @@ impl Plain {
         if !claim.queue {
             return session.ask(read).await.or_missing();
         }
-        self.0.watch(session, &seat.base, claim.id);
+        self.0.watch_path(session, &seat.base, claim.id);
         let there = session.ask(read.watched()).await;
         if there.is_err() {
             self.0.watches.remove(session.id(), &seat.base, claim.id);
@@ -136,10 +139,12 @@ impl Plain {
     }
 }
 
-/// Deletes the node of a claim, if it is the claim's own. Once anything is answered on a session, its earlier requests have been done or
-/// never will be, and while the session lives no other client can make our node. So the node is ours, or must not be touched.
+/// Deletes the node of a claim, if it is the claim's own. Once anything is answered on a session,
+/// its earlier requests have been done or never will be, and while the session lives no other
+/// client can make our node. So the node is ours, or must not be touched.
 ///
-/// `is_watched` when a watch would have told that our node was deleted: only then it is not read first.
+/// `is_watched` when a watch would have told that our node was deleted: only then it is not read
+/// first.
 pub(super) async fn delete_own(
     session: &Arc<Session>,
     seat: &Seat,
@@ -192,7 +197,7 @@ impl TokenBackend for Plain {
         let seat = Arc::new(Seat::of(&self.0.settings, claim)?);
         let session = match known {
             Some(session) => session,
-            None => self.0.sessions.of_claim(claim).await?,
+            None => self.0.sessions.of_claim(claim, length_of(claim)).await?,
         };
         let entry = Entry {
             claim: Arc::clone(claim),
@@ -210,18 +215,20 @@ impl TokenBackend for Plain {
     }
 
     async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
-        self.0.renew(claims).await
+        renew(&self.0, claims).await
     }
 
     async fn delete_if(&self, claim: &ClaimRef, _: Ending) -> Result<Released> {
         let id = claim.claim.id;
-        if self.0.claims.is_misnamed(id, claim.fence) {
-            return Ok(Released::AlreadyLost);
-        }
-        let (own, unconfirmed) = (
-            self.0.claims.lock().own.remove(&id),
-            self.0.unconfirmed.session_of(id),
-        );
+        let own = {
+            let mut claims = self.0.claims.lock();
+            let own = claims.own.get(&id);
+            if own.is_some_and(|own| !own.is_meant_by(claim.fence)) {
+                return Ok(Released::AlreadyLost);
+            }
+            claims.remove(id)
+        };
+        let unconfirmed = self.0.unconfirmed.session_of(id);
         let (session, is_watched, _open) = match (own, unconfirmed) {
             (Some(own), _) => {
                 let session = own.entry.session;
@@ -234,7 +241,8 @@ impl TokenBackend for Plain {
         let seat = Seat::of(&self.0.settings, &claim.claim)?;
         let deleted = delete_own(&session, &seat, is_watched).await;
         if let Err(Failed::Unsure(_)) = &deleted {
-            // The session may live on by other claims, and then nothing else would ever end this one.
+            // The session may live on by other claims, and then nothing else would ever end this
+            // one.
             Leftover::Plain(Arc::new(seat)).delete_later(&session);
         }
         self.0.unconfirmed.confirmed(id);
@@ -253,5 +261,13 @@ impl TokenBackend for Plain {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.0.inspect(query).await
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions {
+            ping: Some(&*self.0),
+            name_keys: Some(&*self.0),
+            ..Extensions::default()
+        }
     }
 }

@@ -1,30 +1,29 @@
-//! Where a claim of ours stands. A waiter's grant is decided here, and nowhere else: that its watch has fired says little, since it may
-//! have waited for a waiter that gave up.
+//! Where a claim of ours stands. A waiter's grant is decided here, and nowhere else: that its watch
+//! has fired says little, since it may have waited for a waiter that gave up.
 //!
-//! The line is read as our server has it, without asking the leader first (`sync`). A node that may come before ours has a smaller
-//! number and so was there before it: a line with our node in it lacks none of them, however old it is, and nodes that it has too many
-//! only make us wait. What an old line can hide is the end of our own node. If its session has ended, the deadline has passed
-//! before: that counts from what a majority has answered, and when little is left of it, such an answer is waited for here. If our node
-//! was deleted by hand, its watch tells us, as it tells any holder. A `sync` proves no more of either: a leader that was replaced
-//! answers it, too.
+//! The line is read as our server has it, without asking the leader first (`sync`). A node that may
+//! come before ours has a smaller number and so was there before it: a line with our node in it
+//! lacks none of them, however old it is, and nodes that it has too many only make us wait. What an
+//! old line can hide is the end of our own node. If its session has ended, the deadline has passed
+//! before: that counts from what a majority has answered, and when little is left of it, such an
+//! answer is waited for here. If our node was deleted by hand, its watch tells us, as it tells any
+//! holder. A `sync` proves no more of either: a leader that was replaced answers it, too.
 
 use std::sync::Arc;
 
+use super::backend::Backend;
 use super::claims::{Entry, Holding, Seat, Stage, Waiting, fence_of};
 use super::client::proto::Request;
 use super::client::{Failed, OrMissing, Sent};
-use super::failure::gone;
-use super::locks::Locks;
 use super::queue_rules::{Recipe, Verdict};
 use super::search::{Found, search};
 use super::sessions::LockSession;
 use super::wait::Blocker;
 use crate::lease::{BootClock, Clock};
-use crate::store::{Claim, ClaimId, Grant, Holder};
-use crate::stores::kit::session::in_task;
+use crate::store::{Claim, Gone, Grant, Holder, Standing};
+use crate::stores::kit::session::record_end;
+use crate::stores::kit::session::wait::Look;
 
-/// How often a line is read again because it changed meanwhile.
-pub(super) const LOOKS: usize = 20;
 /// With less than this part of its life left, a session is proven before a grant.
 const WORN: f64 = 0.5;
 
@@ -37,57 +36,48 @@ pub(super) enum Position {
     Gone,
 }
 
-impl Locks {
-    /// Looks where a claim of ours stands, in a task of the client's: a caller that is not polled must not hold up other looks.
-    ///
-    /// That does not renew the claim: its owner may be dead.
-    pub(super) async fn position(self: &Arc<Self>, claim: ClaimId) -> Result<Position, Failed> {
-        let this = Arc::clone(self);
-        in_task(async move { this.find_position(claim, false).await }).await
-    }
+impl Look for Backend {
+    /// Of two reads that find permits for the same claim, the second would find its place gone.
+    const ONE_BY_ONE: bool = true;
 
-    /// The same; `is_proven` when the session's heartbeat was answered just now.
-    pub(super) async fn find_position(
-        self: &Arc<Self>,
-        claim: ClaimId,
-        is_proven: bool,
-    ) -> Result<Position, Failed> {
-        let Some(looking) = self
-            .claims
-            .lock()
-            .own
-            .get(&claim)
-            .map(|own| Arc::clone(&own.looking))
-        else {
-            return Ok(Position::Gone);
-        };
-        let _looking = looking.lock().await;
-        for look in 0..LOOKS {
-            let now = self
-                .claims
-                .lock()
-                .own
-                .get(&claim)
-                .map(|own| (own.entry.clone(), own.stage.clone()));
-            let is_proven = is_proven && look == 0;
-            let position = match now {
-                None => Some(Position::Gone),
-                Some((entry, Stage::Holding(holding))) => {
-                    Some(confirm(&entry, &holding, is_proven).await?)
-                }
-                Some((entry, Stage::Waiting(waiting))) => {
-                    self.look(&entry, &waiting, is_proven).await?
-                }
-            };
-            if let Some(position) = position {
-                return Ok(position);
-            }
-        }
-        Err(gone())
-    }
-
-    /// Looks where a waiting claim stands; `None` when the line has changed meanwhile.
     async fn look(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        is_renewal: bool,
+    ) -> Result<Option<Standing>, Failed> {
+        let now = {
+            let claims = self.claims.lock();
+            let own = claims.own.get(&claim.id);
+            own.map(|own| (own.entry.clone(), own.stage.clone()))
+        };
+        let position = match now {
+            None => return Ok(None),
+            Some((entry, Stage::Holding(holding))) => {
+                confirm(&entry, &holding, is_renewal).await.map(Some)
+            }
+            Some((entry, Stage::Waiting(waiting))) => {
+                self.position(&entry, &waiting, is_renewal).await
+            }
+        };
+        Ok(match position {
+            Ok(None) => None,
+            Ok(Some(Position::Granted(grant))) => Some(Standing::Held(grant)),
+            Ok(Some(Position::Queued(holder))) => {
+                Some(Standing::Waiting(self.place(claim, holder)))
+            }
+            // Its session lives: so just this claim was ended.
+            Ok(Some(Position::Gone)) => {
+                Some(Standing::Gone(record_end(&**self, claim.id, Gone::Revoked)))
+            }
+            Err(Failed::Ended) => Some(Standing::Gone(Gone::SessionEnded)),
+            Err(failed) => return Err(failed),
+        })
+    }
+}
+
+impl Backend {
+    /// Looks where a waiting claim stands; `None` when the line has changed meanwhile.
+    async fn position(
         self: &Arc<Self>,
         entry: &Entry,
         waiting: &Waiting,
@@ -102,7 +92,8 @@ impl Locks {
             .as_ref()
             .filter(|before| is_proven && self.is_told(entry, waiting, &before.path))
         {
-            // Not every waiter reads a long line at every heartbeat, as long as these two are there.
+            // Not every waiter reads a long line at every heartbeat, as long as these two are
+            // there.
             let own = session.send(Request::exists(&own));
             let before = session.send(Request::exists(&before.path));
             if own
@@ -149,7 +140,8 @@ impl Locks {
         ))
     }
 
-    /// A claim is not in the line of its semaphore any more: with permits, if the answer that said so was lost.
+    /// A claim is not in the line of its semaphore any more: with permits, if the answer that said
+    /// so was lost.
     pub(super) async fn left_line(self: &Arc<Self>, entry: &Entry) -> Result<Position, Failed> {
         let mut found = search(&entry.session, &entry.seat).await?;
         found.retain(|found| found.stat.owner == entry.session.id() && found.recipe.is_none());
@@ -164,8 +156,9 @@ impl Locks {
         )))
     }
 
-    /// Takes up the nodes of a claim that hang on this session; whether there are any. Those of an older session are not ours.
-    pub(super) async fn find_again(
+    /// Takes up the nodes of a claim that hang on this session; whether there are any. Those of an
+    /// older session are not ours.
+    pub(super) async fn take_up_own(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         session: LockSession,

@@ -1,7 +1,10 @@
 //! The names of nodes, their order, and which of them hold, as pure functions of a node's children.
 //!
-//! A holder goes on holding whatever is added behind it, and a node that leaves only helps. So what one look at the children has seen
-//! stays true, until a holder itself leaves.
+//! A holder goes on holding whatever is added behind it, and a node that leaves only helps. So what
+//! one look at the children has seen stays true, until a holder itself leaves.
+//!
+//! These rules are not part of the session kit: they follow the recipes of Curator and kazoo to the
+//! letter, with their oddities, and permits are no part of a line here.
 
 use sha2::{Digest, Sha256};
 
@@ -43,7 +46,8 @@ pub(super) enum Verdict {
     Missing,
 }
 
-/// The mark by which a node is known to be a claim's, a UUID of the usual kind. No secret, unlike the claim's own id.
+/// The mark by which a node is known to be a claim's, a UUID of the usual kind. No secret, unlike
+/// the claim's own id.
 pub(super) fn guid(claim: ClaimId) -> String {
     let digest: [u8; 32] = Sha256::new_with_prefix(b"palisade node ")
         .chain_update(claim.bits().to_be_bytes())
@@ -117,7 +121,8 @@ impl Recipe {
         }
     }
 
-    /// By what siblings are compared. Curator takes what follows the last mark, and the whole name of a child without one.
+    /// By what siblings are compared. Curator takes what follows the last mark, and the whole name
+    /// of a child without one.
     fn key(self, child: &str) -> &str {
         let after = |text, mark: &str| -> &str {
             let text: &str = text;
@@ -132,7 +137,8 @@ impl Recipe {
         }
     }
 
-    /// The children in their order. Of two that compare alike, a writer that reads as well, the writer is first.
+    /// The children in their order. Of two that compare alike, a writer that reads as well, the
+    /// writer is first.
     pub(super) fn sorted(self, children: &[String]) -> Vec<&str> {
         let mut sorted: Vec<&str> = children.iter().map(String::as_str).collect();
         sorted.sort_by_key(|child| (self.key(child), self.is_shared(child)));
@@ -235,7 +241,8 @@ mod tests {
         assert_ne!(mask(claim, b"0123456789abcdef"), b"0123456789abcdef");
     }
 
-    /// By the number, and not by the random part before it; a child without the mark sorts by its whole name.
+    /// By the number, and not by the random part before it; a child without the mark sorts by its
+    /// whole name.
     #[test]
     fn curators_order() {
         let line = children(&[

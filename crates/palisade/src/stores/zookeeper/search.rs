@@ -25,7 +25,8 @@ const RECIPES: [Recipe; 5] = [
     Recipe::KazooRead,
 ];
 
-/// Every node of a claim, whatever it was made as. Only the name and the mark of the claim are compared.
+/// Every node of a claim, whatever it was made as. Only the name and the mark of the claim are
+/// compared.
 pub(super) async fn search(
     session: &Arc<Session>,
     Seat { base, guid, .. }: &Seat,

@@ -1,26 +1,30 @@
-//! Permits, as Curator's `InterProcessSemaphoreV2` keeps them: a line of waiters, and a node for each permit that is held.
+//! Permits, as Curator's `InterProcessSemaphoreV2` keeps them: a line of waiters, and a node for
+//! each permit that is held.
 //!
 //! ```text
 //! /pool/locks/_c_<guid>-lock-0000000007       the first here may take permits; the others wait in line
 //! /pool/leases/_c_<guid>-lease-0000000003     one permit
 //! ```
 //!
-//! Only the first in line adds permits; any client may take away its own. So permits that were free when the first one looked are
-//! still free when it takes them. It takes them and leaves the line in one step, which fails if its place was lost meanwhile.
+//! Only the first in line adds permits; any client may take away its own. So permits that were free
+//! when the first one looked are still free when it takes them. It takes them and leaves the line
+//! in one step, which fails if its place was lost meanwhile.
 
 use std::sync::Arc;
 
+use super::backend::Backend;
+use super::claim::busy;
 use super::claims::{Entry, LOCKS, Permits, Seat, fence_of};
 use super::client::proto::{ANY, Code, Make, Outcome, Request, Stat, Step};
 use super::client::{Failed, OrMissing, Sent, Session};
 use super::failure::{self, gone};
-use super::locks::Locks;
-use super::position::{LOOKS, Position};
+use super::position::Position;
 use super::queue_rules::{Recipe, Verdict, lease_prefix};
 use super::value::{self, Value};
 use super::wait::holder_of;
 use crate::fence::Fence;
-use crate::store::{Answer, Busy, Grant};
+use crate::store::{Answer, Grant};
+use crate::stores::kit::session::wait::LOOKS;
 
 /// What came of an attempt to take permits.
 enum Taken {
@@ -48,12 +52,13 @@ impl Nodes {
     }
 
     /// One name serves one kind and one limit at a time. The answer has the permits that are held.
-    async fn check(self, seat: &Seat, limit: u32) -> Result<Vec<String>, Failed> {
+    async fn check(self, entry: &Entry, limit: u32) -> Result<Vec<String>, Failed> {
         let (base, leases, data) = (
             self.base.answer().await,
             self.leases.answer().await,
             self.limit.answer().await,
         );
+        let (claim, seat, _) = entry.parts();
         let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
         let wanted = format!("semaphore of {limit}");
         for child in base? {
@@ -61,12 +66,13 @@ impl Nodes {
                 .iter()
                 .find(|(recipe, _)| child != LOCKS && recipe.is_kin(&child))
             {
-                return Err(failure::other_kind(other, &wanted));
+                return Err(failure::other_kind(&claim.name, other, &wanted));
             }
         }
         let leases = leases?;
         match Value::read(&data?.0, &seat.base)?.limit {
             Some(other) if other != limit && !leases.is_empty() => Err(failure::other_kind(
+                &claim.name,
                 &format!("semaphore of {other}"),
                 &wanted,
             )),
@@ -75,17 +81,13 @@ impl Nodes {
     }
 }
 
-impl Locks {
+impl Backend {
     pub(super) async fn enter_semaphore(
         self: &Arc<Self>,
         entry: &Entry,
         permits: Permits,
     ) -> Result<Answer, Failed> {
-        let Entry {
-            claim,
-            seat,
-            session,
-        } = entry;
+        let (claim, seat, session) = entry.parts();
         let parents = [seat.base.clone(), seat.line().into_owned(), seat.leases()];
         let (value, path) = (entry.value(), permit(seat));
         let one = Request::multi(&[Step::Create {
@@ -105,7 +107,7 @@ impl Locks {
         };
         let (joined, line, nodes) = self.join(entry, &value, &parents, alone).await?;
         self.waits(entry, joined.child(), joined.czxid);
-        let leases = match nodes.check(seat, permits.limit).await {
+        let leases = match nodes.check(entry, permits.limit).await {
             Ok(leases) => leases,
             // Its place in line stays: the claim finds it when it is made again.
             Err(failed @ (Failed::Unsure(_) | Failed::Ended)) => return Err(failed),
@@ -133,10 +135,7 @@ impl Locks {
             Some((sent, path)) => holder_of(sent.answer().await, seat, &path)?,
             None => None,
         };
-        Ok(Answer::Busy(Busy {
-            holder,
-            ..Busy::default()
-        }))
+        Ok(busy(holder))
     }
 
     /// Takes permits, if enough are free: we are first in line.
@@ -188,21 +187,18 @@ impl Locks {
         Ok(Taken::Granted(self.holds(entry, nodes, fence)))
     }
 
-    /// A claim is first in the line of a semaphore: it takes permits, or waits until some are given back.
+    /// A claim is first in the line of a semaphore: it takes permits, or waits until some are given
+    /// back.
     pub(super) async fn first_in_line(
         self: &Arc<Self>,
         entry: &Entry,
         child: &str,
         permits: Permits,
     ) -> Result<Position, Failed> {
-        let Entry {
-            claim,
-            seat,
-            session,
-        } = entry;
+        let (claim, seat, session) = entry.parts();
         let dir = seat.leases();
         for _ in 0..LOOKS {
-            self.watch(session, &dir, claim.id);
+            self.watch_path(session, &dir, claim.id);
             let leases = session.ask(Request::children(&dir).watched()).await;
             if leases.is_err() {
                 self.watches.remove(session.id(), &dir, claim.id);

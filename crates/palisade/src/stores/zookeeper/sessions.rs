@@ -9,7 +9,7 @@ use super::client::{Credentials, Session, SessionListener, Settings};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock};
 use crate::store::{Claim, Lease};
-use crate::stores::kit::session::in_task;
+use crate::stores::in_task::in_task;
 use crate::stores::kit::session::sessions::{self as kit, Length, OpensSessions};
 
 /// With less than this part of its life left, a session takes no new claims.
@@ -87,6 +87,10 @@ impl OpensSessions for Servers {
         Ok(false)
     }
 
+    fn has_ended(&self, session: &LockSession) -> bool {
+        session.is_gone()
+    }
+
     async fn close(&self, session: LockSession) {
         drop(session.session.close().await);
     }
@@ -96,7 +100,7 @@ impl OpensSessions for Servers {
     }
 }
 
-fn length_of(claim: &Claim) -> Length {
+pub(super) fn length_of(claim: &Claim) -> Length {
     Length {
         of: claim.lease,
         is_exact: claim.exact_lease,
@@ -147,28 +151,6 @@ impl Servers {
 }
 
 impl Sessions {
-    /// The session that the nodes of a claim hang on, if it is open and can be joined as it is.
-    pub(super) fn at_hand(&self, claim: &Claim) -> Option<LockSession> {
-        if claim.detachable {
-            None
-        } else {
-            self.ready(length_of(claim))
-        }
-    }
-
-    /// The same, opened if need be.
-    pub(super) async fn of_claim(self: &Arc<Self>, claim: &Claim) -> Result<LockSession> {
-        if !claim.detachable {
-            return self.of_length(length_of(claim)).await;
-        }
-        if let Some(session) = self.owned_by(claim.id).filter(|session| !session.is_gone()) {
-            return Ok(session);
-        }
-        let session = self.system.open(length_of(claim)).await?;
-        self.own(claim.id, &session);
-        Ok(session)
-    }
-
     /// Takes up the session of a claim that another client has left; `None` when it has ended.
     pub(super) async fn take_up(
         &self,

@@ -26,7 +26,8 @@ pub(super) struct Settings {
     exact_names: bool,
 }
 
-/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every node can be read back.
+/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every node can be
+/// read back.
 const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
 impl Settings {
@@ -69,7 +70,7 @@ impl Settings {
         if self.exact_names {
             check_path(name.as_str().trim_start_matches('/')).map_err(|what| {
                 Error::config(format!(
-                    "{name:?} cannot be a node of ZooKeeper: {what}; leave out names=exact"
+                    "{name} cannot be a node of ZooKeeper: {what}; leave out names=exact"
                 ))
             })?;
             return Ok(format!(

@@ -1,5 +1,5 @@
-//! The data of our nodes, which names the owner: `palisade:1:owner=alice&reason=nightly%20run`. Peers do not read it, and a node with
-//! other data is a peer's.
+//! The data of our nodes, which names the owner: `palisade:1:owner=alice&reason=nightly%20run`.
+//! Peers do not read it, and a node with other data is a peer's.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
@@ -24,7 +24,8 @@ pub(super) struct Value {
     pub(super) session: Option<Vec<u8>>,
 }
 
-/// The data of a claim's node. With a session's password where the claim has that session for itself.
+/// The data of a claim's node. With a session's password where the claim has that session for
+/// itself.
 pub(super) fn of(claim: &Claim, password: Option<&[u8]>, guid: Option<&str>) -> Vec<u8> {
     let mut text = String::with_capacity(128);
     text.push_str(VERSION);
@@ -69,7 +70,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// [`Protocol`](crate::ErrorKind::Protocol) when it was written by a newer version of this program.
+    /// [`Protocol`](crate::ErrorKind::Protocol) when it was written by a newer version of this
+    /// program.
     pub(super) fn read(data: &[u8], node: &str) -> Result<Value> {
         let text = std::str::from_utf8(data).unwrap_or_default();
         if !text.starts_with(MARK) {

@@ -1,15 +1,13 @@
-//! Waiting in line: each waiter watches the node that it waits for, and looks at the line when that is gone.
+//! Waiting in line: each waiter watches the node that it waits for, and looks at the line when that
+//! is gone.
 
-use std::sync::Arc;
-
+use super::backend::Backend;
 use super::claims::{Entry, Seat, Waiting, Watched, fence_of};
 use super::client::proto::{Code, Request, Stat};
 use super::client::{Failed, OrMissing};
-use super::locks::Locks;
-use super::position::Position;
 use super::value::Value;
 use crate::error::Result;
-use crate::store::{ClaimId, Holder, Mode};
+use crate::store::{Holder, Mode};
 
 /// What a claim waits for.
 pub(super) enum Blocker {
@@ -19,41 +17,23 @@ pub(super) enum Blocker {
     Left,
 }
 
-impl Locks {
-    /// Looks where a waiting claim stands, and tells its owner if that is worth it.
-    pub(super) fn look_again(self: &Arc<Self>, claim: ClaimId) {
-        let Some(client) = self.claims.client() else {
-            return;
-        };
-        let (this, tells) = (Arc::clone(self), client.clone());
-        client.while_waiting(claim, async move {
-            match this.find_position(claim, false).await {
-                Ok(Position::Granted(grant)) => tells.granted(claim, grant.fence),
-                Ok(Position::Queued(_)) => {}
-                Ok(Position::Gone) | Err(_) => tells.ask_again(claim),
-            }
-        });
-    }
-
-    /// Watches the node that a claim waits for. The answer names the holder if that is its node: to read another would be a request
-    /// that hardly any wait has a use for.
+impl Backend {
+    /// Watches the node that a claim waits for. The answer names the holder if that is its node: to
+    /// read another would be a request that hardly any wait has a use for.
     pub(super) async fn watch_blocker(
         &self,
         entry: &Entry,
         by: &str,
         is_holder: bool,
     ) -> Result<Blocker, Failed> {
-        let Entry {
-            claim,
-            seat,
-            session,
-        } = entry;
+        let (claim, seat, session) = entry.parts();
         let path = seat.node(by);
         let connection = session.connection();
-        self.watch(session, &path, claim.id);
+        self.watch_path(session, &path, claim.id);
         let mut watched = session.ask(Request::get_data(&path).watched()).await;
         if let Err(Failed::Refused(Code::NoAuth)) = &watched {
-            // We may not read it. Whether it exists may be asked without a right. Some servers do not tell us of its end: the heartbeat does.
+            // We may not read it. Whether it exists may be asked without a right. Some servers do
+            // not tell us of its end: the heartbeat does.
             if let Err(failed) = session.ask(Request::exists(&path).watched()).await {
                 watched = Err(failed);
             }
@@ -90,7 +70,8 @@ impl Locks {
     }
 }
 
-/// The owner of a node, for people to read; `None` when the node is gone meanwhile, or not ours to read.
+/// The owner of a node, for people to read; `None` when the node is gone meanwhile, or not ours to
+/// read.
 pub(super) fn holder_of(
     answer: Result<(Vec<u8>, Stat), Failed>,
     seat: &Seat,

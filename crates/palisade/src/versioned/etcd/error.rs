@@ -5,18 +5,21 @@ use std::fmt;
 use crate::error::Error;
 use crate::versioned::{PendingSwap, Versioned};
 
-/// Why a versioned key could not be read or swapped. A conflict is not in this list: it is an answer.
+/// Why a versioned key could not be read or swapped. A conflict is not in this list: it is an
+/// answer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SwapError {
-    /// etcd did not answer, so the swap may have been done. [Settle](super::VersionedKeys::settle) it.
+    /// etcd did not answer, so the swap may have been done. [Settle](super::VersionedKeys::settle)
+    /// it.
     Unanswered {
         /// The swap.
         swap: Box<PendingSwap>,
-        /// What happened to the request.
+        /// The failure of the request.
         cause: Error,
     },
-    /// Refused, by us or by etcd; or etcd did not answer a question that changes nothing. Nothing was changed.
+    /// Refused, by us or by etcd; or etcd did not answer a question that changes nothing. Nothing
+    /// was changed.
     Refused(Error),
 }
 
@@ -48,19 +51,19 @@ impl From<Error> for SwapError {
     }
 }
 
-/// Why an update was not done, or nobody knows whether it was.
+/// Why an update was not done, or why it is unknown whether it was.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// Others were faster, every time. Nothing was changed by us.
+    /// Other clients were faster, every time. This call changed nothing.
     Contended {
         /// How often it was tried.
         tries: u32,
     },
-    /// An answer was lost, and what stands there now need not be ours: the change may have been made. Whether to make it again is
-    /// yours to decide.
+    /// An answer was lost, and the current value may be another client's: the change may have been
+    /// made. Whether to make it again is for the caller to decide.
     Unknown {
-        /// What stands there now.
+        /// The current value.
         current: Option<Versioned>,
     },
     /// As for a single swap.

@@ -27,23 +27,27 @@
 //! # }
 //! ```
 //!
-//! A version is the key's *mod revision*: etcd itself keeps it, so nothing is written beside the value, and everybody else may
-//! write the same keys with any client. The key is taken as it is; the path of the URL, which is for locks, is not put before it.
+//! A version is the key's *mod revision*, which etcd itself keeps. So nothing is written beside the
+//! value, and other programs may write the same keys with any client. The key is taken as it is;
+//! the path of the URL, which is for locks, is not put before it.
 //!
-//! A [`VersionedKeys`] connects at its first use, in the tokio runtime of that call, and lives as long as that runtime.
+//! A [`VersionedKeys`] connects at its first use, in the tokio runtime of that call, and lives as
+//! long as that runtime.
 //!
 //! # How far versions never repeat
 //!
-//! For as long as the cluster lives: a revision is given once. After a snapshot was restored revisions go back, and a version
-//! that was read before may be that of another value. A client that has seen a higher revision refuses such a cluster with
-//! [`Protocol`](crate::ErrorKind::Protocol); one that is started afterwards cannot know. So do not keep versions elsewhere for longer
-//! than the cluster lives.
+//! For as long as the cluster lives: a revision is given once. After a snapshot was restored
+//! revisions go back, and a version that was read before may be that of another value. A client
+//! that has seen a higher revision refuses such a cluster with
+//! [`Protocol`](crate::ErrorKind::Protocol); one that is started afterwards cannot know. So do not
+//! keep versions elsewhere for longer than the cluster lives.
 //!
 //! # Lost answers
 //!
-//! [`SwapError::Unanswered`] carries the swap, and [`settle`](VersionedKeys::settle) finds out: if the expected version still stands
-//! there, it is done now; if another value has replaced it, ours was not done. If the *same* value has, or more than one change
-//! was made, nobody can say whose it is: [`Settled::Unknown`].
+//! [`SwapError::Unanswered`] carries the swap, and [`settle`](VersionedKeys::settle) finds out. If
+//! the expected version is still there, the swap is done now; if another value has replaced it,
+//! ours was not done. If the *same* value has, or more than one change was made, the writer is
+//! unknown: [`Settled::Unknown`].
 
 mod error;
 
@@ -55,7 +59,7 @@ pub use error::{SwapError, UpdateError};
 
 use super::{PendingSwap, Settled, Swapped, Version, Versioned};
 use crate::error::Error;
-use crate::stores::etcd::client::data::{DataClient, Value, may_be_done};
+use crate::stores::etcd::client::user_keys::{DataClient, Value, may_be_done};
 
 const TRIES: u32 = 32;
 /// How often a lost answer is asked for again by [`VersionedKeys::update`].
@@ -63,7 +67,7 @@ const SETTLES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Keys that are changed only by who has seen what they hold. See the [module docs](self).
+/// Keys that are changed only by a client that has seen their value. See the [module docs](self).
 ///
 /// Cheap to clone; clones share the connection.
 #[derive(Clone)]
@@ -94,7 +98,8 @@ impl VersionedKeys {
         }
     }
 
-    /// The value and its version; `None` when there is none. Asks a majority: what it says is the latest.
+    /// The value and its version; `None` when there is none. Asks a majority, so the answer is the
+    /// latest.
     ///
     /// # Errors
     ///
@@ -115,7 +120,8 @@ impl VersionedKeys {
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, the swap may be done or not, and nobody can settle it. To be certain, let it end.
+    /// Dropped half-way, the swap may be done or not, and cannot be settled. To be certain, let it
+    /// end.
     pub async fn swap(
         &self,
         key: impl AsRef<[u8]>,
@@ -126,8 +132,8 @@ impl VersionedKeys {
             .await
     }
 
-    /// Removes the value, if the expected version stands there. [`Swapped::Done`] carries the version of the removal: the next
-    /// value has a higher one.
+    /// Removes the value, if the expected version stands there. [`Swapped::Done`] carries the
+    /// version of the removal: the next value has a higher one.
     ///
     /// # Errors
     ///
@@ -145,8 +151,8 @@ impl VersionedKeys {
             .await
     }
 
-    /// Finds out what became of a swap whose answer was lost, and does it if it was not done and still can be: afterwards it is
-    /// certain, or [unknown](Settled::Unknown) for good.
+    /// Finds out the result of a swap whose answer was lost, and does it if it was not done and
+    /// still can be. Afterwards it is certain, or [unknown](Settled::Unknown) for good.
     ///
     /// # Errors
     ///
@@ -160,7 +166,8 @@ impl VersionedKeys {
             Swapped::Done(version) => return Ok(Settled::Done(version)),
             Swapped::Conflict(current) => current,
         };
-        // Only what has replaced the expected version itself tells that ours did not. A removal leaves nothing to look at.
+        // Only a value that has replaced the expected version itself proves that ours did not. A
+        // removal leaves nothing to compare.
         let Some(now) = &current else {
             return Ok(Settled::Unknown(None));
         };
@@ -178,16 +185,19 @@ impl VersionedKeys {
         }
     }
 
-    /// Gets, changes and swaps, until nobody else has come between. `change` is given the value and answers the new one, or `None` to
-    /// leave it as it is; it may be called often, and should do nothing else.
+    /// Gets, changes and swaps, until no other client has written in between. `change` receives the
+    /// value and returns the new one, or `None` to leave it as it is. It may be called often, and
+    /// should do nothing else.
     ///
-    /// Answers the new version, or `None` if `change` left the value as it is. After a second conflict it waits a random time,
-    /// longer each time, up to 100 ms, on tokio's clock. A lost answer is settled.
+    /// Answers the new version, or `None` if `change` left the value as it is. After a second
+    /// conflict it waits a random time, longer each time, up to 100 ms, on tokio's clock. A lost
+    /// answer is settled.
     ///
     /// # Errors
     ///
-    /// [`UpdateError::Contended`] when it was tried [as often as allowed](VersionedKeys::tries), [`UpdateError::Unknown`] when nobody
-    /// can say whether the change was made, and what a single [`swap`](VersionedKeys::swap) may answer.
+    /// [`UpdateError::Contended`] when it was tried [as often as allowed](VersionedKeys::tries),
+    /// [`UpdateError::Unknown`] when it is unknown whether the change was made, and what a single
+    /// [`swap`](VersionedKeys::swap) may answer.
     ///
     /// # Panics
     ///
@@ -217,7 +227,7 @@ impl VersionedKeys {
             };
             current = match swapped {
                 Swapped::Done(version) => return Ok(Some(version)),
-                // The answer says what is there: the first retry costs no second question.
+                // The answer carries the current value: the first retry costs no second read.
                 Swapped::Conflict(current) if tried == 1 => current,
                 Swapped::Conflict(_) if tried == self.tries => break,
                 Swapped::Conflict(_) => {
@@ -266,7 +276,7 @@ impl fmt::Debug for VersionedKeys {
     }
 }
 
-/// There is no room for a token in etcd: the value stands there as it is.
+/// etcd has no room for a token: the value is stored as it is.
 fn pending(key: &[u8], expected: Option<Version>, value: Option<&[u8]>) -> PendingSwap {
     PendingSwap {
         key: key.to_vec(),
@@ -287,7 +297,7 @@ fn version(revision: i64) -> Version {
     Version(u64::try_from(revision).unwrap_or_default())
 }
 
-/// What etcd compares; 0 is the absence of the key, and so no version.
+/// The revision that etcd compares; 0 is the absence of the key, and so no version.
 fn revision_of(version: Option<Version>) -> Result<i64, SwapError> {
     match version.map(|version| i64::try_from(version.0)) {
         None => Ok(0),
@@ -305,7 +315,7 @@ fn versioned(kept: Value) -> Versioned {
     }
 }
 
-/// A random part of a time that doubles: those who met once do not meet again.
+/// A random part of a time that doubles, so that clients that met once do not meet again.
 async fn pause(tried: u32) {
     let longest = FIRST_PAUSE
         .saturating_mul(1 << tried.min(10))

@@ -1,4 +1,4 @@
-//! Why a swap has no answer.
+//! Why a swap or an update failed.
 
 use std::fmt;
 
@@ -7,30 +7,32 @@ use redis::RedisError;
 use crate::error::Error;
 use crate::versioned::{PendingSwap, Versioned};
 
-/// Why a versioned key could not be read or swapped. A conflict is not in this list: it is an answer.
+/// Why a versioned key could not be read or swapped. A conflict is not an error: see
+/// [`Swapped`](crate::versioned::Swapped).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SwapError {
-    /// Redis did not answer, so the swap may have been done. [Settle](super::VersionedKeys::settle) it.
+    /// Redis did not answer, so the swap may have been done. [Settle](super::VersionedKeys::settle)
+    /// it.
     Unanswered {
         /// The swap.
         swap: Box<PendingSwap>,
         /// What happened to the connection.
         cause: RedisError,
     },
-    /// There is something under the key that was not written by [`VersionedKeys`](super::VersionedKeys). Nothing was changed.
+    /// The key was not written by [`VersionedKeys`](super::VersionedKeys). Nothing was changed.
     Foreign {
         /// Redis' type of it (`string`, `list`, `hash`, …), or the format that it says it has.
         found: String,
     },
-    /// The version in the key is not one that we would write. Nothing was changed.
+    /// The version in the key is malformed. Nothing was changed.
     Corrupt {
-        /// What stands there.
+        /// The content of the field.
         found: String,
     },
-    /// Refused before anything was sent, or an answer that we do not understand.
+    /// Refused before anything was sent, or a reply that cannot be read.
     Refused(Error),
-    /// Redis refused; or it did not answer a question that changes nothing. Nothing was changed.
+    /// Redis refused, or did not reply to a request that only reads. Nothing was changed.
     Redis(RedisError),
 }
 
@@ -46,12 +48,12 @@ impl fmt::Display for SwapError {
             SwapError::Foreign { found } => write!(
                 f,
                 "the key holds something else ({found:?}), which this version did not write and does not touch; use another key, or \
-                 delete it once nobody needs it"
+                 delete it once it is not needed"
             ),
             SwapError::Corrupt { found } => {
                 write!(
                     f,
-                    "the version in the key is {found:?}, which is none of ours; restore the key, or delete it"
+                    "the version in the key is {found:?}, which is malformed; restore the key, or delete it"
                 )
             }
             SwapError::Refused(error) => error.fmt(f),
@@ -82,19 +84,19 @@ impl From<Error> for SwapError {
     }
 }
 
-/// Why an update was not done, or nobody knows whether it was.
+/// Why an update was not done, or may not have been done.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// Others were faster, every time. Nothing was changed by us.
+    /// Other writers were faster, every time. This update changed nothing.
     Contended {
         /// How often it was tried.
         tries: u32,
     },
-    /// An answer was lost, and what stands there now is not ours: the change may have been made and replaced since. Whether to make
-    /// it again is yours to decide.
+    /// A reply was lost, and the current value is from another writer: the change may have been
+    /// made and replaced since. The caller decides whether to make it again.
     Unknown {
-        /// What stands there now.
+        /// The current value.
         current: Option<Versioned>,
     },
     /// As for a single swap.
@@ -105,10 +107,10 @@ impl fmt::Display for UpdateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UpdateError::Contended { tries } => {
-                write!(f, "others were faster {tries} times; try again later, or take a lock for so contended a key")
+                write!(f, "other writers were faster {tries} times; try again later, or use a lock for this key")
             }
             UpdateError::Unknown { .. } => f.write_str(
-                "an answer was lost and others have written since: the change may have been made; look before you repeat it",
+                "a reply was lost and other writers have written since: the change may have been made; read the value before you repeat it",
             ),
             UpdateError::Swap(error) => error.fmt(f),
         }

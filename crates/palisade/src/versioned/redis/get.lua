@@ -1,6 +1,6 @@
 -- The value and the version of a key that swap.lua writes.
 --
--- Answers  none | ok VERSION VALUE | foreign WHAT
+-- Replies  none | ok VERSION VALUE | foreign WHAT
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'none' then return {'none'} end
 if kind ~= 'hash' then return {'foreign', kind} end

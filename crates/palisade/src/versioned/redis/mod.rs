@@ -13,46 +13,48 @@
 //!
 //! let Swapped::Done(first) = keys.swap(&mut shop, "stock:bolt", None, "7").await? else { return Err("it was there".into()) };
 //!
-//! // Two have read 7. One of them is faster.
+//! // Two programs have read 7. One of them is faster.
 //! assert!(matches!(keys.swap(&mut shop, "stock:bolt", Some(first), "6").await?, Swapped::Done(_)));
 //! let Swapped::Conflict(Some(now)) = keys.swap(&mut shop, "stock:bolt", Some(first), "6").await? else { return Err("lost".into()) };
-//! assert_eq!(now.value, b"6"); // look again, decide again
+//! assert_eq!(now.value, b"6"); // decide again, with the new value
 //!
 //! // The same as a loop.
 //! let one_less = |old: Option<&[u8]>| {
 //!     let left: u32 = std::str::from_utf8(old?).ok()?.parse().ok()?;
-//!     Some(left.checked_sub(1)?.to_string().into_bytes()) // `None`: sold out, leave it
+//!     Some(left.checked_sub(1)?.to_string().into_bytes()) // `None`: sold out, change nothing
 //! };
 //! assert!(keys.update(&mut shop, "stock:bolt", one_less).await?.is_some());
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Everybody who writes must write through [`VersionedKeys`]: a plain `HSET` asks nobody. Any connection will do that is a
-//! [`ConnectionLike`]: a single one, a manager, a cluster. Redis 5 or later.
+//! All writers must use [`VersionedKeys`]: a plain `HSET` checks no version. Any [`ConnectionLike`]
+//! will do: a single connection, a manager, a cluster. Redis 5 or later.
 //!
 //! # What is in the key
 //!
-//! | field of the hash | what |
+//! | field of the hash | content |
 //! |---|---|
-//! | `palisade` | `versioned:1`, the format. A key without it is not ours, and is not touched: [`SwapError::Foreign`] |
+//! | `palisade` | `versioned:1`, the format. A key without it is never touched: [`SwapError::Foreign`] |
 //! | `version` | the version, in decimal |
 //! | `value` | the value. Absent when it was removed. Programs in other languages may read it |
-//! | `token` | of the swap that made it: so a swap whose answer was lost is found again, and is done once when it is sent twice |
+//! | `token` | the token of the swap that wrote the value: a swap that is sent twice is done once |
 //! | `was` | the version that it replaced |
 //!
 //! # How far versions never repeat
 //!
-//! A version is max(last + 1, the server's clock in microseconds). The last one is kept with the value, and for 24 hours after it
-//! was removed, [or as you say](VersionedKeys::keep). After that, and after everything else that makes Redis forget a key (a
-//! flush, an eviction, a `DEL`, a failover that loses the last writes), it is the clock alone: versions repeat only if the clock is
-//! then set back past the last change of that key.
+//! A version is max(last + 1, the server's clock in microseconds). The last version is kept with the
+//! value, and for 24 hours after the value was removed; [`keep`](VersionedKeys::keep) changes the
+//! time. After that, and after everything else that makes Redis forget a key (a flush, an eviction,
+//! a `DEL`, a failover that loses the last writes), only the clock counts: versions repeat only if
+//! the clock is then set back past the last change of that key.
 //!
-//! # Lost answers
+//! # Lost replies
 //!
-//! [`SwapError::Unanswered`] carries the swap, and [`settle`](VersionedKeys::settle) sends it again: it is done at most once, and
-//! known to be done while it stands there. Some connections repeat requests by themselves (a cluster's does, after a broken
-//! connection); then a swap that was done, and replaced before it was repeated, is answered as a conflict. Set their retries to 0
+//! [`SwapError::Unanswered`] carries the swap, and [`settle`](VersionedKeys::settle) sends it
+//! again: it is done at most once, and known to be done while its value is there. Some connections
+//! repeat requests by themselves (a cluster's does, after a broken connection); then a swap that
+//! was done, and replaced before it was repeated, is reported as a conflict. Set their retries to 0
 //! where that matters.
 
 mod error;
@@ -65,31 +67,33 @@ use redis::aio::ConnectionLike;
 
 use super::{PendingSwap, Settled, Swapped, Version, Versioned};
 use crate::error::Error;
-use crate::scripted::{Script, is_refusal};
 use crate::store::ClaimId;
+use crate::stores::redis::client::{UserScript, is_refusal};
 
-static SWAP: Script = Script::new(include_str!("swap.lua"));
-static GET: Script = Script::new(include_str!("get.lua"));
+static SWAP: UserScript = UserScript::new(include_str!("swap.lua"));
+static GET: UserScript = UserScript::new(include_str!("get.lua"));
 
 const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const TRIES: u32 = 32;
-/// How often a lost answer is asked for again by [`VersionedKeys::update`]. A dead connection does not come back by that.
+/// How often [`VersionedKeys::update`] settles a swap whose reply was lost. A dead connection does
+/// not come back by that.
 const SETTLES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Keys that are changed only by who has seen what they hold. See the [module docs](self).
+/// Keys that change only if the writer has seen their current version. See the [module docs](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionedKeys {
     keep: Duration,
     tries: u32,
 }
 
-/// What the script said.
+/// The reply of the script.
 enum Answer {
     Done(Version),
-    /// `direct`: what is there has replaced the expected version itself, so that ours never came between.
+    /// `direct`: the current version replaced the expected one, so this swap was not done between
+    /// them.
     Conflict {
         direct: bool,
         current: Option<Versioned>,
@@ -103,7 +107,8 @@ impl Default for VersionedKeys {
 }
 
 impl VersionedKeys {
-    /// Keys that remember the version for 24 hours after the value was removed, and updates that try 32 times.
+    /// Keys that keep the version for 24 hours after the value was removed, and updates that try 32
+    /// times.
     pub const fn new() -> VersionedKeys {
         VersionedKeys {
             keep: KEEP,
@@ -111,15 +116,16 @@ impl VersionedKeys {
         }
     }
 
-    /// Remembers the version for so long after the value was removed.
+    /// Keeps the version for so long after the value was removed.
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) for less than a millisecond or more than a hundred years.
+    /// [`Config`](crate::ErrorKind::Config) for less than a millisecond or more than a hundred
+    /// years.
     pub fn keep(self, keep: Duration) -> Result<VersionedKeys, Error> {
         if keep > LONGEST || keep < Duration::from_millis(1) {
             return Err(Error::config(format!(
-                "{keep:?} is not a time that Redis can count; give 1 ms to 100 years"
+                "{keep:?} is not a duration that Redis can count; use 1 ms to 100 years"
             )));
         }
         Ok(VersionedKeys { keep, ..self })
@@ -138,7 +144,7 @@ impl VersionedKeys {
     ///
     /// # Errors
     ///
-    /// [`SwapError::Foreign`] for a key that we did not write.
+    /// [`SwapError::Foreign`] for a key that [`VersionedKeys`] did not write.
     ///
     /// # Cancel safety
     ///
@@ -159,15 +165,16 @@ impl VersionedKeys {
         }
     }
 
-    /// Sets the value, if the expected version stands there; `None` expects that there is no value.
+    /// Sets the value, if the key has the expected version; `None` expects that there is no value.
     ///
     /// # Errors
     ///
-    /// [`SwapError::Unanswered`] when the answer was lost: [settle](VersionedKeys::settle) it.
+    /// [`SwapError::Unanswered`] when the reply was lost: [settle](VersionedKeys::settle) the swap.
     ///
     /// # Cancel safety
     ///
-    /// Dropped half-way, the swap may be done or not, and nobody can settle it. To be certain, let it end.
+    /// Dropped before it completes, the swap may be done or not, and cannot be settled. To be
+    /// certain, let it complete.
     pub async fn swap<C>(
         &self,
         connection: &mut C,
@@ -182,8 +189,8 @@ impl VersionedKeys {
             .await
     }
 
-    /// Removes the value, if the expected version stands there. [`Swapped::Done`] carries the version of the removal: the next
-    /// value has a higher one.
+    /// Removes the value, if the key has the expected version. [`Swapped::Done`] carries the version
+    /// of the removal: the next value has a higher one.
     ///
     /// # Errors
     ///
@@ -205,12 +212,13 @@ impl VersionedKeys {
             .await
     }
 
-    /// Finds out what became of a swap whose answer was lost, and does it if it was not done and still can be: afterwards it is
-    /// certain, or [unknown](Settled::Unknown) for good. Use a new connection if the old one is broken.
+    /// Settles a swap whose reply was lost: does it, if it was not done and still can be. Then the
+    /// outcome is certain, or [unknown](Settled::Unknown) for good. Use a new connection if the old
+    /// one is broken.
     ///
     /// # Errors
     ///
-    /// [`SwapError::Unanswered`] when this answer was lost too: settle it again.
+    /// [`SwapError::Unanswered`] when this reply was lost too: settle it again.
     ///
     /// # Cancel safety
     ///
@@ -236,16 +244,19 @@ impl VersionedKeys {
         })
     }
 
-    /// Gets, changes and swaps, until nobody else has come between. `change` is given the value and answers the new one, or `None` to
-    /// leave it as it is; it may be called often, and should do nothing else.
+    /// Gets, changes and swaps the value, again after each conflict. `change` takes the value and
+    /// returns the new one, or `None` to keep it; it may be called often, and should have no side
+    /// effects.
     ///
-    /// Answers the new version, or `None` if `change` left the value as it is. After a second conflict it waits a random time,
-    /// longer each time, up to 100 ms, on tokio's clock. A lost answer is settled on the same connection.
+    /// Returns the new version, or `None` if `change` kept the value. After a second conflict it
+    /// waits a random time, longer each time, up to 100 ms, on tokio's clock. A lost reply is
+    /// settled on the same connection.
     ///
     /// # Errors
     ///
-    /// [`UpdateError::Contended`] when it was tried [as often as allowed](VersionedKeys::tries), [`UpdateError::Unknown`] when nobody
-    /// can say whether the change was made, and what a single [`swap`](VersionedKeys::swap) may answer.
+    /// [`UpdateError::Contended`] when it was tried [as often as allowed](VersionedKeys::tries),
+    /// [`UpdateError::Unknown`] when it cannot be known whether the change was made, and the errors
+    /// of a single [`swap`](VersionedKeys::swap).
     ///
     /// # Panics
     ///
@@ -277,7 +288,7 @@ impl VersionedKeys {
             };
             current = match swapped {
                 Swapped::Done(version) => return Ok(Some(version)),
-                // The answer says what is there: the first retry costs no second question.
+                // The reply has the current value: the first retry needs no second request.
                 Swapped::Conflict(current) if tried == 1 => current,
                 Swapped::Conflict(_) if tried == self.tries => break,
                 Swapped::Conflict(_) => {
@@ -400,7 +411,7 @@ fn refusal(word: Option<&[u8]>, about: Option<Vec<u8>>) -> SwapError {
         Some(b"foreign") => SwapError::Foreign { found: text(about) },
         Some(b"corrupt") => SwapError::Corrupt { found: text(about) },
         other => SwapError::Refused(Error::protocol(format!(
-            "the script answered {:?}; a bug",
+            "the script replied {:?}; this is a bug in Palisade",
             text(other.map(<[u8]>::to_vec))
         ))),
     }
@@ -410,7 +421,7 @@ fn text(bytes: Option<Vec<u8>>) -> String {
     String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
 }
 
-/// A random part of a time that doubles: those who met once do not meet again.
+/// Sleeps for a random part of a time that doubles, so that two writers do not collide again.
 async fn pause(tried: u32) {
     let longest = FIRST_PAUSE
         .saturating_mul(1 << tried.min(10))

@@ -1,10 +1,13 @@
--- Sets or removes a value, if the version that is expected stands there.
+-- Sets or removes a value, if the key has the expected version.
 --
--- KEYS[1]  the key: a hash with the fields palisade, version, token (of the swap that made it), was (the version that it
---          replaced, if any), and value, which is absent when it was removed
--- ARGV     expected version ('': no value), token, ms to keep the version without a value, verb ('set', 'remove'), value
--- Answers  done VERSION | conflict DIRECT [VERSION VALUE] | foreign WHAT | corrupt VERSION
---          DIRECT is 1 when what stands there has replaced the expected version itself
+-- KEYS[1]  the key: a hash with the fields palisade, version, token (of the swap that wrote it),
+--          was (the version that it replaced, if any), and value (absent when it was removed)
+-- ARGV     expected version ('': no value), token, ms to keep the version without a value,
+--          verb ('set', 'remove'), value
+-- Replies  done VERSION | conflict DIRECT [VERSION VALUE] | foreign WHAT | corrupt VERSION
+--          DIRECT is 1 when the current version replaced the expected one
+-- 2^53 - 1: a Lua number has every digit of a version below it, and of the next version.
+local MAX_VERSION = 9007199254740991
 local key, expected, token, keep, verb, value = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
 local kind = redis.call('TYPE', key).ok
@@ -12,8 +15,7 @@ if kind ~= 'none' and kind ~= 'hash' then return {'foreign', kind} end
 local mark, version, author, was, standing = unpack(redis.call('HMGET', key, 'palisade', 'version', 'token', 'was', 'value'))
 if kind == 'hash' then
   if mark ~= 'versioned:1' then return {'foreign', mark or 'hash'} end
-  -- Below 2^53 - 1, so that a Lua number keeps every digit of it and of the next.
-  if not version or not version:find('^[1-9][0-9]*$') or tonumber(version) >= 9007199254740991 then
+  if not version or not version:find('^[1-9][0-9]*$') or tonumber(version) >= MAX_VERSION then
     return {'corrupt', version or ''}
   end
   -- The same swap, sent again.

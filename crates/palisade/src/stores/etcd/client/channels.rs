@@ -1,7 +1,7 @@
 //! The connections: one tonic channel for each member, in the runtime that polls the requests.
 //!
-//! All requests of a lock client are polled inside that client's runtime, so it has one set. Data clients have no runtime of
-//! their own, and may be used from several.
+//! All requests of a lock client are polled inside that client's runtime, so it has one set. Data
+//! clients have no runtime of their own, and may be used from several.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -23,7 +23,8 @@ struct ChannelSet {
 }
 
 impl Channels {
-    /// The channel to the member with this index. A new one connects at its first request, and again whenever it has broken.
+    /// The channel to the member with this index. A new one connects at its first request, and
+    /// again whenever it has broken.
     pub(crate) fn get(&self, member: usize, endpoint: &Endpoint) -> Result<Channel> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::config("etcd is used outside of a tokio runtime"))?

@@ -16,11 +16,11 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::channels::Channels;
-use super::endpoints::Endpoints;
 use super::failure::{Remedy, remedy};
 use super::login::{Login, Token};
 use super::proto::Headed;
 use super::rollback::SeenRevisions;
+use super::settings::Endpoints;
 use crate::error::{Error, Result};
 use crate::url::Host;
 
@@ -30,7 +30,8 @@ const LONGEST_RESPONSE: usize = 64 << 20;
 /// A member that leaves a request unanswered for so long is not asked the next one.
 pub(crate) const SUSPECT: Duration = Duration::from_millis(500);
 
-/// How often one request logs in again: an administrator who changes users and roles mostly changes several.
+/// How often one request logs in again: an administrator who changes users and roles mostly changes
+/// several.
 const LOGINS: usize = 3;
 
 /// Whether a request may be sent again when its first outcome is unknown.
@@ -155,8 +156,8 @@ impl Cluster {
             .compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// How many members are worth asking before a request fails. A single member is asked twice, since its connection may have
-    /// died unnoticed.
+    /// How many members are worth asking before a request fails. A single member is asked twice,
+    /// since its connection may have died unnoticed.
     pub(crate) fn attempts(&self) -> usize {
         self.members.len().max(2)
     }
@@ -282,8 +283,8 @@ impl Cluster {
         }
     }
 
-    /// Asks one member. If it is slow to answer, later requests go to another one. Dropping the future cancels the request on
-    /// the server as well.
+    /// Asks one member. If it is slow to answer, later requests go to another one. Dropping the
+    /// future cancels the request on the server as well.
     pub(super) async fn send<Q, A>(
         &self,
         member: usize,
@@ -321,7 +322,8 @@ impl Cluster {
         Error::unavailable(format!("{host} has not answered in time"))
     }
 
-    /// Opens a stream both ways. The first message must be waiting in `out` already: the server sends nothing before it.
+    /// Opens a stream both ways. The first message must be waiting in `out` already: the server
+    /// sends nothing before it.
     pub(crate) async fn open<Q, A>(
         self: &Arc<Self>,
         member: usize,

@@ -59,7 +59,8 @@ pub(crate) fn remedy(status: &Status, asked: &Host) -> Remedy {
         Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => {
             Remedy::Unsure(unavailable("has not answered in time"))
         }
-        // The server is stopping, has no leader at the moment, or reports something else that has no code.
+        // The server is stopping, has no leader at the moment, or reports something else that has
+        // no code.
         Code::Unknown => Remedy::Unsure(unavailable(&format!("cannot answer now: {text}"))),
         Code::Unimplemented => Remedy::Fail(Error::unsupported(format!(
             "{asked} is older than etcd 3.4, which this store needs"

@@ -1,10 +1,12 @@
 //! Watches without an owner, which stay open for a while.
 //!
-//! Where several clients take turns at a name, each mostly waits behind the same client again, and that client uses the same key
-//! again. A watch of it that is still open costs no message, and it has seen everything since before the claim.
+//! Where several clients take turns at a name, each mostly waits behind the same client again, and
+//! that client uses the same key again. A watch of it that is still open costs no message, and it
+//! has seen everything since before the claim.
 //!
-//! It is also faster. A server that commits while it opens a watch puts it among those of the past, which a loop serves every
-//! 100 ms: about one in a hundred of the watches that are opened while others write.
+//! It is also faster. A server that commits while it opens a watch puts it among those of the past,
+//! which a loop serves every 100 ms: about one in a hundred of the watches that are opened while
+//! others write.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -65,13 +67,13 @@ impl State {
 }
 
 impl Watches {
-    /// Watches a key, by the idle watch of its group if that is one of this key; and what that has reported. A new watch
-    /// reports when it is open.
+    /// Watches a key, by the idle watch of its group if that is one of this key; and what that has
+    /// reported. A new watch reports when it is open.
     pub(crate) fn open_or_reuse(
         self: &Arc<Self>,
         group: &[u8],
         key: &[u8],
-        handler: impl Fn(WatchEvent<'_>) + Send + Sync + 'static,
+        handler: impl Fn(WatchEvent) + Send + Sync + 'static,
     ) -> (i64, Option<Reported>) {
         {
             let mut guard = self.lock();
@@ -79,7 +81,8 @@ impl Watches {
             if let Some((id, _)) = state.idle.by_group.get(group).copied()
                 && let Some(watch) = state.watches.get_mut(&id).filter(|watch| watch.key == key)
             {
-                // Under the lock: an event is either in what it has reported, or goes to the new handler.
+                // Under the lock: an event is either in what it has reported, or goes to the new
+                // handler.
                 watch.handler = Arc::new(handler);
                 state.idle.by_group.remove(group);
                 return (id, watch.reported);
@@ -147,8 +150,8 @@ mod tests {
     use tokio::sync::mpsc::UnboundedReceiver;
 
     use super::super::cluster::Cluster;
-    use super::super::endpoints::Endpoints;
     use super::super::proto::{Event, EventKind, Header, KeyValue, WatchRequest, WatchVerb};
+    use super::super::settings::Endpoints;
     use super::*;
 
     /// Watches whose stream is open, and what that sends.

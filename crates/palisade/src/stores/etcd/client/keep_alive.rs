@@ -1,15 +1,17 @@
-//! The one keep-alive stream of a client: requests go out, and responses come back in the same order.
+//! The one keep-alive stream of a client: requests go out, and responses come back in the same
+//! order.
 //!
-//! A leader answers a keep-alive out of its memory. One that was paused or cut off may not know yet that another leads, which has not
-//! heard of this renewal and ends the lease sooner. So a keep-alive counts only if no other leader was elected before it:
+//! A leader answers a keep-alive out of its memory. One that was paused or cut off may not know yet
+//! that another leads, which has not heard of this renewal and ends the lease sooner. So a
+//! keep-alive counts only if no other leader was elected before it:
 //!
 //! ```text
 //! keep-alive sent ─► the member notes its term ─► the leader renews ─► response ─► linearizable read, made by a majority
 //!                    T                                                             T: it counts. Else it is sent again
 //! ```
 //!
-//! A member that has applied an entry of term T asks no leader of an earlier term. And a majority that serves the leader of term T after
-//! the renewal had not elected another one before it.
+//! A member that has applied an entry of term T asks no leader of an earlier term. And a majority
+//! that serves the leader of term T after the renewal had not elected another one before it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,7 +69,8 @@ impl KeepAlive {
         }
     }
 
-    /// Renews a lease. `key` is read to see which leader has a majority: the user must have the right to read it.
+    /// Renews a lease. `key` is read to see which leader has a majority: the user must have the
+    /// right to read it.
     pub(crate) async fn renew(&self, lease: i64, key: &[u8], limit: Duration) -> Result<Renewed> {
         let mut member = self.cluster.current();
         let renewing = async {
@@ -78,9 +81,8 @@ impl KeepAlive {
                 let sent = BootClock.now();
                 match stream.renew(lease).await {
                     Ok(response) => {
-                        if response.header.as_ref().map(|header| header.raft_term)
-                            == self.cluster.term(key).await?
-                        {
+                        let term = response.header.as_ref().map(|header| header.raft_term);
+                        if term.is_some() && term == self.cluster.term(key).await? {
                             return Ok(Renewed {
                                 sent,
                                 left: response.ttl,
@@ -91,7 +93,8 @@ impl KeepAlive {
                     }
                     Err(error) => self.give_up(&stream, error),
                 }
-                // Another member may answer; and a stream that was open before may have died unnoticed.
+                // Another member may answer; and a stream that was open before may have died
+                // unnoticed.
                 if attempt >= self.cluster.attempts() {
                     return Err(stream.why());
                 }
@@ -158,7 +161,8 @@ impl Stream {
                 return Err(ended.clone());
             }
             pending.requests.push_back((lease, reply));
-            // Under the lock, so that the order is the same. If it cannot be sent, the end of the stream answers it.
+            // Under the lock, so that the order is the same. If it cannot be sent, the end of the
+            // stream answers it.
             let _ = self.out.send(LeaseKeepAliveRequest { id: lease });
         }
         response.await.unwrap_or_else(|_| Err(self.why()))

@@ -49,8 +49,8 @@ impl Cluster {
         }
     }
 
-    /// The term of the leader that a majority serves after this was asked, by a linearizable read of one key; `None` where the
-    /// response does not say it.
+    /// The term of the leader that a majority serves after this was asked, by a linearizable read
+    /// of one key; `None` where the response does not say it.
     pub(super) async fn term(self: &Arc<Self>, key: &[u8]) -> Result<Option<u64>> {
         let reading = RangeRequest {
             key: key.to_vec(),

@@ -6,9 +6,9 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 use super::cluster::Cluster;
 use super::failure::{Remedy, denied, remedy};
-use super::in_task;
 use super::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
 use crate::error::{Error, Result};
+use crate::stores::in_task::in_task;
 use crate::url::Secret;
 
 pub(super) type Token = MetadataValue<Ascii>;

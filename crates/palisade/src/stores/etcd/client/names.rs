@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::url::StoreUrl;
 
-/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be read back.
+/// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be
+/// read back.
 pub(crate) const NAME_LIMIT: usize = 3 * Name::LONGEST;
 
 /// The mapping of one URL.

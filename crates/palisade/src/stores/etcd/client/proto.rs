@@ -1,5 +1,6 @@
-//! The messages of etcd's API that are used here, written by hand: a build needs no protoc, and unknown fields of newer servers
-//! are skipped. Names and numbers are those of `rpc.proto` and `kv.proto`, which have not changed since etcd 3.3.
+//! The messages of etcd's API that are used here, written by hand: a build needs no protoc, and
+//! unknown fields of newer servers are skipped. Names and numbers are those of `rpc.proto` and
+//! `kv.proto`, which have not changed since etcd 3.3.
 
 use prost::{Message, Oneof};
 
@@ -10,6 +11,7 @@ pub(crate) const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 pub(crate) const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 pub(crate) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
 /// The header of every response: which cluster has sent it, and at which revision and term.
@@ -17,6 +19,9 @@ pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 pub(crate) struct Header {
     #[prost(uint64, tag = "1")]
     pub(crate) cluster_id: u64,
+    /// The member that has answered.
+    #[prost(uint64, tag = "2")]
+    pub(crate) member_id: u64,
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
     /// The term of the last entry that the member has applied: it rises with each new leader.
@@ -26,8 +31,8 @@ pub(crate) struct Header {
 
 /// The response to a single request.
 pub(crate) trait Headed {
-    /// Whether its revision is at least as high as that of every response before it. Not where a member answers by itself,
-    /// which may lag behind.
+    /// Whether its revision is at least as high as that of every response before it. Not where a
+    /// member answers by itself, which may lag behind.
     const IS_LATEST: bool;
 
     fn header(&self) -> Option<&Header>;
@@ -52,6 +57,7 @@ headed! {
     LeaseRevokeResponse, true;
     LeaseTimeToLiveResponse, false;
     AuthenticateResponse, false;
+    StatusResponse, false;
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -370,6 +376,22 @@ pub(crate) struct WatchResponse {
     pub(crate) cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
     pub(crate) events: Vec<Event>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
+    #[prost(string, tag = "2")]
+    pub(crate) version: String,
+    /// The member that leads, as this one knows.
+    #[prost(uint64, tag = "4")]
+    pub(crate) leader: u64,
+    #[prost(bool, tag = "10")]
+    pub(crate) is_learner: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,7 +1,7 @@
 //! Detects a cluster that went back in time.
 //!
-//! A revision never falls while a cluster lives. One that does has been restored from a snapshot, or is another cluster: then
-//! confirmed grants are missing, and fences may be given a second time.
+//! A revision never falls while a cluster lives. One that does has been restored from a snapshot,
+//! or is another cluster: then confirmed grants are missing, and fences may be given a second time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +27,8 @@ struct Seen {
 pub(crate) enum Rollback {
     /// It is older than an earlier one.
     WentBack { from: i64, to: i64 },
-    /// Another cluster has answered, for the first time. It can be used, but our claims are not in it.
+    /// Another cluster has answered, for the first time. It can be used, but our claims are not in
+    /// it.
     OtherCluster,
     /// Two clusters answer in turn: locks of one mean nothing to the other.
     TwoClusters,
@@ -43,8 +44,9 @@ impl SeenRevisions {
         self.lock().highest
     }
 
-    /// Checks a response. `at_least` is [`highest`](SeenRevisions::highest) from before its request was sent: of two requests in
-    /// flight at the same time, the later response may be the older one.
+    /// Checks a response. `at_least` is [`highest`](SeenRevisions::highest) from before its request
+    /// was sent: of two requests in flight at the same time, the later response may be the older
+    /// one.
     pub(crate) fn check(&self, header: &Header, at_least: Option<i64>) -> Result<(), Rollback> {
         let mut seen = self.lock();
         if seen.cluster != header.cluster_id {

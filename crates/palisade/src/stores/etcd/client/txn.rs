@@ -1,4 +1,5 @@
-//! Parts of transactions: compares on revisions, reads of one key or of a line, puts and deletes of one key.
+//! Parts of transactions: compares on revisions, reads of one key or of a line, puts and deletes of
+//! one key.
 
 use super::proto::{
     Compare, CompareResult, CompareTarget, DeleteRangeRequest, KeyValue, Operand, PutRequest,
@@ -157,7 +158,8 @@ pub(crate) fn read_until(prefix: &[u8], revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, 0, revision)
 }
 
-/// Reads so many of the oldest keys, none of them created after this revision; 0: without that limit.
+/// Reads so many of the oldest keys, none of them created after this revision; 0: without that
+/// limit.
 pub(crate) fn read_firsts(prefix: &[u8], count: i64, revision: i64) -> RequestOp {
     by_age(prefix, SortOrder::Ascend, count, revision)
 }

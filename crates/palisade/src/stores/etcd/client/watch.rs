@@ -1,8 +1,9 @@
 //! The one watch stream of a client, with all its watches.
 //!
-//! A watch is opened at the present, and its owner reads again once it is open: a watch that is opened in the past is served by
-//! a loop of the server that runs every 100 ms. For the same reason a broken stream is not resumed: all its watches are
-//! opened anew, and their owners are told to read again. So neither compaction nor another member can hide anything.
+//! A watch is opened at the present, and its owner reads again once it is open: a watch that is
+//! opened in the past is served by a loop of the server that runs every 100 ms. For the same reason
+//! a broken stream is not resumed: all its watches are opened anew, and their owners are told to
+//! read again. So neither compaction nor another member can hide anything.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,33 +20,36 @@ use super::proto::{
 use super::spawn;
 use crate::error::ErrorKind;
 use crate::lease::{BootClock, Clock, Moment};
+use crate::stores::backoff::Backoff;
 
 /// Between two attempts to open the stream.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(1));
 
-/// How long the stream may leave a progress request unanswered. The pings of the connection come too seldom for short leases.
+/// How long the stream may leave a progress request unanswered. The pings of the connection come
+/// too seldom for short leases.
 const SILENT: Duration = Duration::from_secs(2);
 
 /// After a login that changed nothing, a denial is believed for so long.
 const BELIEVED: Duration = Duration::from_secs(30);
 
 /// What a watch reports.
-pub(crate) enum WatchEvent<'a> {
+#[derive(Clone, Debug)]
+pub(crate) enum WatchEvent {
     /// It sees everything after this revision; for the first time, or again after it had broken.
     Opened(i64),
     /// It sees nothing until it is opened again.
     Closed,
     /// A key was deleted.
-    Deleted(&'a KeyValue),
+    Deleted(KeyValue),
     /// A key was written.
-    Changed(&'a KeyValue),
+    Changed(KeyValue),
     /// Everything up to some revision has been reported. A transaction is never split by it.
     Settled,
     /// The server denies the right to watch: nothing more is reported.
     Denied,
 }
 
-pub(super) type Handler = Arc<dyn Fn(WatchEvent<'_>) + Send + Sync>;
+pub(super) type Handler = Arc<dyn Fn(WatchEvent) + Send + Sync>;
 
 /// What becomes of the stream.
 pub(crate) enum Contact {
@@ -131,7 +135,7 @@ impl Watches {
         self: &Arc<Self>,
         key: Vec<u8>,
         range_end: Vec<u8>,
-        handler: impl Fn(WatchEvent<'_>) + Send + Sync + 'static,
+        handler: impl Fn(WatchEvent) + Send + Sync + 'static,
     ) -> i64 {
         let watch = Watch {
             key,
@@ -157,8 +161,8 @@ impl Watches {
         self.lock().close(id);
     }
 
-    /// Asks the stream for a sign of life. A stream that has not answered the last such request is given up, and the handlers
-    /// of its watches hear so before this returns.
+    /// Asks the stream for a sign of life. A stream that has not answered the last such request is
+    /// given up, and the handlers of its watches hear so before this returns.
     pub(crate) fn check_alive(&self) {
         let now = BootClock.now();
         let is_hung = {
@@ -256,7 +260,8 @@ impl Watches {
             }
             return true;
         }
-        // A watch that was closed meanwhile has no handler. A number below zero means that the server refuses the stream.
+        // A watch that was closed meanwhile has no handler. A number below zero means that the
+        // server refuses the stream.
         let Some(handler) = self.handler(message) else {
             return !(message.canceled && message.watch_id < 0);
         };
@@ -270,7 +275,7 @@ impl Watches {
             ));
         }
         for event in &message.events {
-            match &event.kv {
+            match event.kv.clone() {
                 Some(kv) if event.is_deletion() => handler(WatchEvent::Deleted(kv)),
                 Some(kv) => handler(WatchEvent::Changed(kv)),
                 None => {}
@@ -286,6 +291,7 @@ impl Watches {
 /// Keeps the stream open while there is something to watch.
 async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
     let (mut failures, mut was_open) = (0_u32, false);
+    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
     let Some(hung) = watches.upgrade().map(|watches| Arc::clone(&watches.hung)) else {
         return;
     };
@@ -303,7 +309,8 @@ async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
         {
             Err(error) => error,
             Ok(mut messages) => {
-                // Also where it could not be opened at first: holders do not know what happened before.
+                // Also where it could not be opened at first: holders do not know what happened
+                // before.
                 if (std::mem::replace(&mut was_open, true) || failures > 0)
                     && let Some(watches) = watches.upgrade()
                 {
@@ -321,7 +328,10 @@ async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
                         return;
                     };
                     match next {
-                        Ok(Some(message)) if watches.receive(&message) => failures = 0,
+                        Ok(Some(message)) if watches.receive(&message) => {
+                            failures = 0;
+                            backoff = Backoff::new(PAUSE.0, PAUSE.1);
+                        }
                         // The server may not accept our login any more.
                         Ok(Some(message)) => {
                             break cluster.stream_ended(
@@ -350,7 +360,6 @@ async fn run(watches: Weak<Watches>, cluster: Arc<Cluster>) {
         }
         drop(strong);
         tracing::debug!(%error, "the watch stream has ended");
-        let ceiling = PAUSE.0.saturating_mul(1 << failures.min(8)).min(PAUSE.1);
-        tokio::time::sleep(ceiling.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+        backoff.pause().await;
     }
 }

@@ -1,12 +1,16 @@
 //! Deletions that must not be lost.
 //!
-//! A session lives by its other claims. So an entry whose deletion did not arrive would stay for as long as the client holds anything,
-//! and keep all others out: the deletion is repeated until the store has answered it.
+//! A session lives by its other claims. So an entry whose deletion did not arrive would stay for as
+//! long as the client holds anything, and keep all others out: the deletion is repeated until the
+//! store has answered it.
 
 use std::time::Duration;
 
-/// Between two attempts, growing from the first to the second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+use crate::stores::backoff::Backoff;
+
+/// Between two attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What came of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +23,9 @@ pub(crate) enum Attempt {
 
 /// Repeats an attempt until it is done.
 pub(crate) async fn until_done<F: Future<Output = Attempt>>(mut attempt: impl FnMut() -> F) {
-    let mut pause = PAUSE.0;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while attempt().await == Attempt::Again {
-        tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
-        pause = (pause * 2).min(PAUSE.1);
+        backoff.pause().await;
     }
 }
 

@@ -1,13 +1,14 @@
-//! The sessions of a client: one for each length of lease, opened at first use and shared by its claims of that length; and one of
-//! its own for a claim that must be able to outlive the client, or needs another length than the others.
+//! The sessions of a client: one for each length of lease, opened at first use and shared by its
+//! claims of that length; and one of its own for a claim that must be able to outlive the client,
+//! or needs another length than the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::in_task;
 use crate::error::{Error, Result};
-use crate::store::{ByClaim, ClaimId};
+use crate::store::{ByClaim, Claim, ClaimId};
+use crate::stores::in_task::in_task;
 
 /// A length of session that claims ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,16 +28,20 @@ pub(crate) trait OpensSessions: Send + Sync + 'static {
 
     /// Whether claims of this length may join the session as it is.
     ///
-    /// A session of which little is left has no claims that are renewed. A claim that joined it and renewed it would keep the others
-    /// alive: so another session is opened in its place.
+    /// A session of which little is left has no claims that are renewed. A claim that joined it and
+    /// renewed it would keep the others alive: so another session is opened in its place.
     fn can_join(&self, session: &Self::Session, length: Length) -> bool;
 
-    /// Whether claims may join a session that they cannot join as it is, once it is renewed or its length is checked.
+    /// Whether claims may join a session that they cannot join as it is, once it is renewed or its
+    /// length is checked.
     fn can_join_later(
         &self,
         session: &Self::Session,
         length: Length,
     ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Whether a session has certainly ended.
+    fn has_ended(&self, session: &Self::Session) -> bool;
 
     /// Ends a session, and all claims on it.
     fn close(&self, session: Self::Session) -> impl Future<Output = ()> + Send;
@@ -78,7 +83,8 @@ impl<O: OpensSessions> Sessions<O> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session for claims of this length, if they can join it as it is: `None` also while one is opened.
+    /// The session for claims of this length, if they can join it as it is: `None` also while one
+    /// is opened.
     pub(crate) fn ready(&self, length: Length) -> Option<O::Session> {
         let current = self.current(length.of);
         let current = current.try_lock().ok()?;
@@ -111,18 +117,26 @@ impl<O: OpensSessions> Sessions<O> {
         in_task(async move { tokio::time::timeout(limit, opening).await.map_err(late)? }).await
     }
 
-    /// Claims of its length do not find this session any more. One that is looked at just now stays, until another is opened.
-    #[cfg(feature = "etcd")]
-    pub(crate) fn retire(&self, is_it: impl Fn(&O::Session) -> bool) {
-        let is_current = |current: &Current<O::Session>| {
-            current
-                .try_lock()
-                .is_ok_and(|session| session.as_ref().is_some_and(&is_it))
-        };
-        self.by_length
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|_, current| !is_current(current));
+    /// The session for the entry of a claim: that of its length, or one of its own where the claim
+    /// must be able to outlive the client.
+    pub(crate) async fn of_claim(
+        self: &Arc<Self>,
+        claim: &Claim,
+        length: Length,
+    ) -> Result<O::Session> {
+        if !claim.detachable {
+            return match self.ready(length) {
+                Some(session) => Ok(session),
+                // Boxed, because it is rare, and the future of every claim has room for it.
+                None => Box::pin(self.of_length(length)).await,
+            };
+        }
+        if let Some(session) = self.owned_by(claim.id) {
+            return Ok(session);
+        }
+        let session = self.system.open(length).await?;
+        self.own(claim.id, &session);
+        Ok(session)
     }
 
     /// Keeps a session for one claim only.
@@ -130,9 +144,10 @@ impl<O: OpensSessions> Sessions<O> {
         self.owned().insert(claim, session.clone());
     }
 
-    /// The session that belongs to a claim.
+    /// The session that belongs to a claim, if it has not ended.
     pub(crate) fn owned_by(&self, claim: ClaimId) -> Option<O::Session> {
-        self.owned().get(&claim).cloned()
+        let session = self.owned().get(&claim).cloned();
+        session.filter(|session| !self.system.has_ended(session))
     }
 
     /// Forgets the session that belongs to a claim.
@@ -140,7 +155,8 @@ impl<O: OpensSessions> Sessions<O> {
         self.owned().remove(&claim)
     }
 
-    /// Ends the session that belongs to a claim, where there is one. If the server cannot be told, the session ends by itself.
+    /// Ends the session that belongs to a claim, where there is one. If the server cannot be told,
+    /// the session ends by itself.
     pub(crate) fn end_owned(self: &Arc<Self>, claim: ClaimId) {
         if let Some(session) = self.disown(claim) {
             let this = Arc::clone(self);
@@ -148,15 +164,14 @@ impl<O: OpensSessions> Sessions<O> {
         }
     }
 
-    /// Forgets sessions that have ended.
-    #[cfg(feature = "zookeeper")]
-    pub(crate) fn forget(&self, has_ended: impl Fn(&O::Session) -> bool) {
-        self.owned().retain(|_, session| !has_ended(session));
+    /// Forgets sessions that claims must not join any more.
+    pub(crate) fn forget(&self, is_it: impl Fn(&O::Session) -> bool) {
+        self.owned().retain(|_, session| !is_it(session));
         // One that is locked is just being opened.
         let has_none = |current: &Current<O::Session>| {
             current
                 .try_lock()
-                .is_ok_and(|session| session.as_ref().is_none_or(&has_ended))
+                .is_ok_and(|session| session.as_ref().is_none_or(&is_it))
         };
         let mut by_length = self
             .by_length
@@ -192,6 +207,10 @@ mod tests {
 
         async fn can_join_later(&self, _: &u32, length: Length) -> Result<bool> {
             Ok(length.is_exact)
+        }
+
+        fn has_ended(&self, _: &u32) -> bool {
+            false
         }
 
         async fn close(&self, _: u32) {

@@ -25,8 +25,8 @@ impl Address {
         Address::new(&host.name, host.port.unwrap_or_default())
     }
 
-    /// Reads `host:port` as a server writes it: IPv6 without brackets, and perhaps nothing before the colon, which means the
-    /// server that was asked.
+    /// Reads `host:port` as a server writes it: IPv6 without brackets, and perhaps nothing before
+    /// the colon, which means the server that was asked.
     pub(super) fn parse(text: &str, asked: &Address) -> Option<Address> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');

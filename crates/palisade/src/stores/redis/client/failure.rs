@@ -1,5 +1,5 @@
-//! What the servers' errors mean. Messages hold no secret: only the first word of an error is shown, and the rest where it cannot
-//! be a secret.
+//! What to do about the servers' errors. Messages hold no secret: only the first word of an error
+//! is shown, and the rest where it cannot be a secret.
 
 use redis::{ErrorKind as Kind, RedisError, ServerErrorKind};
 
@@ -20,9 +20,9 @@ pub(super) enum Remedy {
     AskAgain,
     /// The connection is gone.
     Reconnect(Error),
-    /// The cluster has to be asked anew which server to write to.
+    /// The topology is out of date: another server may be the primary.
     FindPrimary(Error),
-    /// The server is a replica: nothing can be written to it any more, on no connection.
+    /// The server is a replica: it takes no writes on any connection.
     Leave(Error),
     /// Nothing here helps.
     Tell(Error),
@@ -112,12 +112,13 @@ fn by_code(error: &RedisError, asked: &Address) -> Remedy {
     }
 }
 
-/// The message of the operating system or of TLS is no secret, and tells a wrong port from a wrong certificate.
+/// The message of the operating system or of TLS has no secret, and distinguishes a wrong port from
+/// a wrong certificate.
 fn unreached(error: &RedisError, asked: &Address) -> Error {
     Error::unavailable(format!("{asked} cannot be reached: {error}")).with_source(error.clone())
 }
 
-/// An error that is none of the known refusals.
+/// An error with a code that has no case of its own.
 fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
     // A server repeats an unknown command with its arguments, and a password may be among them.
     let detail = error
@@ -126,13 +127,13 @@ fn refusal(code: &str, error: &RedisError, asked: &Address) -> Error {
         .split(", with args")
         .next()
         .unwrap_or_default();
-    // A limit of connections is told in words only.
+    // The limit of connections has no code of its own.
     if detail.contains("max number of clients") {
         return Error::unavailable(format!(
             "{asked} has no connection left; raise its maxclients"
         ));
     }
-    // A script without a right that it needs: only later servers say which command it was.
+    // A script lacks a right: only later servers say which command it was.
     if detail.contains("The user executing the script can't")
         || detail.contains("ACL failure in script")
     {
@@ -175,13 +176,30 @@ fn denied_right(asked: &Address, what: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// The message for an error as it comes over the wire.
-    fn told(answer: &str) -> String {
+    /// What is done about an error as it comes over the wire.
+    fn remedy_of(answer: &str) -> Remedy {
         let error = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes())
             .unwrap()
             .extract_error()
             .unwrap_err();
-        match remedy(&error, &Address::new("h", 1)) {
+        remedy(&error, &Address::new("h", 1))
+    }
+
+    /// A server that is no primary any more: all connections to its address are given up.
+    #[test]
+    fn a_server_that_takes_no_writes_is_left() {
+        for answer in [
+            "READONLY You can't write against a read only replica.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+        ] {
+            assert!(matches!(remedy_of(answer), Remedy::Leave(_)), "{answer}");
+        }
+    }
+
+    /// The message for an error as it comes over the wire.
+    fn told(answer: &str) -> String {
+        match remedy_of(answer) {
             Remedy::Tell(error) => format!("{error} {error:?}"),
             _ => panic!("{answer}: nothing is told"),
         }

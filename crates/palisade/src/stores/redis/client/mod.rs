@@ -1,20 +1,23 @@
-//! The client: how a script gets to the server that has its key. Knows nothing of locks.
+//! The client: carries scripts to the server that has their key. Knows nothing of locks.
 //!
 //! ```text
-//! request ─► topology (which server?) ─► servers (is it connected?) ─► server (does it have the script?) ─► connection ─► socket
+//! call, pipeline ─► topology (which server?) ─► servers (is it connected?) ─► server (does it have the script?) ─► connection ─► socket
 //!                 ▲                            ▲                                                               │
-//!          sentinel_events             watchdog, reconnect                                PushHandler ◄────────┘
+//!          sentinel events             watchdog, reconnect                                PushHandler ◄────────┘
 //! ```
 //!
-//! All connections, tasks and timers belong to the client's own runtime: every function here must be called inside of it.
+//! All connections, tasks and timers belong to the client's own runtime: every function here must
+//! be called inside of it.
 
 mod address;
+mod call;
 mod connection;
 mod failure;
+mod pipeline;
 mod reconnect;
-mod replica_wait;
-mod request;
+mod replicas;
 mod script;
+mod script_on_user_connection;
 mod server;
 mod servers;
 mod settings;
@@ -26,33 +29,30 @@ mod watchdog;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-#[cfg(test)]
-pub(super) use self::address::Address;
-pub(super) use self::failure::final_error;
-pub(super) use self::request::{Called, Failed};
-pub(super) use self::script::{
-    Call, EncodeCall, Script, digits, push_count, push_number, push_text,
-};
-pub(super) use self::server::Server;
-pub(super) use self::servers::Purpose;
+pub(in crate::stores) use self::address::Address;
+pub(super) use self::call::{Called, Failed};
+pub(in crate::stores) use self::failure::final_error;
+pub(super) use self::pipeline::TimedCall;
+pub(in crate::stores) use self::script::{Call, Script};
+pub(crate) use self::script_on_user_connection::{UserScript, is_refusal};
+pub(in crate::stores) use self::server::{Facts, Server, is_no_script};
+pub(in crate::stores) use self::servers::Purpose;
 use self::servers::Servers;
-pub(super) use self::settings::ClientSettings;
+pub(in crate::stores) use self::settings::ClientSettings;
 use self::subscription::Subscription;
 use self::topology::Topology;
 
-/// Hears what the servers say without being asked. Called by the connections' tasks: must not block.
-pub(super) trait PushHandler: Send + Sync + 'static {
-    /// A message came on a channel that a server was asked to subscribe.
+/// Takes the pushes of the servers. Called by the connections' tasks: must not block.
+pub(in crate::stores) trait PushHandler: Send + Sync + 'static {
+    /// A message on a subscribed channel.
     fn message(&self, channel: &[u8], payload: &[u8]);
     /// Contact with a server is lost. The client reconnects by itself.
     fn contact_lost(&self) {}
     /// Contact is back, or another server is the primary now. Pushes may have been missed.
-    fn contact_regained(&self, client: &Arc<Client>) {
-        let _ = client;
-    }
+    fn contact_regained(&self) {}
 }
 
-pub(super) struct Client {
+pub(in crate::stores) struct Client {
     settings: ClientSettings,
     topology: Topology,
     servers: Servers,
@@ -65,7 +65,7 @@ pub(super) struct Client {
 
 impl Client {
     /// A client of these servers, with an inbox of this name. Nothing is connected.
-    pub(super) fn new(
+    pub(in crate::stores) fn new(
         settings: ClientSettings,
         inbox: String,
         handler: Arc<dyn PushHandler>,
@@ -81,7 +81,7 @@ impl Client {
         })
     }
 
-    pub(super) fn settings(&self) -> &ClientSettings {
+    pub(in crate::stores) fn settings(&self) -> &ClientSettings {
         &self.settings
     }
 }

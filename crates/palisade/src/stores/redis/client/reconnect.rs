@@ -1,4 +1,5 @@
-//! Reconnects: restores the connections and the inbox when contact was lost, without waiting to be asked.
+//! Reconnects: restores the connections and the inbox when contact was lost, without waiting to be
+//! asked.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,9 +12,11 @@ use super::address::Address;
 use super::server::Server;
 use super::servers::Purpose;
 use crate::error::Result;
+use crate::stores::backoff::Backoff;
 
-/// Between two attempts: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Between the first two attempts; each further pause is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct State {
@@ -30,8 +33,9 @@ impl Client {
         self.reconnect();
     }
 
-    /// Closes every connection to a server that nothing can be written to any more, and reconnects: its address may lead to another
-    /// server by now. One server may say so many times at once; the connections that were opened since are kept.
+    /// Closes every connection to a server that takes no writes any more, and reconnects: its address
+    /// may lead to another server by now. The server may refuse many requests at once; connections
+    /// that were opened since are kept.
     pub(super) fn leave(self: &Arc<Self>, server: &Server) {
         if server.is_closed() {
             return;
@@ -46,7 +50,7 @@ impl Client {
 
     /// Contact is lost: tells the handler, and reconnects.
     pub(super) fn reconnect(self: &Arc<Self>) {
-        self.topology.forget();
+        self.topology.mark_stale();
         self.reconnect.losses.fetch_add(1, Ordering::AcqRel);
         if !self.reconnect.running.swap(true, Ordering::AcqRel) {
             self.handler.contact_lost();
@@ -54,7 +58,7 @@ impl Client {
         }
     }
 
-    /// The sentinels have agreed on another primary: nothing is written to any other from now on.
+    /// The sentinels have agreed on another primary: leaves all other servers.
     pub(super) fn switched(self: &Arc<Self>, from: Address, to: &Address) {
         if self.topology.switched(from, to) {
             self.leave_all_but(to);
@@ -63,7 +67,7 @@ impl Client {
 
     /// Asks the sentinels for the primary, and leaves all others.
     pub(super) async fn check_primary(self: &Arc<Self>) -> Result<()> {
-        self.topology.look(self).await?;
+        self.topology.refresh(self).await?;
         if let [primary] = self.topology.primaries().as_slice() {
             self.leave_all_but(primary);
         }
@@ -79,10 +83,10 @@ impl Client {
     }
 }
 
-/// Reconnects until all servers are there. The handler hears of it as soon as one is there again, and once more when all are: a
-/// part of a cluster may take longer.
+/// Reconnects until all servers are reached. The handler is told as soon as one is reached again, and
+/// once more when all are: a part of a cluster may take longer.
 async fn reconnect(client: Weak<Client>) {
-    let mut pause = PAUSE.0;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     loop {
         let Some(strong) = client.upgrade() else {
             return;
@@ -90,36 +94,35 @@ async fn reconnect(client: Weak<Client>) {
         let losses = strong.reconnect.losses.load(Ordering::Acquire);
         let Reached { some_anew, all } = reach(&strong).await;
         if some_anew || all {
-            strong.handler.contact_regained(&strong);
+            strong.handler.contact_regained();
         }
         if all {
             strong.reconnect.running.store(false, Ordering::Release);
-            // Connections that were lost meanwhile rely on this task.
+            // For connections that were lost meanwhile no other task was started.
             let lost_again = strong.reconnect.losses.load(Ordering::Acquire) != losses;
             if !lost_again || strong.reconnect.running.swap(true, Ordering::AcqRel) {
                 return;
             }
-            pause = PAUSE.0;
+            backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         }
         drop(strong);
-        tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
-        pause = (pause * 2).min(PAUSE.1);
+        backoff.pause().await;
     }
 }
 
 #[derive(Default)]
 struct Reached {
-    /// Whether a server is there that was not.
+    /// Whether a server was reached that was not connected.
     some_anew: bool,
     all: bool,
 }
 
 async fn reach(client: &Arc<Client>) -> Reached {
-    if client.topology.look(client).await.is_err() {
+    if client.topology.refresh(client).await.is_err() {
         return Reached::default();
     }
     let primaries = client.topology.primaries();
-    // Beside the rest: its server may hang. Until then renewals find what was pushed.
+    // In a task of its own: its server may hang. Until then renewals find the grants.
     if let (true, Some(address)) = (client.subscription.is_lost(), primaries.first().cloned()) {
         let client = Arc::clone(client);
         tokio::spawn(async move {
@@ -127,7 +130,7 @@ async fn reach(client: &Arc<Client>) -> Reached {
             client.subscribed(&server).await
         });
     }
-    // All at once: a server that hangs does not hold up the others.
+    // Concurrently: a server that hangs does not hold up the others.
     let mut reaching = JoinSet::new();
     for address in &primaries {
         let (client, address) = (Arc::clone(client), address.clone());
@@ -144,7 +147,7 @@ async fn reach(client: &Arc<Client>) -> Reached {
         reached += usize::from(is_there);
         if is_there && !was_open && !std::mem::replace(&mut some_anew, true) && !reaching.is_empty()
         {
-            client.handler.contact_regained(client);
+            client.handler.contact_regained();
         }
     }
     Reached {

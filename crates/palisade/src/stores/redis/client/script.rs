@@ -1,7 +1,6 @@
 //! Lua scripts, and calls of them as they are sent.
 
-use std::borrow::Cow;
-use std::ops::Range;
+use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,11 +8,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Script {
     text: &'static str,
     encoded: OnceLock<Encoded>,
-    batched_as: Option<(u8, &'static Script)>,
+    batched: Option<Batched>,
+}
+
+/// How calls of a script are batched: as parts of one call of another script.
+#[derive(Clone, Copy)]
+struct Batched {
+    /// The letter by which the other script knows this one.
+    letter: u8,
+    script: &'static Script,
 }
 
 struct Encoded {
-    /// `EVALSHA` and the hash, as they are sent: the longer half of most calls, made once.
+    /// `EVALSHA` and the hash, as they are sent.
     by_hash: Vec<u8>,
     /// Tells the script from the others of this program.
     bit: u64,
@@ -27,17 +34,19 @@ impl Script {
         Script {
             text,
             encoded: OnceLock::new(),
-            batched_as: None,
+            batched: None,
         }
     }
 
-    /// Lets calls of it be parts of one call of another script, which knows this one by a letter.
+    /// Lets calls of this script be parts of one call of another script, which knows this one by a
+    /// letter.
     pub(crate) const fn batched_as(mut self, letter: u8, script: &'static Script) -> Script {
-        self.batched_as = Some((letter, script));
+        self.batched = Some(Batched { letter, script });
         self
     }
 
-    /// One bit, for a set of scripts.
+    /// One bit, for a set of scripts. Two scripts may share one: the server then says that it does
+    /// not have the second.
     pub(super) fn bit(&self) -> u64 {
         self.encoded().bit
     }
@@ -45,251 +54,184 @@ impl Script {
     fn encoded(&self) -> &Encoded {
         self.encoded.get_or_init(|| {
             let mut by_hash = Vec::new();
-            push_text(&mut by_hash, b"EVALSHA");
-            push_text(
-                &mut by_hash,
-                redis::Script::new(self.text).get_hash().as_bytes(),
-            );
+            push_bulk(&mut by_hash, b"EVALSHA");
+            let script = redis::Script::new(self.text);
+            push_bulk(&mut by_hash, script.get_hash().as_bytes());
             Encoded {
                 by_hash,
                 bit: 1 << (COUNT.fetch_add(1, Ordering::Relaxed) % u64::BITS),
             }
         })
     }
-
-    /// A call by the script's hash: `tail` has `parts` parts, the number of keys first.
-    pub(crate) fn call_by_hash(&self, parts: usize, tail: &[u8]) -> Vec<u8> {
-        encode(&self.encoded().by_hash, parts, tail)
-    }
-
-    /// The same with the whole text, for a server that has not seen the script.
-    pub(crate) fn call_whole(&self, parts: usize, tail: &[u8]) -> Vec<u8> {
-        let mut verb = Vec::with_capacity(self.text.len() + 2 * FRAME);
-        push_text(&mut verb, b"EVAL");
-        push_text(&mut verb, self.text.as_bytes());
-        encode(&verb, parts, tail)
-    }
 }
 
-fn encode(verb: &[u8], parts: usize, tail: &[u8]) -> Vec<u8> {
-    let mut request = Vec::with_capacity(FRAME + verb.len() + tail.len());
-    push_line(&mut request, b'*', VERB_PARTS + parts);
-    request.extend_from_slice(verb);
-    request.extend_from_slice(tail);
-    request
-}
-
-/// A call of a script that can be sent.
-pub(crate) trait EncodeCall {
-    fn script(&self) -> &'static Script;
-
-    /// The request by the script's hash: for a server that has seen the script.
-    fn by_hash(&self) -> Cow<'_, [u8]>;
-
-    /// The request with the whole text: one round trip on a server that has not seen the script.
-    fn whole(&self) -> Vec<u8>;
-}
-
-/// One call of a script on its key, and perhaps on one more in the same slot. It is encoded once, as it is sent by the script's hash.
+/// One call of a script on its key, and perhaps on more keys in the same slot.
 #[derive(Clone)]
 pub(crate) struct Call {
     script: &'static Script,
-    request: Vec<u8>,
-    keys: u8,
-    arguments: u8,
-    /// Where the parts after the script's hash begin: the number of keys, the keys, the arguments.
-    tail: usize,
-    /// The text of the first key.
-    key: Range<usize>,
-    /// Where the arguments begin.
-    arguments_at: usize,
+    /// The first key. It decides which server is asked.
+    key: String,
+    keys: Words,
+    arguments: Words,
 }
 
-/// `EVALSHA` and the hash.
-const VERB_PARTS: usize = 2;
-/// More keys and arguments would need a second digit.
-const MOST_WORDS: usize = 6;
-const _: () = assert!(VERB_PARTS + 1 + MOST_WORDS < 10);
+/// Parts of a request, as they are sent.
+#[derive(Clone, Default)]
+struct Words {
+    bytes: Vec<u8>,
+    count: usize,
+}
 
-/// Enough for nearly all calls.
-const USUAL_SIZE: usize = 384;
-/// Bytes of a part beside its own text, at most.
+/// Enough for the arguments of nearly all calls.
+const USUAL_SIZE: usize = 256;
+/// Bytes of a word beside its own text, at most.
 const FRAME: usize = 12;
+/// `EVALSHA`, the hash and the number of keys.
+const HEAD_WORDS: usize = 3;
 
 impl Call {
     pub(crate) fn new(script: &'static Script, key: &str) -> Call {
-        let mut request = Vec::with_capacity(USUAL_SIZE);
-        push_line(&mut request, b'*', VERB_PARTS);
-        request.extend_from_slice(&script.encoded().by_hash);
-        let tail = request.len();
-        push_text(&mut request, b"0");
         Call {
             script,
-            request,
-            keys: 0,
-            arguments: 0,
-            tail,
-            key: 0..0,
-            arguments_at: 0,
+            key: key.to_owned(),
+            keys: Words::with_capacity(key.len() + FRAME),
+            arguments: Words::with_capacity(USUAL_SIZE),
         }
-        .key_word(key)
+        .beside(key)
     }
 
     /// The first key.
     pub(crate) fn key(&self) -> &str {
-        self.request
-            .get(self.key.clone())
-            .and_then(|key| str::from_utf8(key).ok())
-            .unwrap_or_default()
+        &self.key
     }
 
-    /// Another key, in the same slot. Before all arguments.
+    /// Another key, in the same slot.
     #[must_use]
-    pub(crate) fn beside(self, key: &str) -> Call {
-        debug_assert_eq!(self.arguments, 0, "keys come before arguments");
-        self.key_word(key)
+    pub(crate) fn beside(mut self, key: &str) -> Call {
+        self.keys.push(key.as_bytes());
+        self
     }
 
     #[must_use]
     pub(crate) fn text(self, text: &str) -> Call {
-        self.written(text.len(), |request| {
-            request.extend_from_slice(text.as_bytes())
-        })
+        self.bytes(text.as_bytes())
+    }
+
+    #[must_use]
+    pub(crate) fn bytes(mut self, bytes: &[u8]) -> Call {
+        self.arguments.push(bytes);
+        self
     }
 
     #[must_use]
     pub(crate) fn number(self, number: u64) -> Call {
-        with_digits(number, |digits| {
-            self.written(digits.len(), |request| request.extend_from_slice(digits))
+        self.text(&number.to_string())
+    }
+
+    /// Whether two calls can be parts of one call.
+    pub(crate) fn can_join(&self, other: &Call) -> bool {
+        match (self.batched(), other.batched()) {
+            (Some(one), Some(other)) => std::ptr::eq(one.script, other.script),
+            _ => false,
+        }
+    }
+
+    /// Several calls as one: their keys, two bytes for each call (its letter and how many arguments
+    /// it has), all their arguments. `None` when one of them cannot join the others.
+    pub(crate) fn join(calls: &[&Call]) -> Option<Call> {
+        let first = calls.first()?;
+        let (mut keys, mut verbs) = (Words::default(), Vec::with_capacity(2 * calls.len()));
+        for call in calls {
+            let Batched { letter, .. } = call.batched().filter(|_| first.can_join(call))?;
+            keys.append(&call.keys);
+            verbs.extend([letter, u8::try_from(call.arguments.count).ok()?]);
+        }
+        let mut arguments = Words::default();
+        arguments.push(&verbs);
+        for call in calls {
+            arguments.append(&call.arguments);
+        }
+        Some(Call {
+            script: first.batched()?.script,
+            key: first.key.clone(),
+            keys,
+            arguments,
         })
     }
 
-    /// An argument of so many bytes, as `write` appends it.
-    #[must_use]
-    pub(crate) fn written(mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Call {
-        self.arguments += 1;
-        self.word(length, write);
-        self
+    fn batched(&self) -> Option<Batched> {
+        self.script.batched.filter(|_| self.keys.count == 1)
     }
 
-    fn key_word(mut self, key: &str) -> Call {
-        self.keys += 1;
-        let text = self.word(key.len(), |request| {
-            request.extend_from_slice(key.as_bytes())
-        });
-        if self.keys == 1 {
-            self.key = text;
-        }
-        // Behind `$1` and its line end.
-        self.request[self.tail + 4] = b'0' + self.keys;
-        self.arguments_at = self.request.len();
-        self
+    pub(super) fn script(&self) -> &'static Script {
+        self.script
     }
 
-    /// Appends a key or an argument; says where its text is.
-    fn word(&mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
-        push_line(&mut self.request, b'$', length);
-        let begin = self.request.len();
-        write(&mut self.request);
-        debug_assert_eq!(
-            self.request.len(),
-            begin + length,
-            "the length was announced"
+    /// The request by the script's hash, for a server that has seen the script.
+    pub(in crate::stores::redis) fn by_hash(&self) -> Vec<u8> {
+        self.encode(&self.script.encoded().by_hash)
+    }
+
+    /// The request with the whole text: one round trip on a server that has not seen the script.
+    pub(in crate::stores::redis) fn whole(&self) -> Vec<u8> {
+        let mut verb = Vec::with_capacity(self.script.text.len() + 2 * FRAME);
+        push_bulk(&mut verb, b"EVAL");
+        push_bulk(&mut verb, self.script.text.as_bytes());
+        self.encode(&verb)
+    }
+
+    fn encode(&self, verb: &[u8]) -> Vec<u8> {
+        let (keys, arguments) = (&self.keys, &self.arguments);
+        let size = verb.len() + keys.bytes.len() + arguments.bytes.len();
+        let mut request = Vec::with_capacity(size + 2 * FRAME);
+        push_line(
+            &mut request,
+            b'*',
+            HEAD_WORDS + keys.count + arguments.count,
         );
-        self.request.extend_from_slice(b"\r\n");
-        self.request[1] = b'0' + (VERB_PARTS + self.tail_parts()) as u8;
-        begin..begin + length
-    }
-
-    fn tail_parts(&self) -> usize {
-        1 + usize::from(self.keys) + usize::from(self.arguments)
-    }
-
-    /// The script that a call may be a part of, and the letter by which that script knows it.
-    pub(crate) fn batched_as(&self) -> Option<(u8, &'static Script)> {
-        self.script.batched_as.filter(|_| self.keys == 1)
-    }
-
-    /// The arguments as they are sent, and how many there are.
-    pub(crate) fn arguments(&self) -> (&[u8], u8) {
-        (&self.request[self.arguments_at..], self.arguments)
+        request.extend_from_slice(verb);
+        push_bulk(&mut request, keys.count.to_string().as_bytes());
+        request.extend_from_slice(&keys.bytes);
+        request.extend_from_slice(&arguments.bytes);
+        request
     }
 }
 
-impl EncodeCall for Call {
-    fn script(&self) -> &'static Script {
-        self.script
+impl Words {
+    fn with_capacity(bytes: usize) -> Words {
+        Words {
+            bytes: Vec::with_capacity(bytes),
+            count: 0,
+        }
     }
 
-    fn by_hash(&self) -> Cow<'_, [u8]> {
-        self.request.as_slice().into()
+    fn push(&mut self, word: &[u8]) {
+        push_bulk(&mut self.bytes, word);
+        self.count += 1;
     }
 
-    fn whole(&self) -> Vec<u8> {
-        self.script
-            .call_whole(self.tail_parts(), &self.request[self.tail..])
+    fn append(&mut self, words: &Words) {
+        self.bytes.extend_from_slice(&words.bytes);
+        self.count += words.count;
     }
+}
+
+/// Appends one word of a request.
+fn push_bulk(request: &mut Vec<u8>, word: &[u8]) {
+    push_line(request, b'$', word.len());
+    request.extend_from_slice(word);
+    request.extend_from_slice(b"\r\n");
 }
 
 fn push_line(request: &mut Vec<u8>, kind: u8, number: usize) {
     request.push(kind);
-    push_number(request, number as u64);
-    request.extend_from_slice(b"\r\n");
-}
-
-/// Appends one part of a request.
-pub(crate) fn push_text(request: &mut Vec<u8>, text: &[u8]) {
-    push_line(request, b'$', text.len());
-    request.extend_from_slice(text);
-    request.extend_from_slice(b"\r\n");
-}
-
-/// Appends a number as one part of a request.
-pub(crate) fn push_count(request: &mut Vec<u8>, count: u64) {
-    with_digits(count, |digits| push_text(request, digits));
-}
-
-/// Appends a number in decimal digits.
-pub(crate) fn push_number(text: &mut Vec<u8>, number: u64) {
-    with_digits(number, |digits| text.extend_from_slice(digits));
-}
-
-/// How many digits a number has.
-pub(crate) fn digits(number: u64) -> usize {
-    number.checked_ilog10().map_or(1, |more| more as usize + 1)
-}
-
-fn with_digits<T>(mut number: u64, use_them: impl FnOnce(&[u8]) -> T) -> T {
-    // Nearly all numbers are small lengths.
-    if number < 10 {
-        return use_them(&[b'0' + number as u8]);
-    }
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    use_them(&digits[at..])
+    // Writing to memory cannot fail.
+    let _ = write!(request, "{number}\r\n");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_written_as_others_write_them() {
-        for number in [0, 9, 10, 99, 100, 1_700_000_000_000_001, u64::MAX] {
-            let mut text = b"7".to_vec();
-            push_number(&mut text, number);
-            assert_eq!(text, format!("7{number}").into_bytes());
-            assert_eq!(text.len(), digits(number) + 1);
-        }
-    }
 
     #[test]
     fn a_call_is_its_keys_and_its_arguments_in_order() {
@@ -298,12 +240,12 @@ mod tests {
             .beside("{a}:b")
             .text("")
             .number(7)
-            .written(2, |words| words.extend([0xff, 0]));
+            .bytes(&[0xff, 0]);
         assert_eq!(call.key(), "{a}");
         let hash = redis::Script::new("return 1").get_hash().to_owned();
         for (verb, script, sent) in [
             ("EVAL", "return 1", call.whole()),
-            ("EVALSHA", &hash, call.by_hash().into_owned()),
+            ("EVALSHA", &hash, call.by_hash()),
         ] {
             let mut wanted = redis::cmd(verb);
             wanted
@@ -316,5 +258,33 @@ mod tests {
                 .arg(b"\xff\0");
             assert_eq!(sent, wanted.get_packed_command());
         }
+    }
+
+    #[test]
+    fn calls_are_joined_only_as_parts_of_one_script() {
+        static BOTH: Script = Script::new("return { 1, 2 }");
+        static OTHER: Script = Script::new("return { 3 }");
+        static A: Script = Script::new("return 1").batched_as(b'a', &BOTH);
+        static B: Script = Script::new("return 2").batched_as(b'b', &BOTH);
+        static C: Script = Script::new("return 3").batched_as(b'c', &OTHER);
+        static ALONE: Script = Script::new("return 4");
+        let [a, b, c, alone] =
+            [&A, &B, &C, &ALONE].map(|script| Call::new(script, "k").text("x").number(7));
+        let b = b.text("ü");
+        let mut sent = redis::cmd("EVAL");
+        sent.arg("return { 1, 2 }")
+            .arg(2)
+            .arg("k")
+            .arg("k")
+            .arg(b"a\x02b\x03");
+        sent.arg("x").arg(7).arg("x").arg(7).arg("ü");
+        let joined = Call::join(&[&a, &b]).expect("parts of one script");
+        assert_eq!(joined.whole(), sent.get_packed_command());
+        for other in [&c, &alone, &Call::new(&A, "k").beside("l")] {
+            assert!(!a.can_join(other) && !other.can_join(&a));
+            assert!(Call::join(&[&a, other]).is_none());
+        }
+        assert!(!alone.can_join(&alone));
+        assert!(Call::join(&[&alone]).is_none() && Call::join(&[]).is_none());
     }
 }

@@ -1,18 +1,17 @@
-//! A server, as one connection knows it: which scripts it has, whether it is a primary, how many replicas it has.
+//! A server, seen through one connection: the scripts that it has, its role, its replicas.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::PushHandler;
 use super::address::Address;
-use super::connection::{Connection, connect, unanswered};
+use super::connection::{Connection, Progress, connect, unanswered};
 use super::failure::{self, Remedy, final_error};
-use super::replica_wait::ReplicaWait;
-use super::script::{Call, EncodeCall};
+use super::replicas::ReplicaWait;
+use super::script::Call;
 use super::settings::ClientSettings;
 use crate::error::{Error, Result};
 
@@ -24,8 +23,47 @@ pub(crate) struct Server {
     /// How many replicas the server had when it was last asked.
     replicas: AtomicUsize,
     replica_wait: ReplicaWait,
-    /// Whether the server tells of changes of its keys; asked for at first need.
+    /// Whether the server sends keyspace events; asked at first use.
     notifies_of_keys: OnceLock<bool>,
+    /// Asked at first use.
+    facts: OnceLock<Facts>,
+}
+
+/// A server's own account of its process.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// Random, and another one after each start.
+    pub(crate) run_id: String,
+    /// For how long it has run, at least, by its own clock.
+    pub(crate) up_for: Duration,
+    pub(crate) is_in_cluster: bool,
+    /// Its clock in microseconds; servers before 7.0 do not say.
+    pub(crate) time: Option<u64>,
+    /// When the answer came.
+    pub(crate) at: Instant,
+}
+
+impl Facts {
+    /// Reads the reply to `INFO server`.
+    fn read(info: &str) -> Option<Facts> {
+        let fact = |name: &str| {
+            info.lines().find_map(|line| {
+                let (word, value) = line.trim_end().split_once(':')?;
+                (word == name).then_some(value)
+            })
+        };
+        // Below zero where the clock was set back since the start.
+        let seconds: i64 = fact("uptime_in_seconds")?.parse().ok()?;
+        let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        Some(Facts {
+            run_id: fact("run_id")?.to_owned(),
+            // Both ends of the count are whole seconds.
+            up_for: seconds.saturating_sub(Duration::from_secs(1)),
+            is_in_cluster: fact("redis_mode") == Some("cluster"),
+            time: fact("server_time_usec").and_then(|time| time.parse().ok()),
+            at: Instant::now(),
+        })
+    }
 }
 
 impl Server {
@@ -49,10 +87,12 @@ impl Server {
             replicas: AtomicUsize::new(0),
             replica_wait: ReplicaWait::default(),
             notifies_of_keys: OnceLock::new(),
+            facts: OnceLock::new(),
         }))
     }
 
-    /// Asks whether the server is a primary, and how many replicas it has. A replica takes no writes.
+    /// Asks whether the server is a primary, and how many replicas it has. A replica takes no
+    /// writes.
     pub(super) async fn check_role(&self) -> Result<(), Remedy> {
         let role = self
             .ask(redis::cmd("ROLE"))
@@ -89,7 +129,8 @@ impl Server {
         self.replicas.load(Ordering::Relaxed)
     }
 
-    /// How many of `replicas` have everything that was written on this connection before this call, waiting for them for a while.
+    /// How many of `replicas` have everything that was written on this connection before this call,
+    /// waiting for them for a while.
     pub(super) async fn wait_for_replicas(
         self: &Arc<Self>,
         replicas: usize,
@@ -110,8 +151,9 @@ impl Server {
             .extract_error()
     }
 
-    /// Calls a script: by its hash once the server has had it on this connection, else whole. The reply may have errors in it.
-    pub(crate) async fn call(&self, call: &impl EncodeCall) -> RedisResult<Value> {
+    /// Calls a script: by its hash once the server has had it on this connection, else whole. The
+    /// reply may have errors in it.
+    pub(crate) async fn call(&self, call: &Call) -> RedisResult<Value> {
         let reply = match self.connection.request(&self.encode(call)).await? {
             Value::ServerError(error) if is_no_script(&error.clone().into()) => {
                 self.connection.request(&call.whole()).await?
@@ -124,7 +166,7 @@ impl Server {
         }
     }
 
-    /// The same for a key that is just moving to this server.
+    /// The same for a key that is moving to this server.
     pub(super) async fn call_asking(&self, call: &Call) -> RedisResult<Value> {
         let requests = [redis::cmd("ASKING").get_packed_command(), call.whole()].concat();
         let mut replies = self.connection.requests(&requests, 2).await?;
@@ -134,11 +176,11 @@ impl Server {
     }
 
     /// Calls many in one pipeline; each has its own reply.
-    pub(super) async fn call_all(
+    pub(crate) async fn call_all(
         &self,
         calls: impl Iterator<Item = &Call>,
     ) -> RedisResult<Vec<RedisResult<Value>>> {
-        let requests: Vec<Cow<'_, [u8]>> = calls.map(|call| self.encode(call)).collect();
+        let requests: Vec<Vec<u8>> = calls.map(|call| self.encode(call)).collect();
         let replies = self
             .connection
             .requests(&requests.concat(), requests.len())
@@ -146,11 +188,11 @@ impl Server {
         Ok(replies.into_iter().map(Value::extract_error).collect())
     }
 
-    fn encode<'a>(&self, call: &'a impl EncodeCall) -> Cow<'a, [u8]> {
+    fn encode(&self, call: &Call) -> Vec<u8> {
         let bit = call.script().bit();
-        // A server that has lost its scripts since says so, and is sent the script whole.
+        // A server that has lost its scripts since replies NOSCRIPT, and gets the script whole.
         if self.scripts.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            call.whole().into()
+            call.whole()
         } else {
             call.by_hash()
         }
@@ -168,7 +210,8 @@ impl Server {
             .map(drop)
     }
 
-    /// Whether the server tells of keys that are deleted or expire: it is configured so, and we may know.
+    /// Whether the server sends events of keys that are deleted or expire. `false` where the user may
+    /// not read its configuration.
     pub(crate) async fn notifies_of_keys(&self) -> bool {
         if let Some(known) = self.notifies_of_keys.get() {
             return *known;
@@ -194,6 +237,20 @@ impl Server {
             .get_or_init(|| flags.contains('K') && has('g') && has('x'))
     }
 
+    /// The server's account of its process, as it was when this connection was new.
+    pub(crate) async fn facts(&self) -> Result<&Facts> {
+        if let Some(known) = self.facts.get() {
+            return Ok(known);
+        }
+        let reply = self
+            .ask(redis::cmd("INFO").arg("server").to_owned())
+            .await
+            .map_err(|error| final_error(&error, &self.address))?;
+        let unknown = || Error::protocol(format!("{} does not say what it is", self.address));
+        let facts = text(&reply).and_then(Facts::read).ok_or_else(unknown)?;
+        Ok(self.facts.get_or_init(|| facts))
+    }
+
     /// Closes the connection: all requests in flight fail.
     pub(super) fn close(&self) {
         self.connection.close();
@@ -203,25 +260,24 @@ impl Server {
         self.connection.is_closed()
     }
 
-    /// Completes when the connection is over; says whether the server or the network ended it.
+    /// Completes when the connection is over; `true` when the server or the network ended it.
     pub(crate) async fn ended(&self) -> bool {
         self.connection.ended().await
     }
 
-    /// How many requests were answered, and whether any is in flight.
-    pub(super) fn progress(&self) -> (u64, bool) {
+    pub(crate) fn progress(&self) -> Progress {
         self.connection.progress()
     }
 }
 
-fn is_no_script(error: &RedisError) -> bool {
+pub(crate) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
         _ => None,
     }
 }

@@ -1,4 +1,5 @@
-//! The connections of a client: one to each server that it needs, for each purpose, opened at first use.
+//! The connections of a client: one to each server that it needs, for each purpose, opened at first
+//! use.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +10,8 @@ use super::server::Server;
 use super::shared_task::SharedTask;
 use crate::error::{Error, Result};
 
-/// What a connection is for. `WAIT` holds up all requests behind it, and nothing may hold up a renewal.
+/// The purpose of a connection. `WAIT` holds up all requests behind it, and renewals must not be
+/// held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Requests,
@@ -18,7 +20,13 @@ pub(crate) enum Purpose {
 
 /// Few: they are searched one by one.
 #[derive(Default)]
-pub(super) struct Servers(Mutex<Vec<(Address, Purpose, State)>>);
+pub(super) struct Servers(Mutex<Vec<Entry>>);
+
+struct Entry {
+    address: Address,
+    purpose: Purpose,
+    state: State,
+}
 
 enum State {
     Opening(SharedTask<Arc<Server>>),
@@ -26,26 +34,30 @@ enum State {
 }
 
 impl Servers {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Address, Purpose, State)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The server, if its connection is open.
     pub(super) fn open(&self, address: &Address, purpose: Purpose) -> Option<Arc<Server>> {
-        let servers = self.lock();
-        servers
+        self.lock()
             .iter()
-            .filter(|(_, of, _)| *of == purpose)
-            .find(|(at, _, _)| at == address)
-            .and_then(|(_, _, state)| state.open())
+            .find(|entry| entry.is(address, purpose))
+            .and_then(|entry| entry.state.open())
     }
 
     /// Every server with an open connection.
     pub(super) fn all_open(&self) -> Vec<Arc<Server>> {
         self.lock()
             .iter()
-            .filter_map(|(_, _, state)| state.open())
+            .filter_map(|entry| entry.state.open())
             .collect()
+    }
+}
+
+impl Entry {
+    fn is(&self, address: &Address, purpose: Purpose) -> bool {
+        self.purpose == purpose && self.address == *address
     }
 }
 
@@ -77,8 +89,8 @@ impl Client {
             let mut servers = self.servers.lock();
             let known = servers
                 .iter()
-                .find(|(at, of, _)| at == address && *of == purpose)
-                .map(|(_, _, state)| state);
+                .find(|entry| entry.is(address, purpose))
+                .map(|entry| &entry.state);
             if let Some(server) = known.and_then(State::open) {
                 return Ok(server);
             }
@@ -87,11 +99,15 @@ impl Client {
                 None => {
                     let opening =
                         SharedTask::spawn(Arc::clone(self).open(address.clone(), purpose));
-                    servers.retain(|(at, of, state)| {
-                        !(at == address && *of == purpose)
-                            && (state.open().is_some() || state.opening().is_some())
+                    servers.retain(|entry| {
+                        !entry.is(address, purpose)
+                            && (entry.state.open().is_some() || entry.state.opening().is_some())
                     });
-                    servers.push((address.clone(), purpose, State::Opening(opening.clone())));
+                    servers.push(Entry {
+                        address: address.clone(),
+                        purpose,
+                        state: State::Opening(opening.clone()),
+                    });
                     opening
                 }
             }
@@ -105,8 +121,11 @@ impl Client {
                 Server::connect(&self.settings, address.clone(), Arc::clone(&self.handler)).await?;
             match server.check_role().await {
                 Ok(()) => Ok(server),
+                Err(Remedy::Leave(_)) if self.settings.independent => Err(Error::bad_url(format!(
+                    "{address} is a replica of another server, and has no vote of its own; write independent servers into the URL"
+                ))),
                 Err(Remedy::FindPrimary(error) | Remedy::Leave(error)) => {
-                    self.topology.forget();
+                    self.topology.mark_stale();
                     Err(error)
                 }
                 Err(Remedy::Tell(error) | Remedy::Reconnect(error)) => Err(error),
@@ -124,8 +143,12 @@ impl Client {
             .await
             .unwrap_or_else(late)?;
         let mut servers = self.servers.lock();
-        servers.retain(|(at, of, _)| !(*at == address && *of == purpose));
-        servers.push((address, purpose, State::Open(Arc::clone(&server))));
+        servers.retain(|entry| !entry.is(&address, purpose));
+        servers.push(Entry {
+            address,
+            purpose,
+            state: State::Open(Arc::clone(&server)),
+        });
         drop(servers);
         self.watch(&server);
         Ok(server)

@@ -1,4 +1,4 @@
-//! Where the servers are, and how to log in.
+//! The part of the URL that is for the client: where the servers are, and how to log in.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio_rustls::TlsConnector;
 use super::address::Address;
 use crate::error::{Error, Result};
 use crate::stores::tls::Pems;
-use crate::url::{Secret, StoreUrl};
+use crate::url::{Host, Secret, StoreUrl};
 
-/// How the servers stand together.
-#[derive(Debug)]
+/// The deployment.
+#[derive(Clone, Debug)]
 pub(super) enum Site {
     /// One server.
     Single(Address),
@@ -24,15 +24,19 @@ pub(super) enum Site {
 }
 
 /// A user, and the database to use.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Login {
     pub(super) user: Option<Secret>,
     pub(super) password: Option<Secret>,
     pub(super) db: i64,
 }
 
+#[derive(Clone)]
 pub(crate) struct ClientSettings {
     pub(super) site: Site,
+    /// Whether a replica is no server for this client, now or later: it is one of several servers
+    /// that must not depend on each other.
+    pub(super) independent: bool,
     /// How many replicas must have a write before it counts; `None`: one, where there are any.
     pub(super) replicas: Option<usize>,
     /// At the servers that have the keys.
@@ -43,6 +47,16 @@ pub(crate) struct ClientSettings {
     pub(super) tls: Option<TlsConnector>,
     pub(super) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
+}
+
+impl Login {
+    fn at_servers(url: &StoreUrl, db: i64) -> Login {
+        Login {
+            user: url.user().cloned().filter(|user| !user.reveal().is_empty()),
+            password: url.password().cloned(),
+            db,
+        }
+    }
 }
 
 /// The words of the URL that are for the client.
@@ -70,12 +84,9 @@ impl ClientSettings {
         let (site, db) = site(url, addresses)?;
         Ok(ClientSettings {
             site,
+            independent: false,
             replicas,
-            login: Login {
-                user: url.user().cloned().filter(|user| !user.reveal().is_empty()),
-                password: url.password().cloned(),
-                db,
-            },
+            login: Login::at_servers(url, db),
             sentinel_login,
             tls: tls(url)?,
             connect_timeout: url.common().connect_timeout,
@@ -83,9 +94,33 @@ impl ClientSettings {
         })
     }
 
+    /// The settings for each of several independent servers. The words of the URL were taken.
+    pub(crate) fn of_each(url: &StoreUrl) -> Result<Vec<(Address, ClientSettings)>> {
+        let (db, tls) = (database(url.below_hosts())?, tls(url)?);
+        let each = |host: &Host| {
+            let address = Address::of(host);
+            let settings = ClientSettings {
+                site: Site::Single(address.clone()),
+                independent: true,
+                replicas: Some(0),
+                login: Login::at_servers(url, db),
+                sentinel_login: Login::default(),
+                tls: tls.clone(),
+                connect_timeout: url.common().connect_timeout,
+                request_timeout: url.common().request_timeout,
+            };
+            (address, settings)
+        };
+        Ok(url.endpoints(6379)?.iter().map(each).collect())
+    }
+
     /// The number of the database.
     pub(crate) fn db(&self) -> i64 {
         self.login.db
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -95,14 +130,6 @@ impl ClientSettings {
 
 fn site(url: &StoreUrl, addresses: Vec<Address>) -> Result<(Site, i64)> {
     let path = url.below_hosts();
-    let database = |text: &str| {
-        match text {
-        "" => Ok(0),
-        number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
-            Error::bad_url("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
-        }),
-    }
-    };
     if url.scheme().ends_with("+sentinel") {
         let (master, db) = path.split_once('/').unwrap_or((path, ""));
         if master.is_empty() {
@@ -135,15 +162,33 @@ fn site(url: &StoreUrl, addresses: Vec<Address>) -> Result<(Site, i64)> {
     }
 }
 
+fn database(text: &str) -> Result<i64> {
+    match text {
+        "" => Ok(0),
+        number => number.parse().ok().filter(|number| *number >= 0).ok_or_else(|| {
+            Error::bad_url("bad store URL: after the hosts stands the number of a database, as in redis://host/0")
+        }),
+    }
+}
+
 fn tls(url: &StoreUrl) -> Result<Option<TlsConnector>> {
     let common = url.common();
-    if url.scheme().starts_with("rediss") {
+    if matches!(
+        url.scheme(),
+        "rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks"
+    ) {
         return Pems::read(common)?.connector().map(Some);
     }
     match (&common.ca, &common.cert, &common.key) {
         (None, None, None) => Ok(None),
-        _ => Err(Error::bad_url(
-            "bad store URL: ca=, cert= and key= are for TLS; write rediss: instead of redis:",
-        )),
+        _ => Err(Error::bad_url(format!(
+            "bad store URL: ca=, cert= and key= are for TLS; write {}: instead of {}:",
+            if url.scheme() == "redlock" {
+                "redlocks"
+            } else {
+                "rediss"
+            },
+            url.scheme()
+        ))),
     }
 }

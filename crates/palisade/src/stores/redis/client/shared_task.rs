@@ -1,10 +1,10 @@
-//! Work that is done once, by a task of its own, for all callers that ask for it meanwhile.
+//! Work that is done once, by a task of its own, for all callers that need it at that time.
 
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 
-/// No caller owns it: a caller that leaves, or is not polled, does not stop it for the others.
+/// A caller that leaves, or is not polled, does not stop it for the others.
 #[derive(Clone)]
 pub(super) struct SharedTask<T>(watch::Receiver<Option<Result<T>>>);
 

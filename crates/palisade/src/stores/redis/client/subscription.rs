@@ -1,4 +1,5 @@
-//! The client's inbox: one channel of its own, subscribed on one of its servers. Servers of a cluster pass on what is published.
+//! The client's inbox: one channel of its own, subscribed on one of its servers. The servers of a
+//! cluster forward messages to each other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -96,7 +97,8 @@ impl Client {
         drop(self.subscribe(server));
     }
 
-    /// A push is overdue: checks that the connection which has the inbox still answers. If not, it is given up.
+    /// A push is overdue: checks that the connection which has the inbox still answers. If not, it
+    /// is given up.
     pub(crate) fn check_inbox(&self) {
         if let Some(server) = self.subscription.server() {
             tokio::spawn(async move { server.ask(redis::cmd("PING")).await });

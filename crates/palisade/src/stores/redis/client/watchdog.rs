@@ -1,4 +1,4 @@
-//! Watches over a connection: gives it up when its server does not answer, or is not the one to ask any more.
+//! Watches a connection: gives it up when its server does not answer, or is no primary any more.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,32 +7,39 @@ use tokio::time::Instant;
 
 use super::Client;
 use super::address::Address;
+use super::connection::Progress;
 use super::failure::Remedy;
 use super::server::Server;
 use super::settings::Site;
 
-/// A server that leaves a request unanswered for so long is suspected: the others are asked whether it is still a primary.
+/// A server that leaves a request unanswered for so long is suspected: the others are asked whether
+/// it is still a primary.
 const SUSPECT: Duration = Duration::from_millis(500);
-/// How often a server is asked what it is: how many replicas it has, and whether it is still part of its cluster.
+/// How often the role of a server is checked: how many replicas it has, and whether it is still part
+/// of its cluster.
 const CHECK_ROLE: Duration = Duration::from_secs(10);
-/// The same where the number of replicas is left to us, while there are none: a failover may have been just now.
+/// The same where the URL does not set the number of replicas, while there are none: a failover may
+/// have just happened.
 const CHECK_ROLE_SOON: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Gives a connection up that answers nothing for so long after a renewal was sent. The watchdog has more patience: it knows of
-    /// no lease.
+    /// Gives a connection up that answers nothing for so long after a renewal was sent. The
+    /// watchdog waits longer: it knows of no lease.
     pub(super) fn expect_answer(self: &Arc<Self>, server: &Arc<Server>, patience: Duration) {
         if patience >= self.settings.request_timeout {
             return;
         }
-        let (client, server, (answered, _)) =
-            (Arc::downgrade(self), Arc::clone(server), server.progress());
+        let (client, server) = (Arc::downgrade(self), Arc::clone(server));
+        let unanswered = Progress {
+            in_flight: true,
+            ..server.progress()
+        };
         tokio::spawn(async move {
             tokio::select! {
                 _ = server.ended() => return,
                 () = tokio::time::sleep(patience) => {}
             }
-            if server.progress() == (answered, true)
+            if server.progress() == unanswered
                 && let Some(client) = client.upgrade()
             {
                 client.give_up(&server);
@@ -41,7 +48,8 @@ impl Client {
         });
     }
 
-    /// One connection to this address has died without a word: the others may have died with it, and nothing may be in flight there.
+    /// One connection to this address died silently: the others may have died with it, also those
+    /// without a request in flight.
     fn check_others(self: &Arc<Self>, address: &Address, patience: Duration) {
         for server in self
             .servers
@@ -54,7 +62,7 @@ impl Client {
         }
     }
 
-    /// Watches over a connection until it ends.
+    /// Watches a connection until it ends.
     pub(super) fn watch(self: &Arc<Self>, server: &Arc<Server>) {
         tokio::spawn(watch(Arc::downgrade(self), Arc::clone(server)));
     }
@@ -69,13 +77,14 @@ impl Client {
         }
     }
 
-    /// Whether a server has no keys any more. It may go on answering, but it does not hear what others publish.
+    /// Whether a server has no keys any more. It may go on answering, but messages published on
+    /// other servers do not reach it.
     async fn has_left(self: &Arc<Self>, server: &Server) -> bool {
         match server.check_role().await {
             Err(Remedy::Leave(_)) => true,
             // A server that cannot be asked has not left.
             Ok(()) if self.settings.is_cluster() => {
-                self.topology.look(self).await.is_ok()
+                self.topology.refresh(self).await.is_ok()
                     && !self.topology.primaries().contains(&server.address)
             }
             _ => false,
@@ -83,7 +92,7 @@ impl Client {
     }
 }
 
-/// Waits for no reply of any server itself: tasks of their own ask.
+/// Waits for no reply of a server itself: other tasks ask.
 async fn watch(client: Weak<Client>, server: Arc<Server>) {
     let Some(timeout) = client
         .upgrade()
@@ -106,9 +115,10 @@ async fn watch(client: Weak<Client>, server: Arc<Server>) {
         let Some(client) = client.upgrade() else {
             return;
         };
-        let (now_answered, in_flight) = server.progress();
-        if !in_flight || now_answered != answered {
-            (answered, silent_since) = (now_answered, in_flight.then(Instant::now));
+        let progress = server.progress();
+        if !progress.in_flight || progress.answered != answered {
+            answered = progress.answered;
+            silent_since = progress.in_flight.then(Instant::now);
         } else {
             silent_since.get_or_insert_with(Instant::now);
         }
@@ -131,7 +141,7 @@ async fn watch(client: Weak<Client>, server: Arc<Server>) {
 
 async fn check(client: Arc<Client>, server: Arc<Server>, suspected: bool) {
     let has_left = if suspected {
-        let _ = client.topology.look(&client).await;
+        let _ = client.topology.refresh(&client).await;
         !client.topology.primaries().contains(&server.address)
     } else {
         client.has_left(&server).await

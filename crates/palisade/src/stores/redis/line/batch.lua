@@ -1,4 +1,4 @@
--- ARGV: for each key two bytes, the verb and how many words belong to it; then all those words.
+-- ARGV[1]: for each key two bytes, its verb and how many arguments it has. Then all arguments.
 local CLAIM, RELEASE = 99, 114 -- c, r
 local KEYS, ARGV = KEYS, ARGV
 local verbs, byte = ARGV[1], string.byte
@@ -6,7 +6,7 @@ local answers, done, word = {}, 0, 1
 
 local function go_on()
   for item = done + 1, #KEYS do
-    -- First: when this one fails, the next one is another.
+    -- First, so that the loop goes on behind a call that fails.
     done = item
     local key, verb, words = KEYS[item], byte(verbs, 2 * item - 1, 2 * item)
     local at = word
@@ -21,7 +21,7 @@ local function go_on()
   end
 end
 
--- A call that fails does not fail the others: each has the answer that it would have had alone.
+-- A call that fails does not fail the others: each gets the reply that it would have got alone.
 repeat
   local ok, why = pcall(go_on)
   if not ok then

@@ -7,7 +7,7 @@ if holder then
   local _, behind = inbox_of(sub(meta, owner_at))
   holder[META] = sub(meta, 1, owner_at - 1) .. owner .. sub(meta, owner_at + behind - 1)
 end
-local said = stand(tonumber(fence) or 0) or why_gone()
+local reply = renew_claim(tonumber(fence) or 0) or why_gone(tonumber(fence))
 hand_off()
 save()
-return said
+return reply

@@ -23,8 +23,8 @@ local function close(span)
   if not seal or ends(seal) < now + span then seal = { now, span, claim } end
   local waiter = first()
   while waiter do
-    leave(waiter)
-    bury(waiter, wait_lease(waiter), 's')
+    remove_waiter(waiter)
+    add_tombstone(waiter, wait_lease(waiter), 's')
     waiter = first()
   end
 end
@@ -35,12 +35,12 @@ local function finish(fence, ending)
     holder[GHOST] = true
     if ending == 'u' then undo(fence) end
     if ending == 's' then close(tonumber(keep)) end
-    clear_the_way()
+    drop_ended_holders()
     return 1
   end
-  local waiter = own_place(fence)
+  local waiter = own_waiter(fence)
   if waiter then
-    leave(waiter)
+    remove_waiter(waiter)
     return 1
   end
   if ending == 'u' then undo(fence) end
@@ -49,7 +49,7 @@ local function finish(fence, ending)
 end
 
 expire()
-local said = finish(tonumber(fence), ending)
+local reply = finish(tonumber(fence), ending)
 hand_off()
 save()
-return said
+return reply

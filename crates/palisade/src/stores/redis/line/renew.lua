@@ -1,5 +1,6 @@
+-- Renews one claim, waiting or holding, and says where it stands.
 expire()
-local said = stand(tonumber(fence), inbox) or why_gone()
+local reply = renew_claim(tonumber(fence), inbox) or why_gone(tonumber(fence))
 hand_off()
 save()
-return said
+return reply

@@ -1,16 +1,16 @@
-//! Reads the answers of the scripts, and their pushes.
+//! Reads the replies of the scripts, and their pushes.
 
 use std::time::Duration;
 
 use redis::Value;
 
-use super::super::failure::{is_no_answer, no_answer, strange};
+use super::super::failure::{is_refused, refused, unexpected};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::line::ClaimError;
 use crate::name::Name;
 use crate::store::{
-    Answer, Busy, Claim, ClaimId, Gone, Grant, Holder, Kind, Lease, LineView, Mode, Place,
+    Answer, Busy, Claim, ClaimId, Gone, Grant, Holder, Kind, Lease, LineView, Marks, Mode, Place,
     Released, Revoked, Standing, Waiter,
 };
 
@@ -35,7 +35,7 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
         return match text {
             [b'Q', place @ ..] => Ok(Answer::Queued(self::place(place, claim)?)),
             [b'B', busy @ ..] => Ok(Answer::Busy(self::busy(busy)?)),
-            _ => Err(strange()),
+            _ => Err(unexpected()),
         };
     }
     let parts = parts(reply)?;
@@ -47,15 +47,15 @@ pub(in crate::stores::redis) fn claim_answer(reply: &Value, claim: &Claim) -> Re
                 in_use,
                 asked: claim.kind,
             }
-            .into())
+            .of(&claim.name))
         }
         Some(b"M") => Err(ClaimError::ModeMisfit {
             kind: claim.kind,
             mode: claim.mode,
         }
-        .into()),
-        Some(b"F") => Err(ClaimError::FencesSpent.into()),
-        _ => Err(strange()),
+        .of(&claim.name)),
+        Some(b"F") => Err(ClaimError::FencesSpent.of(&claim.name)),
+        _ => Err(unexpected()),
     }
 }
 
@@ -66,8 +66,8 @@ pub(in crate::stores::redis) fn standing(reply: &Value, claim: &Claim) -> Result
     }
     match bytes(reply) {
         Some([b'Q', place @ ..]) => Ok(Standing::Waiting(self::place(place, claim)?)),
-        Some(why) => Ok(Standing::Gone(gone(why).ok_or_else(strange)?)),
-        None => Err(no_answer(reply)),
+        Some(why) => Ok(Standing::Gone(gone(why).ok_or_else(unexpected)?)),
+        None => Err(refused(reply)),
     }
 }
 
@@ -76,8 +76,8 @@ pub(in crate::stores::redis) fn released(reply: &Value) -> Result<Released> {
     match number(reply) {
         Some(1) => Ok(Released::Done),
         Some(0) => Ok(Released::AlreadyLost),
-        Some(_) => Err(strange()),
-        None => Err(no_answer(reply)),
+        Some(_) => Err(unexpected()),
+        None => Err(refused(reply)),
     }
 }
 
@@ -89,16 +89,24 @@ pub(in crate::stores::redis) fn revoked(reply: &Value) -> Result<Revoked> {
         }),
         (None, Some(b"D")) => Ok(Revoked::Done),
         (None, Some(b"N")) => Ok(Revoked::NotHeld),
-        _ => Err(no_answer(reply)),
+        _ => Err(refused(reply)),
     }
 }
 
-/// Reads the answer to a show; `None` for a line without holders and waiters.
+/// Reads the answer to clearing marks.
+pub(in crate::stores::redis) fn cleared(reply: &Value) -> Result<bool> {
+    match number(reply) {
+        Some(cleared) => Ok(cleared == 1),
+        None => Err(refused(reply)),
+    }
+}
+
+/// Reads the answer to a show; `None` for a line without holders, waiters and marks.
 pub(in crate::stores::redis) fn view(reply: &Value, name: &Name) -> Result<Option<LineView>> {
-    let [in_use, holders, waiters] = parts(reply)? else {
-        return Err(strange());
+    let [in_use, holders, waiters, marks] = parts(reply)? else {
+        return Err(unexpected());
     };
-    let kind = kind(bytes(in_use).ok_or_else(strange)?)?;
+    let kind = kind(bytes(in_use).ok_or_else(unexpected)?)?;
     let holders = parts(holders)?
         .iter()
         .map(|shown| holder(parts(shown)?))
@@ -107,18 +115,23 @@ pub(in crate::stores::redis) fn view(reply: &Value, name: &Name) -> Result<Optio
         .iter()
         .map(|shown| waiter(parts(shown)?))
         .collect::<Result<Vec<_>>>()?;
-    let is_empty = holders.is_empty() && waiters.is_empty();
-    Ok((!is_empty).then(|| LineView {
-        name: name.as_str().to_owned(),
+    let marks = parts(marks)?;
+    let line = LineView {
         kind,
         holders,
         waiters,
-        waiters_known: true,
-        error: None,
-    }))
+        marks: Marks {
+            closed_for: span(marks, 0)?,
+            ran_ago: span(marks, 1)?,
+            due_in: span(marks, 2)?,
+            done_for: span(marks, 3)?,
+        },
+        ..LineView::free(name.as_str())
+    };
+    Ok((!line.is_free()).then_some(line))
 }
 
-/// Reads a push, and the claim that it is for; `None` when it is not ours.
+/// Reads a push and the claim that it is for; `None` for a message that no script of ours sent.
 pub(in crate::stores::redis) fn push(payload: &[u8]) -> Option<(ClaimId, Push)> {
     let (what, rest) = payload.split_at_checked(1)?;
     let (claim, fence) = rest.split_at_checked(32)?;
@@ -157,12 +170,10 @@ fn place(mut text: &[u8], claim: &Claim) -> Result<Place> {
     })
 }
 
-/// Why a claim was turned away, behind the letter: whether it is too soon, in how long to ask, and the first holder, if there is one.
+/// Why a claim was turned away, behind the letter: whether it is too soon, in how long to ask, and
+/// the first holder, if there is one.
 fn busy(mut text: &[u8]) -> Result<Busy> {
-    let (too_soon, ask_in) = (
-        next_number(&mut text)? == 1,
-        micros(next_number(&mut text)?),
-    );
+    let (why, ask_in) = (next_number(&mut text)?, micros(next_number(&mut text)?));
     let holder = match text {
         [] => None,
         mut rest => {
@@ -170,45 +181,45 @@ fn busy(mut text: &[u8]) -> Result<Busy> {
             let space = rest
                 .iter()
                 .position(|byte| *byte == b' ')
-                .ok_or_else(strange)?;
-            let (owner, reason) = meta(&rest[space + 1..]).ok_or_else(strange)?;
-            let (held, lease_left) = (micros(held?), micros(left?));
+                .ok_or_else(unexpected)?;
+            let meta = Meta::read(&rest[space + 1..])?;
             Some(Holder {
-                owner,
-                reason,
+                owner: meta.owner,
+                reason: meta.reason,
                 fence: fence(number?)?,
                 mode: mode(&rest[..space])?,
-                held,
-                lease_left,
+                held: micros(held?),
+                lease_left: micros(left?),
             })
         }
     };
     Ok(Busy {
+        closed: why == 2 && holder.is_none(),
         holder,
         ask_in,
-        too_soon,
+        too_soon: why == 1,
         woken: false,
     })
 }
 
 /// A whole number as the scripts write them.
 fn next_number(text: &mut &[u8]) -> Result<i64> {
-    let (number, rest) = text.split_first_chunk().ok_or_else(strange)?;
+    let (number, rest) = text.split_first_chunk().ok_or_else(unexpected)?;
     *text = rest;
     let number = f64::from_le_bytes(*number);
     let whole = number.fract() == 0.0 && number.abs() <= MAX_FENCE;
     if whole {
         Ok(number as i64)
     } else {
-        Err(strange())
+        Err(unexpected())
     }
 }
 
 fn holder(parts: &[Value]) -> Result<Holder> {
-    let (owner, reason) = meta(text(parts, 4)?).ok_or_else(strange)?;
+    let meta = Meta::read(text(parts, 4)?)?;
     Ok(Holder {
-        owner,
-        reason,
+        owner: meta.owner,
+        reason: meta.reason,
         fence: fence(numbered(parts, 0)?)?,
         mode: mode(text(parts, 1)?)?,
         held: span(parts, 2)?,
@@ -217,27 +228,39 @@ fn holder(parts: &[Value]) -> Result<Holder> {
 }
 
 fn waiter(parts: &[Value]) -> Result<Waiter> {
-    let (owner, reason) = meta(text(parts, 2)?).ok_or_else(strange)?;
+    let meta = Meta::read(text(parts, 2)?)?;
     Ok(Waiter {
-        owner,
-        reason,
+        owner: meta.owner,
+        reason: meta.reason,
         mode: mode(text(parts, 0)?)?,
         waited: span(parts, 1)?,
     })
 }
 
-/// The owner and the reason, behind the inbox.
-fn meta(meta: &[u8]) -> Option<(String, Option<String>)> {
-    let (_inbox, rest) = counted(meta)?;
-    let (owner, rest) = counted(rest)?;
-    let reason = match rest {
-        [] => None,
-        [b'+', reason @ ..] => Some(str::from_utf8(reason).ok()?.to_owned()),
-        _ => return None,
-    };
-    Some((str::from_utf8(owner).ok()?.to_owned(), reason))
+/// The description of a claim, behind its inbox.
+struct Meta {
+    owner: String,
+    reason: Option<String>,
 }
 
+impl Meta {
+    fn read(meta: &[u8]) -> Result<Meta> {
+        let utf8 = |text: &[u8]| String::from_utf8(text.to_vec()).map_err(|_| unexpected());
+        let (_inbox, rest) = counted(meta).ok_or_else(unexpected)?;
+        let (owner, rest) = counted(rest).ok_or_else(unexpected)?;
+        let reason = match rest {
+            [] => None,
+            [b'+', reason @ ..] => Some(utf8(reason)?),
+            _ => return Err(unexpected()),
+        };
+        Ok(Meta {
+            owner: utf8(owner)?,
+            reason,
+        })
+    }
+}
+
+/// Splits off a text that is behind its own length.
 fn counted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = text.iter().position(|byte| *byte == b':')?;
     let length = str::from_utf8(&text[..colon]).ok()?.parse().ok()?;
@@ -251,7 +274,7 @@ fn kind(text: &[u8]) -> Result<Kind> {
         [b's', limit @ ..] => Ok(Kind::Semaphore {
             limit: small(limit)?,
         }),
-        _ => Err(strange()),
+        _ => Err(unexpected()),
     }
 }
 
@@ -260,7 +283,7 @@ fn mode(text: &[u8]) -> Result<Mode> {
         b"x" => Ok(Mode::Exclusive),
         b"s" => Ok(Mode::Shared),
         [b'p', count @ ..] => Ok(Mode::Permits(small(count)?)),
-        _ => Err(strange()),
+        _ => Err(unexpected()),
     }
 }
 
@@ -268,12 +291,13 @@ fn small(digits: &[u8]) -> Result<u32> {
     str::from_utf8(digits)
         .ok()
         .and_then(|digits| digits.parse().ok())
-        .ok_or_else(strange)
+        .ok_or_else(unexpected)
 }
 
 fn gone(why: &[u8]) -> Option<Gone> {
     match why {
-        b"e" => Some(Gone::Expired),
+        b"n" => Some(Gone::Ended),
+        b"u" => Some(Gone::Unknown),
         b"t" => Some(Gone::Taken),
         b"r" => Some(Gone::Revoked),
         b"s" => Some(Gone::Sealed),
@@ -287,7 +311,7 @@ fn fence(number: i64) -> Result<Fence> {
         .ok()
         .and_then(Fence::new)
         .filter(|fence| !fence.is_none())
-        .ok_or_else(strange)
+        .ok_or_else(unexpected)
 }
 
 fn span(parts: &[Value], at: usize) -> Result<Option<Duration>> {
@@ -300,11 +324,11 @@ fn micros(number: i64) -> Option<Duration> {
 }
 
 fn numbered(parts: &[Value], at: usize) -> Result<i64> {
-    parts.get(at).and_then(number).ok_or_else(strange)
+    parts.get(at).and_then(number).ok_or_else(unexpected)
 }
 
 fn text(parts: &[Value], at: usize) -> Result<&[u8]> {
-    parts.get(at).and_then(bytes).ok_or_else(strange)
+    parts.get(at).and_then(bytes).ok_or_else(unexpected)
 }
 
 fn number(value: &Value) -> Option<i64> {
@@ -330,7 +354,7 @@ fn word(parts: &[Value]) -> Option<&[u8]> {
 /// The parts of an answer.
 fn parts(value: &Value) -> Result<&[Value]> {
     match value {
-        Value::Array(parts) if !is_no_answer(parts) => Ok(parts),
-        other => Err(no_answer(other)),
+        Value::Array(parts) if !is_refused(parts) => Ok(parts),
+        other => Err(refused(other)),
     }
 }

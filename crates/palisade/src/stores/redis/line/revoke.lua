@@ -1,9 +1,10 @@
+-- Ends the grant that has this fence, and grants to the next in line.
 local function end_grant(fence)
   for at, holder in ipairs(holders) do
     if holder[FENCE] == fence then
       table.remove(holders, at)
       -- The owner of a ghost is already gone.
-      if not holder[GHOST] then bury(holder, holder[SPAN], 'r') end
+      if not holder[GHOST] then add_tombstone(holder, holder[SPAN], 'r') end
       return 'D'
     end
   end
@@ -14,7 +15,7 @@ local function end_grant(fence)
 end
 
 expire()
-local said = end_grant(tonumber(fence))
+local reply = end_grant(tonumber(fence))
 hand_off()
 save()
-return said
+return reply

@@ -1,7 +1,8 @@
--- Expired claims are left out, but nothing is written and nothing is handed off: a fence that is shown was really granted.
+-- Leaves expired claims out, but writes nothing and hands nothing off: a fence that is shown was
+-- really granted.
 local holding, waiting = {}, {}
 for _, holder in ipairs(holders) do
-  down_to_now(holder)
+  clamp_to_now(holder)
   if holder[BEGAN] > now then holder[BEGAN] = now end
   if occupies_until(holder) > now then
     local left = holder[GHOST] and 0 or math.max(ends(holder) - now, 0)
@@ -21,4 +22,14 @@ while count > 0 and head < over do
   end
   head = head + #fields
 end
-return { kind == '' and 'm' or kind, holding, waiting }
+-- The time that the marks still run, in microseconds; -1 for none.
+local closed, ran, due, done = -1, -1, -1, -1
+for _, holder in ipairs(holders) do
+  local left = holder[BEGAN] + holder[MIN_HOLD] - now
+  if holder[MIN_HOLD] > 0 and left > closed and left > 0 then closed = left end
+end
+clamp_to_now(mark)
+if mark and ends(mark) > now then ran, due = now - mark[SINCE], ends(mark) - now end
+clamp_to_now(seal)
+if seal and ends(seal) > now then done = ends(seal) - now end
+return { kind == '' and 'm' or kind, holding, waiting, { closed, ran, due, done } }

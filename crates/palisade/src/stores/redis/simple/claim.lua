@@ -2,8 +2,8 @@
 local KEEP_FENCE = 600000 -- ms
 local token = redis.call('GET', KEYS[1])
 if token then
-  if string.sub(token, 1, 33) == ARGV[1] .. '.' then
-    -- The answer to the first attempt was lost: the claim finds its own grant, and renews it.
+  if string.sub(token, 1, #ARGV[1] + 1) == ARGV[1] .. '.' then
+    -- The reply to the first attempt was lost: the claim finds its own grant, and renews it.
     if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
     return string.match(token, '^%x+%.(%d+)%.')
   end

@@ -1,11 +1,12 @@
-//! `format=simple`: `SET key token NX PX`, as redis-py, redsync, node-redlock, rslock and bsm/redislock write it.
+//! `format=simple`: `SET key token NX PX`, as redis-py, redsync, node-redlock, rslock and
+//! bsm/redislock write it.
 //!
-//! The token is `<claim>.<fence>.<owner>.<reason>`, printable; peers compare it as a whole. The fence comes
-//! from the granting script: the larger of the server's clock in microseconds and one more than the last, which is kept for ten
-//! minutes beside the lock. Peers' locks have none.
+//! The token is `<claim>.<fence>.<owner>.<reason>`, printable; peers compare it as a whole. The
+//! granting script makes the fence: the larger of the server's clock in microseconds and the last
+//! fence plus one. The last fence is kept beside the lock for ten minutes. Peers' locks have none.
 
-mod keyspace;
-mod token;
+mod value;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +15,23 @@ use async_trait::async_trait;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use redis::Value;
 
-pub(super) use self::keyspace::Keyspace;
-use self::token::{Token, read_fence};
+pub(in crate::stores) use self::value::{Token, read_fence};
+pub(super) use self::wait::KeyspaceEvents;
+use super::backend::Backend;
 use super::client::{Call, Purpose, Script};
-use super::failure::unreadable;
+use super::failure::unexpected;
 use super::release::unless_sent_again;
-use super::{Batch, Locks, grant, renew};
-use crate::error::Result;
+use super::{Batch, claim, renew, server_info};
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Capability, Claim, ClaimRef, ClientHandle, Ending, Gone, Grant, Lease, Page, Query, Released,
-    Revoked, Standing,
+    Busy, Capability, Claim, ClaimRef, ClientHandle, Ending, Extensions, Gone, Grant, Lease, Page,
+    Ping, Query, Released, Revoked, ServerInfo, Standing,
 };
 use crate::stores::kit::token::{Put, TokenBackend, page_of};
 
-/// What the format `simple` can do.
+/// The capability of the format `simple`.
 pub const CAPABILITY: Capability = Capability {
     store: "redis",
     format: "simple",
@@ -40,44 +42,57 @@ pub const CAPABILITY: Capability = Capability {
 static CLAIM: Script = Script::new(include_str!("claim.lua"));
 static RENEW: Script = Script::new(include_str!("renew.lua"));
 static RELEASE: Script = Script::new(include_str!("release.lua"));
-static SHOW: Script = Script::new(include_str!("show.lua"));
-static REVOKE: Script = Script::new(include_str!("revoke.lua"));
+pub(in crate::stores) static SHOW: Script = Script::new(include_str!("show.lua"));
+pub(in crate::stores) static REVOKE: Script = Script::new(include_str!("revoke.lua"));
 
 /// The locks in the format `simple`, for one client.
 pub(super) struct Simple {
-    locks: Arc<Locks>,
+    backend: Arc<Backend>,
     batch: Batch,
 }
 
+/// The beginning of the keys that fences are kept in.
+const FENCES: &str = "palisade:1:fence:";
+
 /// The key that keeps the last fence, in the slot of the lock.
-fn mark(key: &str) -> String {
-    // The text in the first braces of a key, up to the first that closes, decides its slot. A name with a closing brace and without
-    // such a text is refused by a cluster: no key beside it can hold it in braces.
+pub(in crate::stores) fn fence_key(key: &str) -> String {
+    // The text in the first braces of a key, up to the first that closes, decides its slot. A name
+    // with a closing brace and without such a text is refused by a cluster: no key beside it can
+    // hold it in braces.
     if key.contains('}') {
-        format!("palisade:1:fence:{key}")
+        format!("{FENCES}{key}")
     } else {
-        format!("palisade:1:fence:{{{key}}}")
+        format!("{FENCES}{{{key}}}")
     }
 }
 
-fn millis(span: Duration) -> u64 {
+pub(in crate::stores) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000))
         .unwrap_or(u64::MAX)
         .max(1)
 }
 
 impl Simple {
-    pub(super) fn of(locks: Arc<Locks>) -> Simple {
+    pub(super) fn of(backend: Arc<Backend>) -> Simple {
         Simple {
-            batch: Batch::of(&locks),
-            locks,
+            batch: Batch::of(&backend),
+            backend,
         }
     }
 
     fn call(&self, script: &'static Script, name: &Name) -> Call {
-        let key = self.locks.settings.key(name);
-        let mark = mark(&key);
-        Call::new(script, &key).beside(&mark)
+        let key = self.backend.settings.key(name);
+        Call::new(script, &key).beside(&fence_key(&key))
+    }
+
+    /// Refuses a name whose key would be the fence of another lock.
+    fn check_name(&self, name: &Name) -> Result<()> {
+        if self.backend.settings.key(name).starts_with(FENCES) {
+            return Err(Error::config(format!(
+                "{name} begins with {FENCES}, where this format keeps its fences; take another name"
+            )));
+        }
+        Ok(())
     }
 
     fn release_call(&self, claim: &Claim, fence: Option<Fence>) -> Call {
@@ -95,10 +110,20 @@ impl Simple {
     }
 }
 
-fn digits(fence: Option<Fence>) -> String {
+pub(in crate::stores) fn digits(fence: Option<Fence>) -> String {
     fence
         .map(|fence| fence.get().to_string())
         .unwrap_or_default()
+}
+
+/// The end of a token.
+pub(in crate::stores) fn owner_and_reason(claim: &Claim) -> String {
+    let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
+    if let Some(reason) = &claim.reason {
+        owner.push('.');
+        owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
+    }
+    owner
 }
 
 fn held(fence: Fence, claim: &Claim) -> Grant {
@@ -115,30 +140,26 @@ impl TokenBackend for Simple {
     }
 
     fn attach(&self, client: ClientHandle) {
-        self.locks.attach(client);
+        self.backend.attach(client);
     }
 
     async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
-        let (locks, keyspace) = (&self.locks, &self.locks.keyspace);
-        let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
-        if let Some(reason) = &claim.reason {
-            owner.push('.');
-            owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
-        }
+        self.check_name(&claim.name)?;
+        let (backend, events) = (&self.backend, &self.backend.keyspace_events);
         let call = self
             .call(&CLAIM, &claim.name)
             .text(&claim.id.reveal())
             .number(millis(claim.lease))
-            .text(&owner);
-        let channel = locks.settings.keyspace(call.key());
-        let changes = keyspace.changes(&channel);
+            .text(&owner_and_reason(claim));
+        let channel = backend.settings.keyspace_channel(call.key());
+        let changes = events.changes(&channel);
         let called = self.batch.claim(Arc::new(call), claim, false).await?;
         let (token, left) = match &called.value {
             Value::BulkString(digits) => {
-                let fence = read_fence(digits).ok_or_else(unreadable)?;
+                let fence = read_fence(digits).ok_or_else(unexpected)?;
                 let undo = |fence| self.release_call(claim, Some(fence));
-                return grant::accept_or_undo(
-                    locks,
+                return claim::accept_or_undo(
+                    backend,
                     &called.server,
                     claim,
                     held(fence, claim),
@@ -149,41 +170,43 @@ impl TokenBackend for Simple {
             }
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => (Token::read(token), *left),
-                _ => return Err(unreadable()),
+                _ => return Err(unexpected()),
             },
-            _ => return Err(unreadable()),
+            _ => return Err(unexpected()),
         };
         let woken = claim.queue && called.server.notifies_of_keys().await;
         if woken {
-            keyspace.busy(&channel, &called.server, claim.id, changes, locks);
+            events.busy(&channel, &called.server, claim.id, changes, backend);
         }
         let left = u64::try_from(left).ok().map(Duration::from_millis);
-        Ok(Put::Taken {
+        Ok(Put::Taken(Busy {
             holder: Some(token.holder(left)),
-            left,
+            ask_in: left,
             woken,
-        })
+            ..Busy::default()
+        }))
     }
 
     async fn extend(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
         let calls = claims
             .iter()
-            .map(|claim| (self.renew_call(claim), renew::limit(claim)))
+            .map(|claim| renew::within_limit(claim, self.renew_call(claim)))
             .collect();
         let answers = self
-            .locks
+            .backend
             .client
             .call_all(calls, Purpose::Renewals, false)
             .await;
         let standing = |(claim, answer): (&ClaimRef, Result<Value>)| match answer? {
             Value::BulkString(token) => {
-                let fence = Token::read(&token).fence().ok_or_else(unreadable)?;
+                let fence = Token::read(&token).fence().ok_or_else(unexpected)?;
                 Ok(Standing::Held(held(fence, &claim.claim)))
             }
-            Value::Int(0) => Ok(Standing::Gone(Gone::Expired)),
+            Value::Int(0) => Ok(Standing::Gone(Gone::Unknown)),
+            Value::Int(3) => Ok(Standing::Gone(Gone::Ended)),
             Value::Int(1) => Ok(Standing::Gone(Gone::Taken)),
             Value::Int(2) => Ok(Standing::Gone(Gone::Revoked)),
-            _ => Err(unreadable()),
+            _ => Err(unexpected()),
         };
         claims.iter().zip(answers).map(standing).collect()
     }
@@ -191,11 +214,11 @@ impl TokenBackend for Simple {
     async fn delete_if(&self, claim: &ClaimRef, _ending: Ending) -> Result<Released> {
         let call = Arc::new(self.release_call(&claim.claim, claim.fence));
         let called = self.batch.release(Arc::clone(&call)).await?;
-        self.locks.release_replay.keep(call);
+        self.backend.recent_releases.keep(call);
         match called.value {
             Value::Int(1) => Ok(Released::Done),
             Value::Int(0) => Ok(unless_sent_again(Released::AlreadyLost, called.sent_again)),
-            _ => Err(unreadable()),
+            _ => Err(unexpected()),
         }
     }
 
@@ -205,13 +228,13 @@ impl TokenBackend for Simple {
         } else {
             fence.get().to_string()
         });
-        match self.locks.call(&call).await?.value {
+        match self.backend.call(&call).await?.value {
             Value::Int(1) => Ok(Revoked::Done),
             Value::Int(0) => Ok(Revoked::NotHeld),
             Value::BulkString(token) => Ok(Revoked::OtherHolder {
                 fence: Token::read(&token).fence().unwrap_or(Fence::NONE),
             }),
-            _ => Err(unreadable()),
+            _ => Err(unexpected()),
         }
     }
 
@@ -219,17 +242,32 @@ impl TokenBackend for Simple {
         let (Query::Show(name) | Query::Leader(name)) = query else {
             return Ok(Page::default());
         };
-        let holder = match self.locks.call(&self.call(&SHOW, name)).await?.value {
+        let holder = match self.backend.call(&self.call(&SHOW, name)).await?.value {
             Value::Nil => None,
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(token), Value::Int(left)] => Some(
                     Token::read(token).holder(u64::try_from(*left).ok().map(Duration::from_millis)),
                 ),
-                _ => return Err(unreadable()),
+                _ => return Err(unexpected()),
             },
-            _ => return Err(unreadable()),
+            _ => return Err(unexpected()),
         };
         Ok(page_of(name, holder))
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions {
+            ping: Some(self),
+            name_keys: Some(&*self.backend),
+            ..Extensions::default()
+        }
+    }
+}
+
+#[async_trait]
+impl Ping for Simple {
+    async fn ping(&self) -> Result<ServerInfo> {
+        server_info::ping(&self.backend, &self.call(&SHOW, &Name::of_ping())).await
     }
 }
 
@@ -238,9 +276,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mark_is_in_the_slot_of_the_lock() {
-        assert_eq!(mark("mixed"), "palisade:1:fence:{mixed}");
-        assert_eq!(mark("a{b}c"), "palisade:1:fence:a{b}c");
-        assert_eq!(mark("a{b"), "palisade:1:fence:{a{b}");
+    fn the_last_fence_is_in_the_slot_of_the_lock() {
+        assert_eq!(fence_key("mixed"), "palisade:1:fence:{mixed}");
+        assert_eq!(fence_key("a{b}c"), "palisade:1:fence:a{b}c");
+        assert_eq!(fence_key("a{b"), "palisade:1:fence:{a{b}");
     }
 }

@@ -1,10 +1,13 @@
--- KEYS: the lock, its last fence. ARGV: claim, fence or nothing, lease in ms.
--- Answers the token while it is this grant's; 0 when the lock is gone, 1 when another holder has it, 2 when it was revoked.
+-- KEYS: the lock, its last fence. ARGV: claim, fence or nothing, lease in ms. Replies the token
+-- while it is this grant's; 0 when the store has no record of it, 1 when another holder has it, 2
+-- when it was revoked, 3 when a grant as late as this one has ended.
 local KEEP_FENCE = 600000 -- ms
 local token = redis.call('GET', KEYS[1])
 if not token then
-  if string.find(redis.call('GET', KEYS[2]) or '', ' ' .. ARGV[1], 1, true) then return 2 end
-  return 0
+  local kept = redis.call('GET', KEYS[2]) or ''
+  if string.find(kept, ' ' .. ARGV[1], 1, true) then return 2 end
+  local last, fence = tonumber(string.match(kept, '^%d+')), tonumber(ARGV[2])
+  return last and fence and fence <= last and 3 or 0
 end
 local mine = ARGV[1] .. '.'
 if ARGV[2] ~= '' then mine = mine .. ARGV[2] .. '.' end

@@ -1,20 +1,22 @@
-//! The task behind a session: it reads answers and events, writes what is queued, and replaces a connection that is lost.
+//! The task behind a session: it reads answers and events, writes what is queued, and replaces a
+//! connection that is lost.
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::connection::{Connection, End, Timing};
+use super::connection::{Hello, Opened, Wire};
 use super::failure::Failed;
 use super::proto::{self, Code, Reply};
+use super::requests::{Connection, End, Timing};
 use super::session::{Session, SessionListener};
 use super::settings::Settings;
-use super::wire::{Hello, Opened, Wire};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock};
+use crate::stores::backoff::Backoff;
 
 /// Between two rounds of attempts to reach a server, growing from the first to the second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(1));
 
 /// Why a connection is not served any more.
 enum Over {
@@ -107,9 +109,10 @@ impl ConnectionTask {
         }
     }
 
-    /// Finds a server that takes the session up; `None` when it has ended, must have by now, or nothing hangs on it any more.
+    /// Finds a server that takes the session up; `None` when it has ended, must have by now, or
+    /// nothing hangs on it any more.
     async fn reconnect(&mut self) -> Option<Wire> {
-        let mut failures = 0_usize;
+        let (mut failures, mut backoff) = (0_usize, Backoff::new(PAUSE.0, PAUSE.1));
         let hosts = self.settings.hosts.len().max(1);
         loop {
             let (seen, credentials, length, heard) = {
@@ -122,7 +125,8 @@ impl ConnectionTask {
                     state.heard,
                 )
             };
-            // The server counts from later than we do, and in whole ticks; after a lost quorum it begins anew.
+            // The server counts from later than we do, and in whole ticks; after a lost quorum it
+            // begins anew.
             if BootClock.now().since(heard) > length * 10 {
                 return None;
             }
@@ -141,8 +145,9 @@ impl ConnectionTask {
             )
             .await
             {
-                // A server that hears us, and is not heard, counts the session from anew each time. Past its end that would keep
-                // names closed by nodes in which no client believes any more.
+                // A server that hears us, and is not heard, counts the session from anew each time.
+                // Past its end that would keep names closed by nodes in which no client believes
+                // any more.
                 None if self.session.upgrade()?.is_over() => return None,
                 None => tracing::debug!("a session cannot be taken up again in time"),
                 Some(Ok(opened)) => return self.resume(opened, credentials.id, length),
@@ -153,33 +158,35 @@ impl ConnectionTask {
             }
             failures += 1;
             if failures.is_multiple_of(hosts) {
-                let round = u32::try_from(failures / hosts).unwrap_or(u32::MAX);
-                let ceiling = PAUSE.0.saturating_mul(1 << round.min(6)).min(PAUSE.1);
-                tokio::time::sleep(ceiling.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+                backoff.pause().await;
             }
         }
     }
 
-    /// Goes on with the session on another connection; `None` when the server has ended or shortened it.
+    /// Goes on with the session on another connection; `None` when the server has ended or
+    /// shortened it.
     fn resume(&self, opened: Opened, id: i64, length: Duration) -> Option<Wire> {
         let session = self.session.upgrade()?;
         if opened.credentials.id != id {
             return None;
         }
         if opened.length < length {
-            // Its holders count on more. They are told now, and the server ends it in its new time: that is time to stop.
+            // Its holders count on more. They are told now, and the server ends it in its new time:
+            // that is time to stop.
             tracing::warn!(?length, granted = ?opened.length, "ZooKeeper has shortened a session, which is given up");
             return None;
         }
         let mut state = session.state();
         state.deadline.connected(opened.sent, opened.length);
-        // The server may be a leader that was deposed: only a transaction on this connection proves anything.
+        // The server may be a leader that was deposed: only a transaction on this connection proves
+        // anything.
         (state.heard, state.proven) = (opened.sent, None);
         state.connection += 1;
         Some(opened.wire)
     }
 
-    /// How long an answer may take before the connection is given up: there must be time left for another server.
+    /// How long an answer may take before the connection is given up: there must be time left for
+    /// another server.
     fn limit(&self) -> Duration {
         let length = self
             .session

@@ -25,7 +25,8 @@ impl Failed {
     }
 }
 
-/// The longest request: a server closes the connection of one that sends more than `jute.maxbuffer`, a megabyte.
+/// The longest request: a server closes the connection of one that sends more than
+/// `jute.maxbuffer`, a megabyte.
 pub(crate) const LONGEST: usize = 1_000_000;
 
 /// A node that may be missing.

@@ -1,4 +1,5 @@
-//! Jute, ZooKeeper's encoding of numbers, texts and lists: big-endian, each buffer with its length before it.
+//! Jute, ZooKeeper's encoding of numbers, texts and lists: big-endian, each buffer with its length
+//! before it.
 
 /// A message on its way out. It begins with its own length, which [`Out::framed`] fills in.
 pub(super) struct Out(Vec<u8>);

@@ -102,7 +102,8 @@ pub(crate) struct Request<T> {
 pub(super) struct Frame {
     pub(super) op: i32,
     body: Vec<u8>,
-    /// Whether it is a transaction: its answer proves that the leader had our session, and a majority that leader.
+    /// Whether it is a transaction: its answer proves that the leader had our session, and a
+    /// majority that leader.
     pub(super) by_leader: bool,
 }
 
@@ -181,8 +182,9 @@ impl Request<()> {
         )
     }
 
-    /// Comes back from the leader, behind everything that it has committed until then. It proves nothing about our session: the
-    /// leader asks no other server, and may have been replaced without knowing it yet.
+    /// Comes back from the leader, behind everything that it has committed until then. It proves
+    /// nothing about our session: the leader asks no other server, and may have been replaced
+    /// without knowing it yet.
     pub(crate) fn sync(path: &str) -> Request<()> {
         Request::new(op::SYNC, Out::part().text(path), nothing)
     }
@@ -400,7 +402,8 @@ fn multi(body: &[u8]) -> Result<Multi, Broken> {
     Ok(Err(Undone { code, step }))
 }
 
-/// Whether the answer to a request says that the session has ended. A multi says so of its steps only.
+/// Whether the answer to a request says that the session has ended. A multi says so of its steps
+/// only.
 pub(super) fn is_of_ended_session(op: i32, header: &Header, body: &[u8]) -> bool {
     // If one step has failed, the first says so, too.
     let has_failed = body.starts_with(&(-1_i32).to_be_bytes());
@@ -492,7 +495,8 @@ fn children_and_stat(body: &[u8]) -> Result<(Vec<String>, Stat), Broken> {
     Ok((read.texts()?, Stat::read(&mut read)?))
 }
 
-/// The first message of a connection: for a new session with the number 0, for an old one with its number and password.
+/// The first message of a connection: for a new session with the number 0, for an old one with its
+/// number and password.
 pub(super) fn connect(
     seen: i64,
     timeout_ms: i32,

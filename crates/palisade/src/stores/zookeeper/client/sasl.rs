@@ -1,10 +1,11 @@
 //! A login by SASL, for `auth=sasl`. A cargo feature of its own: `zookeeper-sasl`.
 //!
-//! The mechanism is DIGEST-MD5 (RFC 2831), the only one of ZooKeeper's servers beside Kerberos. It is old: it keeps the password off the
-//! wire, but a listener can guess passwords offline. `zks:` is for that.
+//! The mechanism is DIGEST-MD5 (RFC 2831), the only one of ZooKeeper's servers beside Kerberos. It
+//! is old: it keeps the password off the wire, but a listener can guess passwords offline. `zks:`
+//! is for that.
 
+use super::connection::Wire;
 use super::settings::Login;
-use super::wire::Wire;
 
 #[cfg(not(feature = "zookeeper-sasl"))]
 pub(super) async fn log_in(_: &mut Wire, _: &Login) -> std::io::Result<()> {
@@ -27,7 +28,8 @@ mod on {
     /// The service name of every ZooKeeper server.
     const SERVICE: &str = "zookeeper/zk-sasl-md5";
 
-    /// Proves that we know the password, and has the server prove that it does too. Nothing else may be sent meanwhile.
+    /// Proves that we know the password, and has the server prove that it does too. Nothing else
+    /// may be sent meanwhile.
     pub(in super::super) async fn log_in(wire: &mut Wire, login: &Login) -> std::io::Result<()> {
         let challenge = ask(wire, 1, b"").await?;
         if challenge.is_empty() {
@@ -39,7 +41,8 @@ mod on {
         getrandom::fill(&mut random).map_err(std::io::Error::other)?;
         let proof = Proof::of(&challenge, login, &hex(&random)).map_err(std::io::Error::other)?;
         let answer = ask(wire, 2, proof.response.as_bytes()).await?;
-        // With `allowSaslFailedClients` a server goes on with an unknown client, and only says nothing here.
+        // With `allowSaslFailedClients` a server goes on with an unknown client, and only says
+        // nothing here.
         match Words::of(&answer).and_then(|words| words.first("rspauth")) {
             Some(said) if said == proof.expected => Ok(()),
             _ => Err(std::io::Error::other(Error::from(Failed::Refused(

@@ -1,24 +1,24 @@
 //! A session of ZooKeeper's: ephemeral nodes hang on it.
 //!
-//! It outlives its connections. A connection that is lost is replaced by another to the next server, for as long as the session may
-//! live; requests wait for it, up to their own time limit.
+//! It outlives its connections. A connection that is lost is replaced by another to the next
+//! server, for as long as the session may live; requests wait for it, up to their own time limit.
 //!
-//! Nothing here keeps a session alive by itself. It lives only by its requests, so that it ends, by the server's clock, when no request
-//! is made any more.
+//! Nothing here keeps a session alive by itself. It lives only by its requests, so that it ends, by
+//! the server's clock, when no request is made any more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::connection::{Answer, Connection, End};
+use super::connection::{Hello, Opened, Wire};
 use super::connection_task::ConnectionTask;
 use super::failure::Failed;
 use super::jute::Broken;
 use super::proto::{Acl, Request};
+use super::requests::{Answer, Connection, End};
 use super::session_deadline::SessionDeadline;
 use super::settings::Settings;
-use super::wire::{Hello, Opened, Wire};
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
 
@@ -51,7 +51,8 @@ pub(crate) struct Session {
     kept_open: KeepOpen,
 }
 
-/// While one exists, a lost connection of the session is replaced: something of ours hangs on it, or may.
+/// While one exists, a lost connection of the session is replaced: something of ours hangs on it,
+/// or may.
 pub(crate) type KeepOpen = Arc<()>;
 
 pub(crate) struct State {
@@ -87,7 +88,8 @@ impl<T> Sent<T> {
         self.with_zxid().await.map(|(answer, _)| answer)
     }
 
-    /// The answer, and the newest transaction that the server had done: its own, for a request that is one.
+    /// The answer, and the newest transaction that the server had done: its own, for a request that
+    /// is one.
     ///
     /// Needs no timer: the connection's task keeps the time limit.
     pub(crate) async fn with_zxid(self) -> Result<(T, i64), Failed> {
@@ -250,8 +252,8 @@ impl Session {
         self.state().deadline.length()
     }
 
-    /// The last part of its life that can be counted on, at most so long: its length, and when it begins. It ends when the whole
-    /// does, whatever the drift of the clocks.
+    /// The last part of its life that can be counted on, at most so long: its length, and when it
+    /// begins. It ends when the whole does, whatever the drift of the clocks.
     pub(crate) fn last_part(&self, longest: Duration) -> (Duration, Moment) {
         let state = self.state();
         let deadline = &state.deadline;
@@ -307,7 +309,8 @@ impl Session {
             .is_some_and(|proven| now.since(proven) < state.deadline.length() / 20)
     }
 
-    /// Queues a request. All that is queued before the first is awaited goes out in one piece, and is answered in order.
+    /// Queues a request. All that is queued before the first is awaited goes out in one piece, and
+    /// is answered in order.
     pub(crate) fn send<T>(self: &Arc<Self>, request: Request<T>) -> Sent<T> {
         // From now on, so that the limits of many run at the same time.
         let until = BootClock.now() + self.settings.request_timeout;
@@ -323,7 +326,8 @@ impl Session {
         self.send(request).answer().await
     }
 
-    /// Gives it up without ending it: it lives on until its time is over, or another client takes it up.
+    /// Gives it up without ending it: it lives on until its time is over, or another client takes
+    /// it up.
     pub(crate) fn leave(&self) {
         self.state().gone = true;
         self.connection.end(End::Leave);

@@ -1,14 +1,17 @@
 //! From when the length of a session counts, by our clock: what an answer proves.
 //!
-//! The leader ends sessions, and it hears of their requests only through the server that the client is connected to, which tells it
-//! every half tick which sessions it has heard of. So an answer of that server alone proves nothing: cut off from the leader, it goes
-//! on answering. What comes back from the leader proves that the two were connected, in order, up to then: the leader has
-//! heard of every request that the server had passed on before. A session lasts at least two ticks, so a quarter of it, and a
-//! little for the server's own delays, is enough for that. It counts from the answer: only by then the server surely had the request.
+//! The leader ends sessions, and it hears of their requests only through the server that the client
+//! is connected to, which tells it every half tick which sessions it has heard of. So an answer of
+//! that server alone proves nothing: cut off from the leader, it goes on answering. What comes back
+//! from the leader proves that the two were connected, in order, up to then: the leader has heard
+//! of every request that the server had passed on before. A session lasts at least two ticks, so a
+//! quarter of it, and a little for the server's own delays, is enough for that. It counts from the
+//! answer: only by then the server surely had the request.
 //!
-//! A new session is a transaction, so its length counts from the request. A session that is taken up again is not: a leader that was
-//! deposed without its knowledge takes it up alone. That request counts only once a transaction was answered on the same connection:
-//! then the leader had a majority behind it, and no other leader had begun to count.
+//! A new session is a transaction, so its length counts from the request. A session that is taken
+//! up again is not: a leader that was deposed without its knowledge takes it up alone. That request
+//! counts only once a transaction was answered on the same connection: then the leader had a
+//! majority behind it, and no other leader had begun to count.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +29,8 @@ const APART: u32 = 64;
 pub(super) struct SessionDeadline {
     length: Duration,
     counted_from: Moment,
-    /// When this connection asked to take the session up, until a transaction has proven that it counts.
+    /// When this connection asked to take the session up, until a transaction has proven that it
+    /// counts.
     taken_up: Option<Moment>,
     /// The requests of this connection that have been answered, from the earliest on.
     touches: VecDeque<Touch>,

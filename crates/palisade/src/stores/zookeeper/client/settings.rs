@@ -1,4 +1,5 @@
-//! What the URL says about the servers: where they are, how to log in, and how long to wait for them.
+//! What the URL says about the servers: where they are, how to log in, and how long to wait for
+//! them.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub(super) struct Login {
 /// ZooKeeper's names for a way to log in, as they stand before the colon of an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// The password itself is sent. A server takes every password: a wrong one cannot reach the nodes made with another.
+    /// The password itself is sent. A server takes every password: a wrong one cannot reach the
+    /// nodes made with another.
     Digest,
     /// SASL with DIGEST-MD5: a proof of the password is sent, and the server knows its users.
     Sasl,

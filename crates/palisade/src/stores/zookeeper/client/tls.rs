@@ -2,7 +2,7 @@
 
 use tokio::net::TcpStream;
 
-use super::wire::Stream;
+use super::connection::Stream;
 use crate::error::{Error, Result};
 use crate::url::{Host, StoreUrl};
 

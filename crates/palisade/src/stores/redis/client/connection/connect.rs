@@ -25,7 +25,7 @@ pub(in super::super) async fn connect(
     let stream = TcpStream::connect((&*address.host, address.port)).await?;
     // Otherwise a request that is sent before the reply to the last one waits for up to 40 ms.
     stream.set_nodelay(true)?;
-    // Finds out that a peer is gone also while nothing is in flight.
+    // Detects a dead peer also while nothing is in flight.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(5))
@@ -59,7 +59,8 @@ async fn log_in(connection: &Connection, login: &Login) -> RedisResult<()> {
             .arg(password.reveal());
     }
     let mut commands = vec![hello];
-    // For the server's list of clients. Older servers do not know it, and a user may lack the right: its reply is not looked at.
+    // For the server's list of clients. Older servers do not know it, and a user may lack the
+    // right: its reply is ignored.
     for (what, ours) in [
         ("LIB-NAME", "palisade"),
         ("LIB-VER", env!("CARGO_PKG_VERSION")),
@@ -85,15 +86,15 @@ async fn log_in(connection: &Connection, login: &Login) -> RedisResult<()> {
         .next()
         .unwrap_or_default()
         .extract_error()
-        .map_err(why_not)?;
+        .map_err(hello_error)?;
     match replies.nth(2).map(Value::extract_error) {
         Some(Err(error)) => Err(error),
         Some(Ok(_)) | None => Ok(()),
     }
 }
 
-/// Why a server refuses HELLO.
-fn why_not(error: RedisError) -> RedisError {
+/// The error for a server that refuses HELLO.
+fn hello_error(error: RedisError) -> RedisError {
     match error.code() {
         Some("NOPROTO") => too_old(),
         _ if error

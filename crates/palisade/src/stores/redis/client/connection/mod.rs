@@ -1,7 +1,8 @@
 //! One connection to one server.
 //!
-//! A caller writes its request to the socket by itself, as far as the socket takes it. One task per connection, in the client's
-//! runtime, writes the rest, reads all replies and completes the requests: no request depends on another caller being polled.
+//! A caller writes its request to the socket by itself, as far as the socket takes it. One task per
+//! connection, in the client's runtime, writes the rest, reads all replies and completes the
+//! requests: no request depends on another caller being polled.
 //!
 //! ```text
 //! caller ── write ──► socket ──► server ──► socket ── read ──► connection task ── oneshot ──► caller
@@ -35,15 +36,15 @@ type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 /// The half that is read from.
 type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 
-/// With so many requests in flight, callers leave the writing to the connection task: it writes all that has come together in one
-/// system call.
+/// With so many requests in flight, callers leave the writing to the connection task: it writes all
+/// that has come together in one system call.
 const WRITE_TOGETHER: usize = 4;
 
 pub(super) struct Connection(Arc<Shared>);
 
 struct Shared {
     outgoing: Mutex<Outgoing>,
-    /// Tells the connection task that callers left something to write.
+    /// Wakes the connection task: callers left bytes to write.
     unwritten: Notify,
     /// How many requests were answered.
     answered: AtomicU64,
@@ -53,22 +54,32 @@ struct Shared {
     ended_by_server: AtomicBool,
 }
 
+/// How far the server has come with the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// How many requests were answered.
+    pub(crate) answered: u64,
+    /// Whether any request is in flight.
+    pub(crate) in_flight: bool,
+}
+
 struct Outgoing {
     /// `None` once the connection is closed.
     socket: Option<WriteHalf>,
     unwritten: Vec<u8>,
+    /// Whether the connection task has to write or to flush. Then callers leave the socket alone:
+    /// it remembers one waker, and that must be the task's.
+    rest: bool,
     /// The requests in flight, in the order of their replies.
     in_flight: VecDeque<Pending>,
 }
 
-/// A request, or several, in flight.
-enum Pending {
-    One(oneshot::Sender<Value>),
-    Many {
-        left: usize,
-        values: Vec<Value>,
-        reply: oneshot::Sender<Vec<Value>>,
-    },
+/// Requests in flight that one caller sent together: one, or several.
+struct Pending {
+    /// How many replies are to come.
+    left: usize,
+    values: Vec<Value>,
+    caller: oneshot::Sender<Vec<Value>>,
 }
 
 impl Connection {
@@ -81,6 +92,7 @@ impl Connection {
         let outgoing = Outgoing {
             socket: Some(writer),
             unwritten: Vec::new(),
+            rest: false,
             in_flight: VecDeque::new(),
         };
         let shared = Arc::new(Shared {
@@ -105,31 +117,30 @@ impl Connection {
         Connection(shared)
     }
 
-    /// Sends a request when this is first polled, and waits for its reply: it may be an error, or have errors in it. Nothing is sent
-    /// on a closed connection.
+    /// Sends a request when this is first polled, and waits for its reply: it may be an error, or
+    /// have errors in it. Nothing is sent on a closed connection.
     pub(super) async fn request(&self, request: &[u8]) -> RedisResult<Value> {
-        let (reply, answer) = oneshot::channel();
-        self.send(request, Pending::One(reply))?;
-        answer.await.map_err(|_| unanswered())
+        let mut replies = self.requests(request, 1).await?;
+        replies.pop().ok_or_else(unanswered)
     }
 
     /// The same for several requests, as one text.
     pub(super) async fn requests(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
-        let (reply, answers) = oneshot::channel();
+        let (caller, replies) = oneshot::channel();
         self.send(
             requests,
-            Pending::Many {
+            Pending {
                 left: count,
                 values: Vec::with_capacity(count),
-                reply,
+                caller,
             },
         )?;
-        answers.await.map_err(|_| unanswered())
+        replies.await.map_err(|_| unanswered())
     }
 
     fn send(&self, request: &[u8], pending: Pending) -> RedisResult<()> {
         let mut outgoing = self.0.lock();
-        let at_once = outgoing.unwritten.is_empty() && outgoing.in_flight.len() < WRITE_TOGETHER;
+        let at_once = !outgoing.rest && outgoing.in_flight.len() < WRITE_TOGETHER;
         let Some(socket) = &mut outgoing.socket else {
             return Err(unanswered());
         };
@@ -144,12 +155,13 @@ impl Connection {
             Written::Part(length) => outgoing.unwritten.extend_from_slice(&request[length..]),
             Written::NotFlushed => {}
         }
+        outgoing.rest = true;
         drop(outgoing);
         self.0.unwritten.notify_one();
         Ok(())
     }
 
-    /// All requests in flight fail, and nothing is sent any more.
+    /// Fails all requests in flight, and sends nothing any more.
     pub(super) fn close(&self) {
         self.0.close();
     }
@@ -158,16 +170,17 @@ impl Connection {
         self.0.closed.is_cancelled()
     }
 
-    /// Completes when the connection is over; says whether the server or the network ended it.
+    /// Completes when the connection is over; `true` when the server or the network ended it.
     pub(super) async fn ended(&self) -> bool {
         self.0.closed.cancelled().await;
         self.0.ended_by_server.load(Ordering::Acquire)
     }
 
-    /// How many requests were answered, and whether any is in flight.
-    pub(super) fn progress(&self) -> (u64, bool) {
-        let in_flight = !self.0.lock().in_flight.is_empty();
-        (self.0.answered.load(Ordering::Acquire), in_flight)
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            in_flight: !self.0.lock().in_flight.is_empty(),
+            answered: self.0.answered.load(Ordering::Acquire),
+        }
     }
 }
 
@@ -203,7 +216,8 @@ impl Drop for ClosesOnDrop {
     }
 }
 
-/// Writes the rest of the requests that callers could not write whole. Returns when the connection has failed.
+/// Writes the rest of the requests that callers could not write whole. Returns when the connection
+/// has failed.
 async fn write_rest(shared: &Shared) -> io::Error {
     loop {
         shared.unwritten.notified().await;
@@ -231,6 +245,7 @@ impl Outgoing {
             }
         };
         self.unwritten.drain(..written);
+        self.rest = ended.is_pending();
         ended
     }
 }
@@ -243,7 +258,8 @@ enum Written {
     NotFlushed,
 }
 
-/// Writes as much of a request as the socket takes at once. An error is left to the connection task, which meets it too.
+/// Writes as much of a request as the socket takes at once. An error is left to the connection
+/// task, which meets it too.
 fn write_now(socket: &mut WriteHalf, request: &[u8]) -> Written {
     let mut context = Context::from_waker(Waker::noop());
     let mut written = 0;
@@ -261,5 +277,5 @@ fn write_now(socket: &mut WriteHalf, request: &[u8]) -> Written {
 
 /// The error of a request that has no reply.
 pub(super) fn unanswered() -> RedisError {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "no answer in time").into()
+    io::Error::new(io::ErrorKind::ConnectionAborted, "no reply in time").into()
 }

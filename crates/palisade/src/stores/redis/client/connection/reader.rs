@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use redis::{RedisError, RedisResult, Value};
 use tokio::io::AsyncReadExt;
-use tokio::sync::oneshot;
 
 use super::resp::{Message, Parser};
 use super::{Outgoing, Pending, ReadHalf, Shared};
@@ -60,20 +59,20 @@ pub(super) async fn read(
 
 /// A message that was read whole.
 enum Complete {
-    One(oneshot::Sender<Value>, Value),
-    Many(oneshot::Sender<Vec<Value>>, Vec<Value>),
-    /// A reply of several that one caller waits for together.
+    /// The last reply that a caller waits for.
+    Replies(Pending),
+    /// A reply before the last.
     Part,
     Push(Value, Value),
-    /// A push of another kind than we subscribe to.
+    /// A push of a kind that is not needed.
     Ignored,
 }
 
 impl Complete {
-    /// How many requests are answered by it.
+    /// How many requests it answers.
     fn requests(&self) -> u64 {
         match self {
-            Complete::One(..) | Complete::Many(..) | Complete::Part => 1,
+            Complete::Replies(_) | Complete::Part => 1,
             Complete::Push(..) | Complete::Ignored => 0,
         }
     }
@@ -81,8 +80,7 @@ impl Complete {
     fn deliver(self, handler: Option<&dyn PushHandler>) {
         match self {
             // The caller may have left.
-            Complete::One(reply, value) => drop(reply.send(value)),
-            Complete::Many(reply, values) => drop(reply.send(values)),
+            Complete::Replies(Pending { values, caller, .. }) => drop(caller.send(values)),
             Complete::Push(Value::BulkString(channel), Value::BulkString(payload)) => {
                 if let Some(handler) = handler {
                     handler.message(&channel, &payload);
@@ -93,7 +91,7 @@ impl Complete {
     }
 }
 
-/// Parses all whole messages, and says how many bytes they take.
+/// Parses all whole messages; returns how many bytes they take.
 fn parse(
     parser: &mut Parser,
     bytes: &[u8],
@@ -113,41 +111,32 @@ fn parse(
 }
 
 impl Outgoing {
-    /// The request that a reply belongs to.
+    /// Takes the reply to the oldest request; `None` when no request is in flight.
     fn complete(&mut self, value: Value) -> Option<Complete> {
-        match self.in_flight.pop_front()? {
-            Pending::One(reply) => Some(Complete::One(reply, value)),
-            Pending::Many {
-                left,
-                mut values,
-                reply,
-            } => {
-                values.push(value);
-                if left > 1 {
-                    self.in_flight.push_front(Pending::Many {
-                        left: left - 1,
-                        values,
-                        reply,
-                    });
-                    return Some(Complete::Part);
-                }
-                Some(Complete::Many(reply, values))
-            }
+        let oldest = self.in_flight.front_mut()?;
+        oldest.values.push(value);
+        oldest.left = oldest.left.saturating_sub(1);
+        if oldest.left > 0 {
+            return Some(Complete::Part);
         }
+        self.in_flight.pop_front().map(Complete::Replies)
     }
 }
 
-/// A subscription is answered by a push.
+/// A subscription, plain or sharded, is answered by a push.
 fn pushed(parts: Vec<Value>, outgoing: &mut Outgoing) -> Option<Complete> {
     let mut parts = parts.into_iter();
     match parts.next() {
-        Some(Value::BulkString(kind)) if kind == b"message" => Some(Complete::Push(
-            parts.next().unwrap_or_default(),
-            parts.next().unwrap_or_default(),
-        )),
-        Some(Value::BulkString(kind)) if kind == b"subscribe" || kind == b"unsubscribe" => {
-            outgoing.complete(Value::Okay)
-        }
+        Some(Value::BulkString(kind)) => match kind.as_slice() {
+            b"message" | b"smessage" => Some(Complete::Push(
+                parts.next().unwrap_or_default(),
+                parts.next().unwrap_or_default(),
+            )),
+            b"subscribe" | b"unsubscribe" | b"ssubscribe" | b"sunsubscribe" => {
+                outgoing.complete(Value::Okay)
+            }
+            _ => Some(Complete::Ignored),
+        },
         _ => Some(Complete::Ignored),
     }
 }

@@ -1,7 +1,7 @@
 //! RESP3, as far as the replies to our requests need it.
 //!
-//! The redis crate's parser is made for every reply there is, and costs several times as much. Errors are still left to it: it
-//! knows their codes.
+//! The redis crate's parser is made for every reply there is, and costs several times as much.
+//! Errors are still left to it: it knows their codes.
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
@@ -16,25 +16,27 @@ pub(super) enum Message {
 
 /// The longest line that a server may send: a number, a word or an error.
 const LONGEST_LINE: usize = 64 << 10;
-/// The longest message. No script of ours answers so much: the longest is the view of a line with a hundred thousand waiters.
+/// The longest message. No script of ours answers so much: the longest is the view of a line with a
+/// hundred thousand waiters.
 const LONGEST: usize = 64 << 20;
 /// The most values in one message: each takes more memory than it takes bytes on the wire.
 const MOST_VALUES: usize = 1 << 20;
-/// How deep lists may stand in lists.
+/// How deep lists may be nested.
 const DEEPEST: usize = 16;
 
 /// Reads the messages of one connection, one after the other.
 #[derive(Default)]
 pub(super) struct Parser {
-    /// Where the end of a message is searched that has come in part.
+    /// The search for the end of a message that has come in part.
     search: Option<Search>,
 }
 
 impl Parser {
-    /// The first message in these bytes, and how many of them it takes. `None`: not all of it has come yet; then the next call must
-    /// have the same bytes, and more.
+    /// The first message in these bytes, and how many of them it takes. `None`: not all of it has
+    /// come yet; then the next call must have the same bytes, and more.
     pub(super) fn read(&mut self, bytes: &[u8]) -> RedisResult<Option<(Message, usize)>> {
-        // A message that has come whole is read at once. Of any other, each byte is looked at once until all of them are there.
+        // A message that has come whole is read at once. Of any other, each byte is looked at once
+        // until all of them are there.
         if self.search.is_none()
             && let Some(read) = read(bytes)?
         {
@@ -48,7 +50,7 @@ impl Parser {
     }
 }
 
-/// Searches the end of a message without making its values.
+/// Searches for the end of a message without making its values.
 struct Search {
     /// The bytes before this belong to values that are complete.
     at: usize,
@@ -94,7 +96,7 @@ impl Search {
             let (kind, rest) = line.split_first().ok_or(Stop::Garbled)?;
             let more = match kind {
                 b'$' | b'*' if rest == b"-1" => 0,
-                b'$' => {
+                b'$' | b'=' => {
                     let length = size(rest)?;
                     // The line is read again when the text has come: it is short.
                     reader.bulk(length)?;
@@ -175,6 +177,10 @@ impl<'a> Reader<'a> {
             b':' => Value::Int(number(rest)?),
             b'$' if rest == b"-1" => Value::Nil,
             b'$' => Value::BulkString(self.bulk(size(rest)?)?.to_vec()),
+            b'=' => {
+                let _ = self.bulk(size(rest)?)?;
+                redis::parse_redis_value(&self.bytes[begin..self.at]).map_err(Stop::Unread)?
+            }
             b'*' if rest == b"-1" => Value::Nil,
             b'*' => Value::Array(self.list(rest, depth)?),
             b'~' => Value::Set(self.list(rest, depth)?),
@@ -224,7 +230,8 @@ impl<'a> Reader<'a> {
 
     fn list(&mut self, count: &[u8], depth: usize) -> Result<Vec<Value>, Stop> {
         let (count, depth) = (size(count)?, depth.checked_sub(1).ok_or(Stop::Garbled)?);
-        // Each part takes three bytes at least: no memory is taken for parts that have not come yet.
+        // Each part takes three bytes at least: no memory is taken for parts that have not come
+        // yet.
         let mut parts = Vec::with_capacity(count.min((self.bytes.len() - self.at) / 3));
         for _ in 0..count {
             parts.push(self.value(depth)?);
@@ -262,13 +269,14 @@ mod tests {
     use super::*;
 
     /// One of every kind.
-    const SAMPLES: [&str; 14] = [
+    const SAMPLES: [&str; 15] = [
         "+OK\r\n",
         "+PONG\r\n",
         ":-7\r\n",
         "$0\r\n\r\n",
         "$5\r\na\r\nbc\r\n",
         "$-1\r\n",
+        "=9\r\ntxt:a\r\nbc\r\n",
         "*-1\r\n",
         "_\r\n",
         "#t\r\n",
@@ -326,7 +334,8 @@ mod tests {
         }
     }
 
-    /// Byte by byte, as a slow network brings it. Were each byte to begin anew, this would take minutes.
+    /// Byte by byte, as on a slow network. If each byte started the search again, this would take
+    /// minutes.
     #[test]
     fn a_long_reply_in_many_parts_is_looked_through_once() {
         let long = ["*40000\r\n", &"$2\r\nhi\r\n".repeat(40_000)].concat();

@@ -1,4 +1,4 @@
-//! On a real server, and on one that stands still.
+//! On a real server, and on one that is paused.
 
 use std::future::Future;
 use std::task::{Context, Wake, Waker};
@@ -48,7 +48,8 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
         .expect("it takes too long")
 }
 
-/// More than fits into the socket, so the connection task writes the rest; and a reply that comes in many parts.
+/// More than fits into the socket, so the connection task writes the rest; and a reply that comes
+/// in many parts.
 #[tokio::test]
 async fn a_request_that_does_not_fit_at_once_arrives_whole_and_in_turn() {
     let server = Redis::start();
@@ -142,21 +143,18 @@ async fn the_reply_to_a_caller_that_left_is_dropped() {
 async fn a_push_is_no_reply_and_a_subscription_has_one() {
     let server = Redis::start();
     let (connection, mut pushed) = connection_to(&server).await;
-    let channel = |verb: &str| redis::cmd(verb).arg("c").get_packed_command();
-    assert_eq!(
-        in_time(connection.request(&channel("SUBSCRIBE")))
-            .await
-            .unwrap(),
-        Value::Okay
-    );
-    server.call(&["PUBLISH", "c", "hello"]);
-    assert_eq!(in_time(pushed.recv()).await.unwrap(), b"hello");
-    assert_eq!(
-        in_time(connection.request(&channel("UNSUBSCRIBE")))
-            .await
-            .unwrap(),
-        Value::Okay
-    );
+    for [subscribe, publish, unsubscribe] in [
+        ["SUBSCRIBE", "PUBLISH", "UNSUBSCRIBE"],
+        ["SSUBSCRIBE", "SPUBLISH", "SUNSUBSCRIBE"],
+    ] {
+        let request = |verb: &str| redis::cmd(verb).arg("c").get_packed_command();
+        let subscribed = in_time(connection.request(&request(subscribe))).await;
+        assert_eq!(subscribed.unwrap(), Value::Okay);
+        server.call(&[publish, "c", "hello"]);
+        assert_eq!(in_time(pushed.recv()).await.unwrap(), b"hello");
+        let unsubscribed = in_time(connection.request(&request(unsubscribe))).await;
+        assert_eq!(unsubscribed.unwrap(), Value::Okay);
+    }
     assert_eq!(
         in_time(connection.request(&echo(b"after"))).await.unwrap(),
         Value::BulkString(b"after".into())
@@ -185,9 +183,9 @@ async fn a_request_in_flight_fails_when_the_connection_ends() {
     assert!(in_time(other.ended()).await, "by the server");
 }
 
-/// The connection's runtime stands still: a request from another thread is sent all the same.
+/// The connection's runtime is blocked: a request from another thread is sent all the same.
 #[test]
-fn a_request_is_sent_while_the_connection_task_stands_still() {
+fn a_request_is_sent_while_the_connection_task_is_blocked() {
     let server = Redis::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -214,7 +212,8 @@ fn a_request_is_sent_while_the_connection_task_stands_still() {
     assert_eq!(runtime.block_on(in_time(answer)).unwrap(), Value::Okay);
 }
 
-/// A caller that is woken and not polled keeps no other caller from its reply, nor a push from its handler.
+/// A caller that is woken and not polled keeps no other caller from its reply, nor a push from its
+/// handler.
 #[tokio::test]
 async fn no_request_depends_on_another_caller_being_polled() {
     let server = Redis::start();
@@ -250,10 +249,14 @@ async fn no_request_depends_on_another_caller_being_polled() {
 async fn the_watchdog_sees_progress() {
     let server = Redis::start();
     let (connection, _pushed) = connection_to(&server).await;
-    let (before, in_flight) = connection.progress();
-    assert!(!in_flight);
+    let before = connection.progress();
+    assert!(!before.in_flight);
+    let progress = |in_flight| Progress {
+        answered: before.answered + 1,
+        in_flight,
+    };
     assert!(connection.request(&echo(b"x")).await.is_ok());
-    assert_eq!(connection.progress(), (before + 1, false));
+    assert_eq!(connection.progress(), progress(false));
     server.pause();
     let request = echo(b"y");
     assert!(
@@ -263,7 +266,7 @@ async fn the_watchdog_sees_progress() {
     );
     assert_eq!(
         connection.progress(),
-        (before + 1, true),
+        progress(true),
         "also of a request whose caller has left"
     );
     server.resume();
@@ -312,6 +315,69 @@ fn every_request_from_another_thread_is_answered() {
             Value::BulkString(text)
         );
     }
+}
+
+/// The half of a socket that takes every byte and flushes only once it may, as TLS does while the
+/// send buffer is full. It remembers one waker: that of the last poll.
+#[derive(Default)]
+struct SlowFlush {
+    may_flush: bool,
+    flushed: bool,
+    polls: u32,
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Default)]
+struct SlowSocket(Arc<Mutex<SlowFlush>>);
+
+impl AsyncWrite for SlowSocket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut socket = self.0.lock().unwrap();
+        socket.polls += 1;
+        if socket.may_flush {
+            socket.flushed = true;
+            return Poll::Ready(Ok(()));
+        }
+        socket.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A request behind one that is not flushed yet leaves the waker of the connection task in place.
+#[tokio::test]
+async fn a_flush_that_takes_long_is_finished_by_the_connection_task() {
+    let socket = SlowSocket::default();
+    let (reader, _server) = tokio::io::duplex(64);
+    let connection = Connection::start(Box::new(reader), Box::new(socket.clone()), None);
+    let (echo, mut context) = (echo(b"a"), Context::from_waker(Waker::noop()));
+    let mut first = Box::pin(connection.request(&echo));
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    // The caller has polled it once; the connection task takes over.
+    eventually("the task flushes", async || {
+        socket.0.lock().unwrap().polls == 2
+    })
+    .await;
+    let mut second = Box::pin(connection.request(&echo));
+    assert!(second.as_mut().poll(&mut context).is_pending());
+    let waker = {
+        let mut socket = socket.0.lock().unwrap();
+        socket.may_flush = true;
+        socket.waker.take()
+    };
+    waker.unwrap().wake();
+    eventually("it is flushed", async || socket.0.lock().unwrap().flushed).await;
 }
 
 /// A waker that tells when it is called.

@@ -11,7 +11,7 @@ use super::super::settings::ClientSettings;
 use crate::error::{Error, Result};
 
 /// How many slots a cluster has.
-pub(super) const SLOTS: usize = 16384;
+const SLOTS: usize = 16384;
 
 /// The slot of a key: of the text in its first braces, if there is any.
 pub(super) fn slot(key: &str) -> usize {
@@ -25,11 +25,14 @@ pub(super) fn slot(key: &str) -> usize {
     )) % SLOTS
 }
 
+/// Slots that one primary has.
+pub(super) struct SlotRange {
+    pub(super) slots: Range<usize>,
+    pub(super) primary: Address,
+}
+
 /// The slots of each primary, as one server knows them.
-pub(super) async fn slots(
-    settings: &ClientSettings,
-    server: &Address,
-) -> Result<Vec<(Range<usize>, Address)>> {
+pub(super) async fn slots(settings: &ClientSettings, server: &Address) -> Result<Vec<SlotRange>> {
     let failed = |error: RedisError| match final_error(&error, server) {
         told if error
             .detail()
@@ -59,7 +62,7 @@ pub(super) async fn slots(
     }
 }
 
-fn read(value: &Value, asked: &Address) -> Option<Vec<(Range<usize>, Address)>> {
+fn read(value: &Value, asked: &Address) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = value else {
         return None;
     };
@@ -88,7 +91,10 @@ fn read(value: &Value, asked: &Address) -> Option<Vec<(Range<usize>, Address)>> 
         if from > to || to >= SLOTS {
             return None;
         }
-        read.push((from..to + 1, Address::new(host, u16::try_from(*port).ok()?)));
+        read.push(SlotRange {
+            slots: from..to + 1,
+            primary: Address::new(host, u16::try_from(*port).ok()?),
+        });
     }
     Some(read)
 }

@@ -2,11 +2,11 @@
 
 mod cluster;
 mod sentinel;
-mod sentinel_events;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::cluster::SlotRange;
 use super::Client;
 use super::address::Address;
 use super::settings::{ClientSettings, Site};
@@ -24,16 +24,29 @@ pub(super) struct Topology(Mutex<Map>);
 struct Map {
     /// The one server, or the primary that the sentinels name.
     one: Option<Address>,
-    /// Of a cluster: the place in `servers` for each slot.
-    slots: Vec<Option<u16>>,
-    servers: Vec<Address>,
-    /// Whether the servers must be asked anew.
+    /// Of a cluster: a later range overrides an earlier one.
+    ranges: Vec<SlotRange>,
+    /// Whether the map must be refreshed.
     stale: bool,
-    looking: Option<SharedTask<()>>,
-    /// The primary that the sentinels replaced, and when we heard of it.
-    replaced: Option<(Address, Instant)>,
+    refreshing: Option<SharedTask<()>>,
+    replaced: Option<Replaced>,
     /// Which sentinel or server to ask first: the next one after each failure.
     turn: usize,
+}
+
+/// The primary that the sentinels replaced.
+struct Replaced {
+    primary: Address,
+    /// When we heard of it.
+    at: Instant,
+}
+
+impl Client {
+    /// Every primary.
+    pub(crate) async fn primaries(self: &Arc<Self>) -> Result<Vec<Address>> {
+        self.topology.ensure_known(self).await?;
+        Ok(self.topology.primaries())
+    }
 }
 
 impl Topology {
@@ -55,87 +68,77 @@ impl Topology {
     /// The server of a key, as far as is known.
     pub(super) fn known(&self, key: &str) -> Option<Address> {
         let map = self.lock();
-        if map.stale { None } else { map.place(key) }
+        if map.stale { None } else { map.server_of(key) }
     }
 
     /// Every primary that is known.
     pub(super) fn primaries(&self) -> Vec<Address> {
-        let map = self.lock();
-        let mut primaries: Vec<Address> = match &map.one {
-            Some(one) => vec![one.clone()],
-            None => map
-                .slots
-                .iter()
-                .flatten()
-                .filter_map(|place| map.servers.get(usize::from(*place)).cloned())
-                .collect(),
-        };
-        primaries.sort();
-        primaries.dedup();
-        primaries
+        self.lock().primaries()
     }
 
-    /// The map is doubtful: the next request looks anew.
-    pub(super) fn forget(&self) {
+    /// The map may be out of date: the next request refreshes it.
+    pub(super) fn mark_stale(&self) {
         self.lock().stale = true;
     }
 
-    /// A server said which one has a slot.
+    /// A server redirected a request: this one has the slot.
     pub(super) fn learn(&self, slot: u16, address: Address) {
         let mut map = self.lock();
-        if map.slots.is_empty() {
+        if map.ranges.is_empty() {
             return;
         }
-        let place = map.place_of(address);
-        if let Some(entry) = map.slots.get_mut(usize::from(slot)) {
-            *entry = Some(place);
-        }
+        let slots = usize::from(slot)..usize::from(slot) + 1;
+        map.ranges.retain(|range| range.slots != slots);
+        map.ranges.push(SlotRange {
+            slots,
+            primary: address,
+        });
     }
 
-    /// The server of a key; asks sentinels or the cluster where it is not known.
+    /// The server of a key; refreshes the map where the server is not known.
     pub(super) async fn find(&self, client: &Arc<Client>, key: &str) -> Result<Address> {
         for _ in 0..2 {
             if let Some(address) = self.known(key) {
                 return Ok(address);
             }
-            self.look(client).await?;
+            self.refresh(client).await?;
         }
         self.known(key).ok_or_else(|| {
             Error::unavailable("no server of the cluster has the slot of this name now")
         })
     }
 
-    /// Looks unless the servers are known.
+    /// Refreshes the map unless it is up to date.
     pub(super) async fn ensure_known(&self, client: &Arc<Client>) -> Result<()> {
         let is_known = {
             let map = self.lock();
-            !map.stale && (map.one.is_some() || !map.slots.is_empty())
+            !map.stale && (map.one.is_some() || !map.ranges.is_empty())
         };
         if is_known {
             Ok(())
         } else {
-            self.look(client).await
+            self.refresh(client).await
         }
     }
 
-    /// Looks anew, once for all callers at the same time.
-    pub(super) async fn look(&self, client: &Arc<Client>) -> Result<()> {
+    /// Asks the sentinels or the cluster, once for all callers at the same time.
+    pub(super) async fn refresh(&self, client: &Arc<Client>) -> Result<()> {
         if let Site::Single(_) = client.settings.site {
             self.lock().stale = false;
             return Ok(());
         }
-        let looking = {
+        let refreshing = {
             let mut map = self.lock();
-            match &map.looking {
-                Some(looking) if !looking.is_done() => looking.clone(),
+            match &map.refreshing {
+                Some(refreshing) if !refreshing.is_done() => refreshing.clone(),
                 _ => {
-                    let looking = SharedTask::spawn(look(Arc::clone(client)));
-                    map.looking = Some(looking.clone());
-                    looking
+                    let refreshing = SharedTask::spawn(refresh(Arc::clone(client)));
+                    map.refreshing = Some(refreshing.clone());
+                    refreshing
                 }
             }
         };
-        looking.result().await
+        refreshing.result().await
     }
 
     /// The servers to ask, beginning with another one after each failure.
@@ -143,26 +146,22 @@ impl Topology {
         let map = self.lock();
         let mut all: Vec<Address> = first.to_vec();
         if map.one.is_none() {
-            all.extend(
-                map.servers
-                    .iter()
-                    .filter(|server| !first.contains(server))
-                    .cloned(),
-            );
+            let others = map.primaries().into_iter();
+            all.extend(others.filter(|server| !first.contains(server)));
         }
         let turn = map.turn % all.len().max(1);
         all.rotate_left(turn);
         all
     }
 
-    /// A sentinel names this primary. A sentinel that has not heard of a switch yet names the old one.
-    fn named(&self, address: Address) {
+    /// A sentinel names this primary. One that does not know of a switch yet names the old one.
+    fn set_primary(&self, address: Address) {
         let mut map = self.lock();
         map.stale = false;
         let outdated = map
             .replaced
             .as_ref()
-            .is_some_and(|(old, at)| *old == address && at.elapsed() < OUTDATED);
+            .is_some_and(|old| old.primary == address && old.at.elapsed() < OUTDATED);
         if !outdated || map.one.is_none() {
             map.one = Some(address);
         }
@@ -172,7 +171,10 @@ impl Topology {
     pub(super) fn switched(&self, from: Address, to: &Address) -> bool {
         let mut map = self.lock();
         map.stale = false;
-        map.replaced = Some((from, Instant::now()));
+        map.replaced = Some(Replaced {
+            primary: from,
+            at: Instant::now(),
+        });
         map.one
             .replace(to.clone())
             .is_none_or(|before| before != *to)
@@ -180,28 +182,30 @@ impl Topology {
 }
 
 impl Map {
-    fn place(&self, key: &str) -> Option<Address> {
+    fn server_of(&self, key: &str) -> Option<Address> {
         if self.one.is_some() {
             return self.one.clone();
         }
-        let place = (*self.slots.get(cluster::slot(key))?)?;
-        self.servers.get(usize::from(place)).cloned()
+        let slot = cluster::slot(key);
+        let mut latest_first = self.ranges.iter().rev();
+        latest_first
+            .find(|range| range.slots.contains(&slot))
+            .map(|range| range.primary.clone())
     }
 
-    fn place_of(&mut self, address: Address) -> u16 {
-        let at = self
-            .servers
-            .iter()
-            .position(|server| *server == address)
-            .unwrap_or_else(|| {
-                self.servers.push(address);
-                self.servers.len() - 1
-            });
-        u16::try_from(at).unwrap_or(u16::MAX)
+    fn primaries(&self) -> Vec<Address> {
+        let ranges = self.ranges.iter().map(|range| &range.primary);
+        let mut primaries: Vec<Address> = match &self.one {
+            Some(one) => vec![one.clone()],
+            None => ranges.cloned().collect(),
+        };
+        primaries.sort();
+        primaries.dedup();
+        primaries
     }
 }
 
-async fn look(client: Arc<Client>) -> Result<()> {
+async fn refresh(client: Arc<Client>) -> Result<()> {
     match &client.settings.site {
         Site::Single(_) => Ok(()),
         Site::Sentinel { sentinels, master } => {
@@ -210,8 +214,8 @@ async fn look(client: Arc<Client>) -> Result<()> {
                 async move { sentinel::primary(&client.settings, &sentinel, &master).await }
             };
             let address = ask_in_turn(&client, sentinels, ask).await?;
-            client.topology.named(address);
-            sentinel_events::listen(&client);
+            client.topology.set_primary(address);
+            sentinel::listen(&client);
             Ok(())
         }
         Site::Cluster(seeds) => {
@@ -220,20 +224,15 @@ async fn look(client: Arc<Client>) -> Result<()> {
             };
             let ranges = ask_in_turn(&client, seeds, ask).await?;
             let mut map = client.topology.lock();
-            map.servers.clear();
-            map.slots = vec![None; cluster::SLOTS];
-            for (slots, address) in ranges {
-                let place = map.place_of(address);
-                map.slots[slots].fill(Some(place));
-            }
+            map.ranges = ranges;
             map.stale = false;
             Ok(())
         }
     }
 }
 
-/// Asks one after the other until one answers, and the next one already when one takes its time: it may hang. Of several failures
-/// the one is reported that a user can do something about.
+/// Asks one server after the other until one answers, and the next one already when one takes long:
+/// it may hang. Of several failures, one that the user can act on is reported.
 async fn ask_in_turn<T, F>(
     client: &Arc<Client>,
     servers: &[Address],

@@ -1,4 +1,4 @@
-//! Several verbs in one script: each has the answer that it would have had alone.
+//! Several verbs in one script: each gets the reply that it would have got alone.
 
 use super::*;
 
@@ -38,16 +38,18 @@ fn verbs_on_one_key_are_done_in_their_order() {
         "{replies:?}"
     );
     assert_eq!([&replies[2], &replies[3]], [&Value::Int(1), &Value::Int(1)]);
-    // The second was granted in between, so the third has a fence that is two above the first at least.
+    // The second was granted in between, so the third has a fence that is two above the first at
+    // least.
     assert!(
         fence_of(&replies[4]) >= fence_of(&replies[0]) + 2,
         "{replies:?}"
     );
 }
 
-/// A key of another type, one of a newer version, one that makes the script fail, and one that was never there.
+/// A key of another type, one of a newer version, one that makes the script fail, and one that was
+/// never there.
 #[test]
-fn what_is_wrong_with_one_key_is_told_to_who_asked_for_it() {
+fn a_bad_key_fails_only_its_own_call() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     let _: String = client.ask(&["SET", &at("string"), "x"]);
@@ -95,9 +97,9 @@ fn a_server_without_memory_says_so_to_each() {
     );
 }
 
-/// All that may come with a claim and a release, each beside another that has less.
+/// All arguments of a claim and a release, each beside a call that has fewer.
 #[test]
-fn each_has_its_own_words() {
+fn each_call_has_its_own_arguments() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     let plain = mutex(1);
@@ -170,7 +172,7 @@ fn each_has_its_own_words() {
 }
 
 #[test]
-fn a_group_looks_at_the_clock_once() {
+fn a_batch_reads_the_clock_once() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     let calls = ["a", "b", "c"].map(|name| claim_at(name, 1));

@@ -1,4 +1,4 @@
-//! Replies and keys that are not ours, and texts that look like our own marks.
+//! Malformed replies, foreign keys, and texts that look like our own separators.
 
 use super::*;
 use crate::error::ErrorKind as Kinds;
@@ -63,7 +63,7 @@ fn replies_that_make_no_sense_are_protocol_errors() {
 }
 
 #[test]
-fn what_others_publish_is_not_taken_for_ours() {
+fn messages_of_other_programs_are_ignored() {
     let id = id(1).reveal();
     let granted = |fence: f64| push(&[b"g", id.as_bytes(), &fence.to_le_bytes()].concat());
     assert_eq!(
@@ -175,7 +175,7 @@ fn strange_owners_and_reasons_come_back_as_they_were() {
 }
 
 #[test]
-fn keys_of_others_are_protocol_errors_that_say_what_to_do() {
+fn foreign_keys_are_protocol_errors_that_say_what_to_do() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     let digits = format!(

@@ -1,4 +1,4 @@
-//! How many commands a script runs: the same whether 16 wait or 1,000.
+//! How many commands a script runs: the same with 16 waiters and with 1,000.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ fn every_verb_costs_the_same_however_many_wait() {
 }
 
 #[test]
-fn who_stands_far_back_does_not_look_through_the_line() {
+fn a_waiter_far_back_does_not_read_the_whole_line() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     for number in 0..=100 {
@@ -124,7 +124,7 @@ fn who_stands_far_back_does_not_look_through_the_line() {
 }
 
 #[test]
-fn a_free_name_costs_three_commands_to_take_and_three_to_give_back() {
+fn a_free_name_costs_three_commands_to_acquire_and_three_to_release() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     client.take(&mutex(1));

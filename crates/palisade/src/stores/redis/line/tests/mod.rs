@@ -1,4 +1,5 @@
-//! The scripts on a real server: compared with the specification, and each promise of the format by itself.
+//! The scripts on a real server: compared with the specification, and each promise of the format by
+//! itself.
 
 mod batch;
 mod codec;
@@ -16,8 +17,6 @@ use super::*;
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{Answer, ClaimId, Grant, LineView, Released, Revoked, Standing};
-use crate::stores::redis::batch::CallBatch;
-use crate::stores::redis::client::EncodeCall;
 
 const KEY: &str = "palisade:1:{orders}";
 const INBOX: &str = "palisade:inbox:1";
@@ -68,10 +67,10 @@ impl Client {
     }
 
     /// The answer as it came: it may be an error, or have errors in it.
-    fn send(&mut self, calls: &impl EncodeCall) -> Value {
-        match self.0.req_packed_command(&calls.by_hash()).unwrap() {
+    fn send(&mut self, call: &Call) -> Value {
+        match self.0.req_packed_command(&call.by_hash()).unwrap() {
             Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                self.0.req_packed_command(&calls.whole()).unwrap()
+                self.0.req_packed_command(&call.whole()).unwrap()
             }
             answer => answer,
         }
@@ -88,15 +87,13 @@ impl Client {
     /// In as few scripts as may be; in their order.
     fn run_batched(&mut self, calls: &[&Call]) -> Vec<Value> {
         let mut replies = Vec::new();
-        for group in
-            calls.chunk_by(|call, next| call.batched_as().is_some() && next.batched_as().is_some())
-        {
-            let Some(calls) = CallBatch::of(group.iter().copied()) else {
+        for group in calls.chunk_by(|call, next| call.can_join(next)) {
+            let Some(joined) = Call::join(group) else {
                 replies.extend(self.run_each(group));
                 continue;
             };
             // One error among the answers is not all of them.
-            let answers = self.send(&calls);
+            let answers = self.send(&joined);
             let Value::Array(answers) = answers else {
                 panic!("{answers:?}")
             };

@@ -1,4 +1,4 @@
-//! What the format promises besides the rules of the line.
+//! The promises of the format besides the rules of the line.
 
 use super::*;
 use crate::line::ClaimError;
@@ -20,7 +20,7 @@ fn queued_ask_in(answer: &Result<Answer>) -> Duration {
 }
 
 #[test]
-fn a_clock_that_goes_back_keeps_nobody_out_for_longer_than_the_lease() {
+fn a_clock_that_goes_back_keeps_no_claim_out_for_longer_than_the_lease() {
     let server = an_hour_ahead();
     let mut client = Client::of(&server);
     let first = client.take(&mutex(1));
@@ -244,7 +244,7 @@ fn a_release_is_for_its_own_grant_and_in_time() {
 }
 
 #[test]
-fn a_key_lives_at_least_as_long_as_what_is_in_it() {
+fn a_key_lives_at_least_as_long_as_its_content() {
     let server = Redis::start();
     let mut client = Client::of(&server);
     client.take(&Claim {
@@ -292,7 +292,7 @@ fn other_kinds_and_impossible_modes_are_the_errors_of_the_line() {
     };
     assert_eq!(
         client.claim(&asked).unwrap_err().to_string(),
-        expected.to_string()
+        expected.of(&asked.name).to_string()
     );
     let misfit = permits(3, 4, 3);
     let expected = ClaimError::ModeMisfit {
@@ -301,7 +301,7 @@ fn other_kinds_and_impossible_modes_are_the_errors_of_the_line() {
     };
     assert_eq!(
         client.claim(&misfit).unwrap_err().to_string(),
-        expected.to_string()
+        expected.of(&misfit.name).to_string()
     );
 }
 

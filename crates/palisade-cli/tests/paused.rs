@@ -1,0 +1,126 @@
+//! Palisade itself is stopped (SIGSTOP): it can neither renew nor stop the command. Its watcher
+//! process ends the command's group at the deadline.
+
+mod common;
+
+use common::{Place, is_alive, until};
+use rustix::process::Signal;
+
+/// Ignores TERM, and so does the process that it starts: only KILL ends them.
+const STUBBORN: &str = "trap '' TERM; sh -c 'echo $$ > grandchild; while :; do sleep 0.02; done' &
+    echo $$ > child; while :; do sleep 0.02; done";
+
+/// Says whether a process of the holder still runs. One that has ended stays as a zombie until its
+/// parent goes on.
+const LOOK: &str = "for pid in $(cat child grandchild); do
+    if grep -q '^State:.[^ZX]' /proc/$pid/status; then echo overlap; fi; done; echo looked";
+
+#[test]
+fn a_stopped_palisade_leaves_no_overlap_with_the_next_holder() {
+    let place = Place::new();
+    let running = place.start("run --lease 3s paused", STUBBORN);
+    let (child, grandchild) = (place.written_pid("child"), place.written_pid("grandchild"));
+    let next = place.waiter("run paused", "paused", LOOK, 1);
+    running.signal(Signal::STOP);
+    let next = next.end();
+    assert_eq!(
+        (next.code, next.stdout.as_str()),
+        (0, "looked\n"),
+        "{next:?}"
+    );
+    assert!(!is_alive(child) && !is_alive(grandchild));
+    running.signal(Signal::CONT);
+    let done = running.end();
+    assert_eq!(done.code, 79, "{done:?}");
+    assert!(done.stderr.contains("paused is lost"), "{done:?}");
+}
+
+#[test]
+fn a_stopped_palisade_says_so() {
+    let place = Place::new();
+    let runs: Vec<_> = (0..6)
+        .map(|number| {
+            let running = place.start(
+                &format!("run --lease 1s paused-{number}"),
+                &format!("echo $$ > child-{number}; exec sleep 300"),
+            );
+            let child = place.written_pid(&format!("child-{number}"));
+            running.signal(Signal::STOP);
+            (running, child)
+        })
+        .collect();
+    for (_, child) in &runs {
+        until("the watcher has killed it", || !is_alive(*child));
+    }
+    for number in 0..runs.len() {
+        // Only then does the clock, too, say that it is lost.
+        until("its lease is over", || {
+            place.holders(&format!("paused-{number}")) == 0
+        });
+    }
+    for (number, (running, _)) in runs.into_iter().enumerate() {
+        running.signal(Signal::CONT);
+        let done = running.end();
+        let said = format!(
+            "palisade: paused-{number} is lost (palisade was stopped, and could not renew it); the command was killed\n"
+        );
+        assert_eq!((done.code, done.stderr), (79, said));
+    }
+}
+
+#[test]
+fn a_run_that_outlasts_its_lease_is_left_alone() {
+    let place = Place::new();
+    let done = place.run("run --lease 1s renewed", "sleep 4; echo whole");
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (0, "whole\n"),
+        "{done:?}"
+    );
+    assert_eq!(done.stderr, "");
+}
+
+#[test]
+fn a_command_that_is_to_go_on_without_the_lock_is_not_killed() {
+    let place = Place::new();
+    let running = place.start(
+        "run --lease 1s --on-lost ignore ignored",
+        "echo $$ > child; while ! test -e go; do sleep 0.02; done; exit 6",
+    );
+    let child = place.written_pid("child");
+    running.signal(Signal::STOP);
+    assert_eq!(place.run("run --wait 20s ignored", "true").code, 0);
+    assert!(is_alive(child));
+    std::fs::write(place.path("go"), "").unwrap();
+    running.signal(Signal::CONT);
+    assert_eq!(running.end().code, 6);
+}
+
+#[test]
+fn a_leader_that_was_stopped_campaigns_again_and_is_watched_again() {
+    let place = Place::new();
+    let running = place.start(
+        "elect --lease 2s lead",
+        "echo $$ >> leaders; exec sleep 300",
+    );
+    let leaders = || -> Vec<u32> {
+        let text = std::fs::read_to_string(place.path("leaders")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    for turn in 1..=2 {
+        until("it leads", || leaders().len() == turn);
+        let child = leaders()[turn - 1];
+        running.signal(Signal::STOP);
+        until("the watcher has killed it", || !is_alive(child));
+        running.signal(Signal::CONT);
+    }
+    until("it leads once more", || leaders().len() == 3);
+    running.signal(Signal::TERM);
+    let done = running.end();
+    assert_eq!(done.code, 143, "{done:?}");
+    assert_eq!(
+        done.stderr.matches("campaigning again").count(),
+        2,
+        "{done:?}"
+    );
+}

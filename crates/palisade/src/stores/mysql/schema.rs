@@ -1,0 +1,176 @@
+//! The tables and routines: their text, and how they are created.
+
+use std::sync::Arc;
+
+use super::client::{Connection, Failure};
+use super::settings::Settings;
+use crate::line::StoreTime;
+
+/// The version of the tables and of the routines, which is a part of the routines' names.
+pub(super) const VERSION: i64 = 1;
+/// How long to wait for another client that creates the same.
+const PATIENCE: u32 = 10;
+
+/// The clock of the server in microseconds since 1970, by no time zone. It stands still within a
+/// statement: a statement of its own reads it, after the row was locked.
+pub(super) const NOW: &str =
+    "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
+
+const TABLES: [&str; 2] = [
+    include_str!("table/line.sql"),
+    include_str!("table/claim_rows.sql"),
+];
+/// Each with the word of its name, in an order in which each calls only those before it.
+const ROUTINES: [(&str, &str); 8] = [
+    ("place", include_str!("table/place.sql")),
+    ("step", include_str!("table/step.sql")),
+    ("do_claim", include_str!("table/claim.sql")),
+    ("renew", include_str!("table/renew.sql")),
+    ("release", include_str!("table/release.sql")),
+    ("change", include_str!("table/change.sql")),
+    ("wait", include_str!("table/wait.sql")),
+    ("sweep", include_str!("table/sweep.sql")),
+];
+
+/// The names of the tables and routines in one database.
+pub(super) struct Schema {
+    schema: Option<String>,
+    table: String,
+}
+
+/// Why the tables cannot be used.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    Failed(Failure),
+    /// They are of this newer version.
+    Newer(i64),
+    /// Another client did not finish creating them.
+    Busy,
+}
+
+impl From<Failure> for Unusable {
+    fn from(failure: Failure) -> Unusable {
+        Unusable::Failed(failure)
+    }
+}
+
+impl Schema {
+    pub(super) fn of(settings: &Settings) -> Schema {
+        Schema {
+            schema: settings.schema.as_ref().map(ToString::to_string),
+            table: settings.table.to_string(),
+        }
+    }
+
+    fn name(&self, suffix: &str) -> String {
+        let table = format!("`{}_{suffix}`", self.table);
+        match &self.schema {
+            Some(schema) => format!("`{schema}`.{table}"),
+            None => table,
+        }
+    }
+
+    fn routine(&self, word: &str) -> String {
+        self.name(&format!("{VERSION}_{word}"))
+    }
+
+    /// Puts names and expressions into the text of a statement.
+    pub(super) fn text(&self, template: &str) -> Arc<str> {
+        let mut text = template
+            .replace("{line}", &self.name("line"))
+            .replace("{claim}", &self.name("claim"))
+            .replace("{version}", &self.name("version"))
+            .replace("{now}", NOW)
+            .replace("{max_fence}", &crate::fence::Fence::MAX.to_string())
+            .replace("{longest_wait}", &longest_wait().to_string());
+        for (word, _) in ROUTINES {
+            text = text.replace(&format!("{{{word}}}"), &self.routine(word));
+        }
+        // A name that no other program uses, and that does not reveal the claim.
+        for claim in ["p_claim", "v_claim", "p_bell", "?"] {
+            let bell = format!("CONCAT('palisade:', SHA1({claim}))");
+            text = text.replace(&format!("{{bell}}({claim})"), &bell);
+        }
+        text.into()
+    }
+
+    /// All statements, in their order. They change nothing that is already there.
+    pub(super) fn statements(&self) -> Vec<Arc<str>> {
+        let mut statements: Vec<Arc<str>> = TABLES.map(|table| self.text(table)).into();
+        for (word, routine) in ROUTINES {
+            statements.push(self.text(&format!("DROP PROCEDURE IF EXISTS {{{word}}}")));
+            statements.push(self.text(routine));
+        }
+        statements.push(self.text(
+            "CREATE TABLE IF NOT EXISTS {version} (version BIGINT NOT NULL PRIMARY KEY) ENGINE=InnoDB",
+        ));
+        statements.push(self.text(&format!(
+            "INSERT IGNORE INTO {{version}} VALUES ({VERSION})"
+        )));
+        statements
+    }
+
+    /// The same as a script for the command line tool of the server.
+    pub(super) fn script(&self) -> String {
+        let mut script = String::from("DELIMITER $$\n");
+        for statement in self.statements() {
+            script.push_str(statement.trim_end());
+            script.push_str("$$\n");
+        }
+        script.push_str("DELIMITER ;\n");
+        script
+    }
+
+    /// The highest version that is there; `None` for none.
+    async fn version(&self, connection: &mut Connection) -> Result<Option<i64>, Unusable> {
+        let select = self.text("SELECT MAX(version) FROM {version}");
+        match connection.run_text(&select).await {
+            Ok(rows) => Ok(rows.first().and_then(|row| row.get(0)).flatten()),
+            // No such table.
+            Err(failure) if failure.code() == Some(1146) => Ok(None),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Creates what is missing, and says whether anything was.
+    pub(super) async fn create(&self, connection: &mut Connection) -> Result<bool, Unusable> {
+        match self.version(connection).await? {
+            Some(VERSION) => return Ok(false),
+            Some(newer) if newer > VERSION => return Err(Unusable::Newer(newer)),
+            _ => {}
+        }
+        // One client at a time: a routine cannot be replaced in one step everywhere.
+        let lock = format!(
+            "CONCAT('palisade:', SHA1(CONCAT(DATABASE(), '.', '{}')))",
+            self.name("")
+        );
+        let taken = connection
+            .run_text(&format!("SELECT COALESCE(GET_LOCK({lock}, {PATIENCE}), 0)"))
+            .await?;
+        if taken.first().and_then(|row| row.get::<i64, _>(0)) != Some(1) {
+            return Err(Unusable::Busy);
+        }
+        let created = self.create_alone(connection).await;
+        connection
+            .run_text(&format!("DO RELEASE_LOCK({lock})"))
+            .await?;
+        created
+    }
+
+    async fn create_alone(&self, connection: &mut Connection) -> Result<bool, Unusable> {
+        match self.version(connection).await? {
+            Some(VERSION) => return Ok(false),
+            Some(newer) if newer > VERSION => return Err(Unusable::Newer(newer)),
+            _ => {}
+        }
+        for statement in self.statements() {
+            connection.run_text(&statement).await?;
+        }
+        Ok(true)
+    }
+}
+
+fn longest_wait() -> u128 {
+    let wait = StoreTime::at(crate::store::Claim::LONGEST_WAIT_LEASE);
+    wait.since_zero().as_micros()
+}

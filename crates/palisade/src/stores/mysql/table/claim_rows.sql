@@ -1,0 +1,25 @@
+-- One row per waiter, and one per holder of a line whose state is other. `state` is waits, held,
+-- closed (the holder is gone, and its min_hold keeps the name closed) or gone (kept to be told).
+CREATE TABLE IF NOT EXISTS {claim} (
+  name VARBINARY(1024) NOT NULL,
+  state VARBINARY(6) NOT NULL,
+  seq BIGINT NOT NULL,
+  fence BIGINT NOT NULL DEFAULT 0,
+  mode VARBINARY(9) NOT NULL,
+  permits BIGINT NOT NULL,
+  owner MEDIUMBLOB NOT NULL,
+  reason MEDIUMBLOB,
+  since BIGINT NOT NULL,
+  expiry BIGINT NOT NULL,
+  lease BIGINT NOT NULL,
+  claim VARBINARY(16) NOT NULL,
+  min_hold BIGINT NOT NULL DEFAULT 0,
+  once_per BIGINT NOT NULL DEFAULT 0,
+  keep_until BIGINT NOT NULL DEFAULT 0,
+  before_at BIGINT NOT NULL DEFAULT 0,
+  before_span BIGINT NOT NULL DEFAULT 0,
+  before_fence BIGINT NOT NULL DEFAULT 0,
+  why VARBINARY(8),
+  PRIMARY KEY (name, state, seq),
+  KEY by_claim (claim)
+) ENGINE=InnoDB

@@ -1,0 +1,177 @@
+//! One connection: opened, logged in, and driven by a task of the client's runtime.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Config, NoTls, SimpleQueryMessage};
+use tokio_util::sync::CancellationToken;
+
+use super::ClientSettings;
+use super::failure::Failed;
+use super::tls::Encryption;
+use crate::error::{Error, Result};
+use crate::url::Host;
+
+/// The parameters of a statement, with their types: the server need not be asked for them.
+pub(crate) type Parameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
+/// A notification, as it came.
+pub(crate) struct Heard(pub(crate) String);
+
+pub(crate) struct Connection {
+    pub(crate) client: tokio_postgres::Client,
+    /// The host, for messages.
+    pub(crate) address: Arc<str>,
+    closed: CancellationToken,
+    driver: AbortHandle,
+}
+
+impl Connection {
+    /// Connects to a host, and checks that it takes writes. `on_closed` is called when the
+    /// connection ends, unless it was dropped.
+    pub(super) async fn open(
+        settings: &ClientSettings,
+        host: &Host,
+        heard: Option<mpsc::UnboundedSender<Heard>>,
+        on_closed: impl FnOnce() + Send + 'static,
+    ) -> Result<Connection> {
+        let address: Arc<str> = host.to_string().into();
+        let refused = |cause: std::io::Error| {
+            Error::unavailable(format!("{address} cannot be reached: {cause}")).with_source(cause)
+        };
+        let port = host.port.unwrap_or_default();
+        let stream = TcpStream::connect((host.name.as_str(), port))
+            .await
+            .map_err(refused)?;
+        stream.set_nodelay(true).map_err(refused)?;
+        keep_alive(&stream, settings.request_timeout).map_err(refused)?;
+        let mut config = Config::new();
+        config
+            .user(settings.user.reveal())
+            .dbname(&settings.database)
+            .application_name("palisade");
+        if let Some(password) = &settings.password {
+            config.password(password.reveal());
+        }
+        let failed = |error: tokio_postgres::Error| Failed::of(&error, &address).error;
+        let closed = CancellationToken::new();
+        let (client, driver) = match &settings.tls {
+            Some(connector) => {
+                config.ssl_mode(SslMode::Require);
+                let encryption = Encryption {
+                    connector: connector.clone(),
+                    host: host.name.clone(),
+                };
+                let (client, connection) = config
+                    .connect_raw(stream, encryption)
+                    .await
+                    .map_err(failed)?;
+                let driven = drive(connection, heard, closed.clone(), on_closed);
+                (client, tokio::spawn(driven).abort_handle())
+            }
+            None => {
+                config.ssl_mode(SslMode::Disable);
+                let (client, connection) =
+                    config.connect_raw(stream, NoTls).await.map_err(failed)?;
+                let driven = drive(connection, heard, closed.clone(), on_closed);
+                (client, tokio::spawn(driven).abort_handle())
+            }
+        };
+        let connection = Connection {
+            client,
+            address: Arc::clone(&address),
+            closed,
+            driver,
+        };
+        let said = connection
+            .client
+            .simple_query("SHOW transaction_read_only")
+            .await
+            .map_err(failed)?;
+        let is_read_only = said.iter().any(
+            |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("on")),
+        );
+        if is_read_only {
+            return Err(Error::unavailable(format!(
+                "{address} is read-only: a standby, or a server that was made so; name the primary"
+            )));
+        }
+        Ok(connection)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_cancelled() || self.client.is_closed()
+    }
+
+    /// Ends it: requests in flight fail, and none is sent any more.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Completes when it has ended.
+    pub(crate) async fn ended(&self) {
+        self.closed.cancelled().await;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// A server that is cut off is noticed, also while nothing is sent.
+fn keep_alive(stream: &TcpStream, request_timeout: Duration) -> std::io::Result<()> {
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(2))
+        .with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(request_timeout))?;
+    Ok(())
+}
+
+async fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    heard: Option<mpsc::UnboundedSender<Heard>>,
+    closed: CancellationToken,
+    on_closed: impl FnOnce() + Send,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let messages = async {
+        loop {
+            match poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(AsyncMessage::Notification(news))) => {
+                    if let Some(heard) = &heard {
+                        // Without a receiver the connection is dropped soon.
+                        drop(heard.send(Heard(news.payload().to_owned())));
+                    }
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "a connection to PostgreSQL ends");
+                    return;
+                }
+                None => return,
+            }
+        }
+    };
+    tokio::select! {
+        () = messages => {}
+        () = closed.cancelled() => {}
+    }
+    closed.cancel();
+    on_closed();
+}

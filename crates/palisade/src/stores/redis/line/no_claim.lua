@@ -1,2 +1,0 @@
--- No claim made the event: all claims are told.
-local claim = false

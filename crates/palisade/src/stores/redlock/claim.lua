@@ -1,0 +1,26 @@
+-- KEYS: the lock, its last fence. ARGV: claim, lease in ms, proposed fence, owner and reason.
+-- Replies the fence when this server has stored it; {floor, why} when the lock is the claim's, but
+-- the fence must be above the floor; {token, ms left} when another holder has the lock.
+local KEEP_FENCE = 600000 -- ms
+local BEHIND = 1000000 -- microseconds
+local token = redis.call('GET', KEYS[1])
+local mine = ARGV[1] .. '.'
+if token and string.sub(token, 1, #mine) ~= mine then return {token, redis.call('PTTL', KEYS[1])} end
+local last = tonumber(string.match(redis.call('GET', KEYS[2]) or '', '^%d+') or 0)
+local fence = tonumber(ARGV[3])
+local ttl = ARGV[2]
+local found = false
+if token then
+  -- The reply to an earlier attempt was lost.
+  if redis.call('PTTL', KEYS[1]) > tonumber(ttl) then ttl = redis.call('PTTL', KEYS[1]) end
+  found = fence == last and string.match(token, '^%x+%.(%d+)%.') == ARGV[3]
+end
+redis.call('SET', KEYS[1], mine .. ARGV[3] .. '.' .. ARGV[4], 'PX', ttl)
+if not found then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  if fence <= last then return {string.format('%.0f', last), 'last'} end
+  if fence + BEHIND < now then return {string.format('%.0f', now), 'time'} end
+end
+redis.call('SET', KEYS[2], ARGV[3], 'PX', ttl + KEEP_FENCE)
+return ARGV[3]

@@ -1,0 +1,275 @@
+//! Asks all servers for a name, and returns with the majority.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{CLAIM, RAISE, Servers, Shared, limit, release};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::store::{Busy, Claim, Grant, Lease};
+use crate::stores::kit::token::Put;
+use crate::stores::redis::client::Call;
+use crate::stores::redis::{
+    Token, digits, millis, owner_and_reason, read_fence, unexpected, unwanted,
+};
+
+/// How often a higher fence is tried. Other claims raise it only when they hold the name.
+const RAISES: usize = 3;
+
+/// The votes of one round.
+#[derive(Default)]
+struct Tally {
+    /// The servers where the claim is.
+    ours: Vec<usize>,
+    /// The servers where it is not.
+    not_ours: Vec<usize>,
+    /// How many have stored the fence.
+    stored: usize,
+    /// The fence must be above this.
+    floor: u64,
+    /// The tokens of other holders, on how many servers, and the time left there.
+    taken: HashMap<Vec<u8>, (usize, Duration)>,
+    failures: Vec<Error>,
+    /// How many servers have answered, or can.
+    reachable: usize,
+}
+
+impl Tally {
+    fn count(&mut self, shared: &Shared, place: usize, reply: Result<Value>) {
+        if let Err(error) = reply.and_then(|reply| self.read(shared, place, reply)) {
+            tracing::debug!(%error, "a server does not vote");
+            self.failures.push(error);
+        }
+    }
+
+    fn read(&mut self, shared: &Shared, place: usize, reply: Value) -> Result<()> {
+        match reply {
+            Value::BulkString(_) => {
+                self.ours.push(place);
+                self.stored += 1;
+            }
+            Value::Int(0) => self.not_ours.push(place),
+            Value::Array(parts) => match parts.as_slice() {
+                [Value::BulkString(floor), Value::BulkString(why)] => {
+                    let floor = read_fence(floor).ok_or_else(unexpected)?.get();
+                    if why == b"time" {
+                        shared.nodes[place].learn(floor);
+                    }
+                    self.floor = self.floor.max(floor);
+                    self.ours.push(place);
+                }
+                [Value::BulkString(token), Value::Int(left)] => {
+                    let left = Duration::from_millis(u64::try_from(*left).unwrap_or(0));
+                    let (count, longest) = self.taken.entry(token.clone()).or_default();
+                    (*count, *longest) = (*count + 1, left.max(*longest));
+                    self.not_ours.push(place);
+                }
+                _ => return Err(unexpected()),
+            },
+            _ => return Err(unexpected()),
+        }
+        Ok(())
+    }
+
+    /// The answer to a claim that has no majority.
+    fn outcome(self, shared: &Shared) -> Result<Put> {
+        if self.reachable < shared.members.quorum() {
+            return Err(shared.too_few(self.reachable, self.failures));
+        }
+        let most = self.taken.iter().max_by_key(|(_, (count, _))| *count);
+        let holder = most.map(|(token, (_, left))| Token::read(token).holder(Some(*left)));
+        let ask_in = self.taken.values().map(|(_, left)| *left).max();
+        Ok(Put::Taken(Busy {
+            holder,
+            ask_in,
+            ..Busy::default()
+        }))
+    }
+}
+
+pub(super) async fn claim(shared: &Arc<Shared>, claim: &Arc<Claim>) -> Result<Put> {
+    let mut servers = shared.reached().await?;
+    if let Some(busy) = without_young(shared, &mut servers, claim)? {
+        return Ok(Put::Taken(busy));
+    }
+    if !shared.wants(claim.id) {
+        return Err(unwanted());
+    }
+    // A grant whose answer was lost is asked for again with its own fence.
+    let before = shared.claimed.get(claim.id).and_then(|sent| sent.granted);
+    let first = match before {
+        Some(fence) => fence,
+        None => propose(shared, claim)?,
+    };
+    let places = servers.iter().enumerate();
+    let places = places.filter_map(|(place, server)| server.as_ref().map(|_| place));
+    shared.claimed.sent(claim, first, places);
+    let mut attempt = Attempt {
+        shared,
+        claim,
+        servers: &servers,
+        fences: vec![first],
+    };
+    match attempt.run(first).await {
+        Ok(fence) => {
+            shared.claimed.granted(claim.id, fence);
+            let _ = shared.seen.accept(&claim.name, claim.mode, fence);
+            Ok(Put::Done(Grant {
+                fence,
+                lease: Lease::of(claim.lease),
+            }))
+        }
+        Err(tally) => {
+            let fences = attempt.fences;
+            release::undo(
+                shared,
+                claim,
+                &fences,
+                servers,
+                &tally.not_ours,
+                &tally.ours,
+            )
+            .await;
+            tally.outcome(shared)
+        }
+    }
+}
+
+/// Leaves out the servers that are too young to vote. If that leaves no majority, the claim is
+/// refused until they are old enough.
+fn without_young(shared: &Shared, servers: &mut Servers, claim: &Claim) -> Result<Option<Busy>> {
+    let mut waits = Vec::new();
+    for (node, server) in shared.nodes.iter().zip(servers.iter_mut()) {
+        if server.is_some()
+            && let Some(wait) = node.is_young_for()
+        {
+            *server = None;
+            waits.push(wait);
+        }
+    }
+    let missing = shared
+        .members
+        .quorum()
+        .saturating_sub(servers.iter().flatten().count());
+    if missing == 0 {
+        return Ok(None);
+    }
+    waits.sort_unstable();
+    let wait = waits.get(missing - 1).copied();
+    if claim.queue && wait.is_some() {
+        return Ok(Some(Busy {
+            ask_in: wait,
+            closed: true,
+            ..Busy::default()
+        }));
+    }
+    Err(Error::unavailable(format!(
+        "{} of {} servers have run for less than the longest lease and do not vote yet{}",
+        waits.len(),
+        shared.members.count,
+        wait.map(|wait| format!("; there is a majority in {wait:.0?}"))
+            .unwrap_or_default(),
+    ))
+    .with_nothing_sent())
+}
+
+/// The fence that a claim asks for: above all that this client has seen of the name, and not behind
+/// the servers' clocks. It tells this attempt from all others of this client.
+fn propose(shared: &Shared, claim: &Claim) -> Result<Fence> {
+    let clocks = shared.nodes.iter().map(|node| node.time()).max();
+    let seen = shared
+        .seen
+        .last(&claim.name)
+        .map_or(0, |last| last.get() + 1);
+    let wanted = clocks.unwrap_or(0).max(seen).max(1);
+    let above = |last: u64| Some(wanted.max(last + 1));
+    let last = shared
+        .proposed
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above)
+        .unwrap_or_default();
+    fence(wanted.max(last + 1))
+}
+
+fn fence(number: u64) -> Result<Fence> {
+    let too_high = || Error::protocol("the last fence of this name is too high to be followed");
+    Fence::new(number).ok_or_else(too_high)
+}
+
+struct Attempt<'a> {
+    shared: &'a Arc<Shared>,
+    claim: &'a Arc<Claim>,
+    servers: &'a Servers,
+    /// The fences that were sent, one for each round.
+    fences: Vec<Fence>,
+}
+
+impl Attempt<'_> {
+    /// The fence of the grant, or the votes that were not enough.
+    async fn run(&mut self, first: Fence) -> Result<Fence, Tally> {
+        let Attempt { shared, claim, .. } = *self;
+        let quorum = shared.members.quorum();
+        let call = shared
+            .call(&CLAIM, &claim.name)
+            .text(&claim.id.reveal())
+            .number(millis(claim.lease))
+            .text(&digits(Some(first)))
+            .text(&owner_and_reason(claim));
+        let mut tally = self.round(call).await;
+        let mut last = first;
+        for _ in 0..RAISES {
+            if tally.stored >= quorum {
+                return Ok(last);
+            }
+            if tally.ours.len() < quorum {
+                break;
+            }
+            last = match fence(tally.floor.max(last.get()) + 1) {
+                Ok(fence) => fence,
+                Err(error) => {
+                    tally.reachable = 0;
+                    tally.failures.push(error);
+                    break;
+                }
+            };
+            self.fences.push(last);
+            let call = shared
+                .call(&RAISE, &claim.name)
+                .text(&claim.id.reveal())
+                .text(&digits(Some(last)));
+            tally = self.round(call).await;
+        }
+        if tally.stored >= quorum {
+            return Ok(last);
+        }
+        Err(tally)
+    }
+
+    /// Asks all servers, until the claim is on a majority, or cannot be any more.
+    async fn round(&self, call: Call) -> Tally {
+        let (shared, quorum) = (self.shared, self.shared.members.quorum());
+        let mut calls = shared.send(self.servers, &Arc::new(call));
+        let mut tally = Tally::default();
+        let decided = calls
+            .take(limit(self.claim.lease), |place, reply, left| {
+                tally.count(shared, place, reply);
+                tally.ours.len() >= quorum || tally.ours.len() + left < quorum
+            })
+            .await;
+        tally.reachable = tally.ours.len() + tally.not_ours.len();
+        let unanswered = calls.into_rest();
+        if decided {
+            tally.reachable += unanswered.len();
+        } else {
+            let silent = |(place, _): &(usize, _)| {
+                let address = &shared.nodes[*place].address;
+                Error::unavailable(format!("{address} does not answer"))
+            };
+            tally.failures.extend(unanswered.iter().map(silent));
+        }
+        tally
+    }
+}
