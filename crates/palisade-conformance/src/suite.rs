@@ -73,7 +73,7 @@ macro_rules! checks {
 checks! {
     contract: claim_is_idempotent, release_needs_claim_and_fence, renewal_says_where_each_stands, an_old_fence_changes_no_place,
         a_try_leaves_nothing, release_hands_over, a_waiter_can_step_out, an_expired_claim_is_not_revived, another_kind_is_refused,
-        revocation_names_the_fence, seal_is_idempotent, a_gone_grant_says_what_is_known;
+        revocation_names_the_fence, a_claim_turned_away_again_was_revoked, seal_is_idempotent, a_gone_grant_says_what_is_known;
     mutex: excludes, serves_in_order, waits_no_longer_than_asked, names_do_not_meet, nothing_is_left_behind,
         tells_of_a_revocation, a_release_is_not_a_loss, dead_waiters_cost_one_wait_lease, a_dead_waiter_is_given_no_lease,
         a_lost_push_is_healed, a_lost_reply_is_found_again, fences_rise, inspection_shows_the_line,

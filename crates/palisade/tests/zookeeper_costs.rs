@@ -207,11 +207,16 @@ async fn ten_thousand_locks_cost_one_transaction() {
         is_renewed(&guards[0]).await;
     }
     let ([beats], all, took) = (tally.requests([op::MULTI]), tally.all(), tally.elapsed());
-    println!("{beats} transactions of {all} requests in {took:?}: {tally:?}");
-    // Every sixth of the session; one that a busy machine has delayed is made up for.
+    let slowest = tally.slowest();
+    println!(
+        "{beats} transactions of {all} requests in {took:?}, answered within {slowest:?}: {tally:?}"
+    );
+    // Every sixth of the session. An answer that takes longer than the session allows for proves
+    // less, and the next renewal comes earlier.
+    let early = u64::from(slowest >= lease / 48);
     assert!(
-        (2..=tally.ticks(lease / 6) + 2).contains(&beats),
-        "{beats} transactions in {took:?}"
+        (2..=tally.ticks(lease / 6) + 1 + early).contains(&beats),
+        "{beats} transactions in {took:?}, answered within {slowest:?}"
     );
     assert_eq!(all, beats, "and nothing else");
     assert!(guards.iter().all(Guard::is_held));

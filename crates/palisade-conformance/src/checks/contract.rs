@@ -503,6 +503,45 @@ pub async fn revocation_names_the_fence(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
+/// A claim that was revoked, is made again and is turned away was revoked still: it has had no new
+/// life. The other holder may be gone by then. A store with one value for each name has forgotten
+/// it.
+pub async fn a_claim_turned_away_again_was_revoked(subject: &Subject) -> Verdict {
+    let capability = subject.capability();
+    needs!(capability.revoke, "revocation");
+    needs!(capability.order == palisade::store::Order::Fifo, "a line");
+    let store = subject.store();
+    let claim = Arc::new(Claim {
+        queue: false,
+        ..subject.claim("revoked-again")
+    });
+    let fence = granted(&*store, &claim).await.fence;
+    assert_eq!(
+        store.revoke(&claim.name, fence).await.expect("an answer"),
+        Revoked::Done
+    );
+    let next = another(&claim);
+    let next_fence = granted(&*store, &next).await.fence;
+    match store.claim(&claim).await.expect("an answer") {
+        Answer::Busy(_) => {}
+        other => panic!("held twice: {other:?}"),
+    }
+    let claim = claim.to_ref(Some(fence));
+    assert_eq!(
+        standing(&*store, &claim).await,
+        Standing::Gone(Gone::Revoked)
+    );
+    assert_eq!(
+        released(&*store, &next.to_ref(Some(next_fence))).await,
+        Released::Done
+    );
+    assert_eq!(
+        standing(&*store, &claim).await,
+        Standing::Gone(Gone::Revoked)
+    );
+    Verdict::Kept
+}
+
 /// A renewal of a grant that was released does not say that its lease ran out, and one of a grant
 /// that the store never gave says that it is unknown.
 pub async fn a_gone_grant_says_what_is_known(subject: &Subject) -> Verdict {

@@ -1,8 +1,9 @@
 //! The line is the oracle: a random history, replayed on the store and on the line, must have the
 //! same answers.
 
+use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use palisade::Fence;
 use palisade::line::{Line, StoreTime};
@@ -15,18 +16,18 @@ use crate::{Subject, Verdict, needs};
 /// How many histories, and how long each is.
 const HISTORIES: u64 = 20;
 const STEPS: u64 = 60;
+/// How often waiters are renewed.
+const KEPT: Duration = Duration::from_secs(1);
 
 /// A claim on both sides, with the fence that each side gave it.
 struct Both {
     claim: Arc<Claim>,
     ours: Option<Fence>,
     theirs: Option<Fence>,
-    /// The claim was made more than once. A store may forget then why its earlier life ended.
-    made_again: bool,
 }
 
 /// Promise 1, in all kinds and modes: the store grants when and to whom the line would. Leases are
-/// an hour, so that nothing expires by itself.
+/// an hour, and waiters are renewed, so that nothing expires by itself.
 pub async fn the_store_follows_the_line(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
@@ -48,7 +49,8 @@ pub async fn the_store_follows_the_line(subject: &Subject) -> Verdict {
                 .step(&mut random, semaphore)
                 .await
                 .unwrap_or_else(|what| {
-                    panic!("seed {seed}, history {history}, step {step}: {what}")
+                    let before = replay.steps.join("\n");
+                    panic!("seed {seed}, history {history}, step {step}: {what}, after\n{before}")
                 });
         }
         replay.clear_away().await;
@@ -63,6 +65,10 @@ struct Replay<'a> {
     line: Line,
     clock: u64,
     claims: Vec<Both>,
+    /// What the store has answered so far.
+    steps: Vec<String>,
+    /// When the waiters were last renewed.
+    kept: Instant,
 }
 
 impl<'a> Replay<'a> {
@@ -75,7 +81,13 @@ impl<'a> Replay<'a> {
             line: Line::default(),
             clock: 0,
             claims: Vec::new(),
+            steps: Vec::new(),
+            kept: Instant::now(),
         }
+    }
+
+    fn note(&mut self, verb: &str, at: usize, answer: &impl Debug) {
+        self.steps.push(format!("{verb} {at}: {answer:?}"));
     }
 
     fn now(&mut self) -> StoreTime {
@@ -84,12 +96,33 @@ impl<'a> Replay<'a> {
     }
 
     async fn step(&mut self, random: &mut fastrand::Rng, semaphore: bool) -> Result<(), String> {
+        if self.kept.elapsed() > KEPT {
+            self.keep_waiters().await?;
+        }
         match (random.u8(0..10), self.claims.len()) {
             (0..4, _) | (_, 0) => self.claim(random, semaphore).await,
             (4..6, count) => self.renew(random.usize(0..count)).await,
             (6..9, count) => self.release(random.usize(0..count)).await,
             (_, count) => self.revoke(random.usize(0..count)).await,
         }
+    }
+
+    /// Renews all that wait: whatever its lease is, a waiter lives for a few seconds.
+    async fn keep_waiters(&mut self) -> Result<(), String> {
+        self.kept = Instant::now();
+        let waits = |id| self.line.waiters.iter().any(|waiter| waiter.claim == id);
+        let waiting = self.claims.iter().filter(|both| waits(both.claim.id));
+        let waiting: Vec<_> = waiting.map(|both| both.claim.to_ref(None)).collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        for answer in self.store.renew(&waiting).await {
+            match answer.map_err(|error| error.to_string())? {
+                Standing::Waiting(_) => {}
+                other => return Err(format!("a waiter: {other:?}")),
+            }
+        }
+        Ok(())
     }
 
     async fn claim(&mut self, random: &mut fastrand::Rng, semaphore: bool) -> Result<(), String> {
@@ -123,7 +156,6 @@ impl<'a> Replay<'a> {
                 claim: Arc::new(claim),
                 ours: None,
                 theirs: None,
-                made_again: false,
             });
         }
         let at = if again {
@@ -131,7 +163,6 @@ impl<'a> Replay<'a> {
         } else {
             self.claims.len() - 1
         };
-        self.claims[at].made_again |= again;
         let (now, claim) = (self.now(), Arc::clone(&self.claims[at].claim));
         let expected = self
             .line
@@ -142,6 +173,7 @@ impl<'a> Replay<'a> {
             .claim(&claim)
             .await
             .map_err(|error| error.to_string())?;
+        self.note("claim", at, &answer);
         match (&expected, &answer) {
             (Answer::Granted(ours), Answer::Granted(theirs)) => {
                 self.granted(at, ours.fence, theirs.fence)
@@ -184,7 +216,6 @@ impl<'a> Replay<'a> {
             claim,
             ours,
             theirs,
-            made_again,
         } = &self.claims[at];
         let expected = self.line.renew(now, claim.id, *ours, &mut Vec::new());
         let answer = self
@@ -193,6 +224,7 @@ impl<'a> Replay<'a> {
             .await
             .remove(0)
             .map_err(|error| error.to_string())?;
+        self.note("renew", at, &answer);
         match (&expected, &answer) {
             (Standing::Held(ours), Standing::Held(theirs)) => {
                 self.granted(at, ours.fence, theirs.fence)
@@ -203,11 +235,6 @@ impl<'a> Replay<'a> {
                 Ok(())
             }
             (Standing::Gone(Gone::Revoked), Standing::Gone(Gone::Revoked)) => Ok(()),
-            (Standing::Gone(Gone::Revoked), Standing::Gone(Gone::Ended | Gone::Taken))
-                if *made_again =>
-            {
-                Ok(())
-            }
             (
                 Standing::Gone(Gone::Expired | Gone::Ended | Gone::Unknown | Gone::Taken),
                 Standing::Gone(Gone::Expired | Gone::Ended | Gone::Unknown | Gone::Taken),
@@ -232,6 +259,7 @@ impl<'a> Replay<'a> {
             .release(&claim.to_ref(*theirs), Ending::Release)
             .await
             .map_err(|error| error.to_string())?;
+        self.note("release", at, &answer);
         if answer == expected {
             Ok(())
         } else {
@@ -254,6 +282,7 @@ impl<'a> Replay<'a> {
             .revoke(&name, theirs)
             .await
             .map_err(|error| error.to_string())?;
+        self.note("revoke", at, &answer);
         match (&expected, &answer) {
             (Revoked::Done, Revoked::Done) | (Revoked::NotHeld, Revoked::NotHeld) => Ok(()),
             (Revoked::OtherHolder { .. }, Revoked::OtherHolder { .. }) => Ok(()),

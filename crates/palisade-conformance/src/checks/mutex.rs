@@ -9,7 +9,7 @@ use palisade::store::{Answer, Claim, ClaimId, FenceSource, Order, Revoked};
 use palisade::{Attempt, Cause, Client, ErrorKind, LossReason, Released, Status};
 
 use crate::faults::Faulty;
-use crate::{Subject, Verdict, eventually, in_vain, needs, patience};
+use crate::{Subject, Verdict, eventually, needs, patience};
 
 /// Waits until `count` claims wait in line.
 pub(super) async fn waiters(client: &Client, name: &str, count: usize) {
@@ -107,6 +107,9 @@ pub async fn serves_in_order(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
+/// So long after the end of a wait the store may still say who holds the name.
+const NAMING: Duration = Duration::from_millis(100);
+
 /// A wait ends when it was to end, says who holds the name, and leaves no place in line; zero is
 /// one attempt.
 pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
@@ -123,20 +126,27 @@ pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
         "busy is not an error"
     );
     for wait in [Duration::ZERO, Duration::from_millis(300)] {
-        // The holder is asked for only briefly: a busy machine may take longer once.
-        let mut named = None;
-        for _ in 0..5 {
-            let begun = Instant::now();
-            let lock = theirs.mutex(&name);
-            let error = in_vain(wait, |wait| lock.acquire_timeout(wait)).await;
-            assert!(begun.elapsed() >= wait, "too early");
-            assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
-            named = error.holder().map(|holder| holder.owner.clone());
-            if named.is_some() {
-                break;
+        let lock = theirs.mutex(&name);
+        let (begun, mut asked) = (Instant::now(), wait);
+        // A store that is slow to answer on a busy machine is asked again, and no other.
+        loop {
+            let attempt = Instant::now();
+            let error = lock.acquire_timeout(asked).await.expect_err("it is held");
+            let late = attempt.elapsed().checked_sub(asked).expect("too early");
+            match (error.kind(), error.holder()) {
+                (ErrorKind::Timeout, Some(holder)) => {
+                    assert_eq!(holder.owner, "the holder");
+                    break;
+                }
+                (ErrorKind::Timeout, None) => {
+                    println!("the holder was not named {late:?} after a wait of {asked:?}");
+                    assert!(late >= NAMING, "the store had time to say more: {error:?}");
+                }
+                (ErrorKind::Unavailable, _) => asked = (asked * 2).max(Duration::from_millis(10)),
+                _ => panic!("{error:?}"),
             }
+            assert!(begun.elapsed() < patience(), "{error:?}");
         }
-        assert_eq!(named.as_deref(), Some("the holder"));
     }
     theirs.shutdown().await;
     let line = ours
@@ -382,12 +392,15 @@ pub async fn a_holder_renews_and_verifies(subject: &Subject) -> Verdict {
             .expect("an answer"),
         Revoked::Done
     );
-    // A busy cluster may take longer to answer than the short lease allows.
-    eventually("the store has dropped it", async || {
+    // A busy cluster may not answer within the short lease; but an answer is right.
+    eventually("the store has answered", async || {
         match guard.verify().await {
-            Ok(is_held) => !is_held,
-            Err(error) if error.retry_may_help() => false,
-            Err(error) => panic!("{error}"),
+            Ok(is_held) => {
+                assert!(!is_held, "the store has dropped it");
+                true
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable => false,
+            Err(error) => panic!("{error:?}"),
         }
     })
     .await;

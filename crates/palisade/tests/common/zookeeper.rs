@@ -129,6 +129,9 @@ struct Counts {
     events: u64,
     bytes: u64,
     piece: Vec<u8>,
+    /// When the requests were sent that are not answered yet.
+    asked: BTreeMap<i32, Instant>,
+    slowest: Duration,
 }
 
 impl Tally {
@@ -140,6 +143,8 @@ impl Tally {
             counts.piece.extend(bytes);
             let mut piece = std::mem::take(&mut counts.piece);
             for frame in frames(&mut piece) {
+                let xid = number(&frame, 0).unwrap_or_default();
+                counts.asked.insert(xid, Instant::now());
                 *counts
                     .requests
                     .entry(number(&frame, 4).unwrap_or_default())
@@ -152,7 +157,11 @@ impl Tally {
         proxy.lose_if(move |message| {
             let mut counts = answers.lock().unwrap_or_else(PoisonError::into_inner);
             counts.bytes += message.len() as u64;
-            counts.events += u64::from(number(message, 4) == Some(-1));
+            let answered = number(message, 4).unwrap_or_default();
+            counts.events += u64::from(answered == -1);
+            if let Some(asked) = counts.asked.remove(&answered) {
+                counts.slowest = counts.slowest.max(asked.elapsed());
+            }
             false
         });
         Tally {
@@ -187,6 +196,11 @@ impl Tally {
     /// How much the server has sent.
     pub fn bytes(&self) -> u64 {
         self.counts().bytes
+    }
+
+    /// The longest time that an answer took.
+    pub fn slowest(&self) -> Duration {
+        self.counts().slowest
     }
 
     pub fn elapsed(&self) -> Duration {

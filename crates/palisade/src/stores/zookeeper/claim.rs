@@ -55,10 +55,7 @@ impl Enter for Backend {
                 self.withdraw(claim.id).await?;
                 Some(busy(holder))
             }
-            Standing::Gone(_) => {
-                self.claims.lock().clear_end(claim.id);
-                None
-            }
+            Standing::Gone(_) => None,
         })
     }
 

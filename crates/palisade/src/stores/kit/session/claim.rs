@@ -32,19 +32,24 @@ pub(crate) trait Enter: Entries {
 }
 
 pub(crate) async fn claim<B: Enter>(backend: &Arc<B>, claim: &Arc<Claim>) -> Result<Answer> {
-    backend.claims().lock().clear_end(claim.id);
+    let earlier = backend.claims().lock().take_end(claim.id);
     if let Some(answer) = backend.find_again(claim).await.map_err(Into::into)? {
         return Ok(answer);
     }
+    // An entry that was looked for and not found has ended just now.
+    let mut ended = backend.claims().lock().take_end(claim.id).or(earlier);
     let mut answer = backend.enter(claim).await;
     if let Ok(Answer::Granted(_) | Answer::Queued(_)) = &answer {
         if is_there(&**backend, claim) {
             return answer.map_err(Into::into);
         }
-        answer = Err(gone().into());
+        (answer, ended) = (Err(gone().into()), None);
     }
     if backend.turned_away(claim, &answer) {
         backend.sessions().end_owned(claim.id);
+        if let Some(ended) = ended {
+            backend.claims().lock().restore_end(claim.id, ended);
+        }
     }
     answer.map_err(Into::into)
 }

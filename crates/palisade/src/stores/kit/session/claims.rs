@@ -71,7 +71,8 @@ pub(crate) struct Claims<C> {
     looks: ByClaim<Look>,
 }
 
-struct Ended {
+/// Why a claim ended, and until when it may be asked about.
+pub(crate) struct Ended {
     why: Gone,
     until: Moment,
 }
@@ -164,9 +165,15 @@ impl<C: OwnClaim> Claims<C> {
         Some(own)
     }
 
-    /// The claim is made again: why its last life ended does not matter any more.
-    pub(crate) fn clear_end(&mut self, claim: ClaimId) {
-        self.ended.remove(&claim);
+    /// The claim is made again: why its last life ended does not matter any more, unless it is
+    /// [turned away](Claims::restore_end).
+    pub(crate) fn take_end(&mut self, claim: ClaimId) -> Option<Ended> {
+        self.ended.remove(&claim)
+    }
+
+    /// The claim was turned away: it has had no new life, and the last one ended as it did.
+    pub(super) fn restore_end(&mut self, claim: ClaimId, ended: Ended) {
+        self.ended.entry(claim).or_insert(ended);
     }
 
     pub(crate) fn end_reason(&self, claim: ClaimId) -> Option<Gone> {
@@ -286,8 +293,10 @@ mod tests {
         assert!(!end(one, Gone::Taken), "it ends once");
         assert_eq!(table.why_gone(one), Gone::Revoked);
         assert_eq!(table.why_gone(two), Gone::Expired, "forgotten");
-        table.lock().clear_end(one);
-        assert_eq!(table.lock().end_reason(one), None);
+        let ended = table.lock().take_end(one).expect("it is remembered");
+        assert_eq!(table.lock().end_reason(one), None, "it is made again");
+        table.lock().restore_end(one, ended);
+        assert_eq!(table.why_gone(one), Gone::Revoked, "and turned away");
         assert!(table.of_session(7).is_empty());
     }
 
