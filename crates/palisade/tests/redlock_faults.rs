@@ -326,7 +326,7 @@ async fn young_servers_do_not_vote() {
     let early = early.expect_err("no server is old enough");
     assert_eq!(early.kind(), ErrorKind::Unavailable);
     assert!(early.to_string().contains("do not vote yet"), "{early}");
-    let mutex = careful.mutex("young").lease(ms(2000)).store_wait(ms(1));
+    let mutex = careful.mutex("young").lease(ms(2000)).store_wait(ms(1000));
     let held = soon("they are old enough", mutex.acquire())
         .await
         .expect("a grant");
