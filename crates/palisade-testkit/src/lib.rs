@@ -4,8 +4,8 @@
 //! killed when its value is dropped: also by a panic, and by the kernel when the whole process is
 //! killed. Nothing is shared with the machine's own servers.
 //!
-//! - [`redis`], [`etcd`], [`zookeeper`], [`postgres`], [`mariadb`]: the servers, one module each,
-//!   with an example each
+//! - [`redis`], [`etcd`], [`zookeeper`], [`postgres`], [`mariadb`], [`pgbouncer`]: the servers, one
+//!   module each, with an example each
 //! - [`Server`]: what all of them can: pause, resume, kill, stop, restart
 //! - [`clock::Clock`]: moves the wall clock of one server
 //! - [`proxy::Proxy`]: the network's faults, between a client and a server
@@ -24,6 +24,7 @@ mod error;
 pub mod etcd;
 pub mod lan;
 pub mod mariadb;
+pub mod pgbouncer;
 mod port;
 pub mod postgres;
 mod probe;

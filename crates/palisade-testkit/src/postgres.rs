@@ -26,7 +26,7 @@ use crate::dir::Dir;
 use crate::error::{OrPanic, Result};
 use crate::lan::Place;
 use crate::port::Port;
-use crate::process::{Recipe, Server, TOOL_LIMIT, is_root};
+use crate::process::{Recipe, Server, TOOL_LIMIT, is_root, with_free_ports};
 use crate::spec::server;
 use crate::{command, template};
 
@@ -56,11 +56,23 @@ impl Setup {
         let data = dir.path().join("data");
         template::copy("initdb", &data, make_template)?;
         self.configure(&data, address)?;
+        let postgres = self.run(dir, port, address)?;
+        sql(
+            address,
+            "postgres",
+            "create role locker login password 'lockpw'",
+        )?;
+        sql(address, "postgres", "create database locks owner locker")?;
+        Ok(postgres)
+    }
+
+    /// Starts it on a data directory that is there.
+    fn run(&self, dir: Dir, port: Port, address: SocketAddr) -> Result<Postgres> {
         if is_root() {
             command::give(dir.path(), USER)?;
         }
-        let mut recipe =
-            Recipe::new("postgres", &self.place).args(["-D".into(), data.into_os_string()]);
+        let data = dir.path().join("data").into_os_string();
+        let mut recipe = Recipe::new("postgres", &self.place).args(["-D".into(), data]);
         recipe.user = Some(USER);
         // The "fast" one: without waiting for clients to leave.
         recipe.stop = Signal::INT;
@@ -73,18 +85,26 @@ impl Setup {
                 .map(drop)
                 .map_err(|failure| failure.to_string())
         });
-        let server = Server::start(recipe, dir, vec![port], probe)?;
-        sql(
-            address,
-            "postgres",
-            "create role locker login password 'lockpw'",
-        )?;
-        sql(address, "postgres", "create database locks owner locker")?;
         Ok(Postgres {
-            server,
+            server: Server::start(recipe, dir, vec![port], probe)?,
             address,
             clock,
         })
+    }
+
+    fn follow(&self, primary: SocketAddr) -> Result<Postgres> {
+        let (dir, port) = (Dir::new("postgres"), Port::new());
+        let address: SocketAddr = (self.place.ip(), port.number()).into();
+        let data = dir.path().join("data");
+        let mut copy = command::command("pg_basebackup")?;
+        copy.env("PGPASSWORD", PASSWORD);
+        copy.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
+        copy.args(["-U", "postgres", "-h", &primary.ip().to_string()]);
+        copy.args(["-p", &primary.port().to_string(), "-D"])
+            .arg(&data);
+        command::run(copy, TOOL_LIMIT)?;
+        self.configure(&data, address)?;
+        self.run(dir, port, address)
     }
 
     fn configure(&self, data: &Path, address: SocketAddr) -> Result<()> {
@@ -169,6 +189,36 @@ impl Postgres {
         format!("postgres://locker:lockpw@{}/locks", self.address)
     }
 
+    /// Starts a standby that follows this server, and returns when it answers.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[must_use]
+    pub fn standby(&self) -> Self {
+        with_free_ports(|| Self::with().follow(self.address)).or_panic()
+    }
+
+    /// Cuts a standby off from its primary: what is written there from now on never comes here.
+    pub fn stop_following(&self) {
+        self.sql("alter system set primary_conninfo = ''");
+        self.sql("select pg_reload_conf()");
+        crate::eventually("it does not follow", TOOL_LIMIT, || {
+            match self
+                .sql("select count(*) from pg_stat_wal_receiver")
+                .as_str()
+            {
+                "0" => Ok(()),
+                _ => Err("it follows".to_owned()),
+            }
+        });
+    }
+
+    /// Makes a standby a primary, and returns when it takes writes.
+    pub fn promote(&self) {
+        assert_eq!(self.sql("select pg_promote()"), "t", "not promoted in time");
+    }
+
     /// Runs SQL in the database `locks` as the superuser, and returns the values, a line for each
     /// row, with `|` between.
     ///
@@ -187,8 +237,18 @@ impl Postgres {
 }
 
 fn sql(address: SocketAddr, database: &str, text: &str) -> Result<String> {
+    sql_of(("postgres", PASSWORD), address, database, text)
+}
+
+/// As this user, with this password.
+pub(crate) fn sql_of(
+    (user, password): (&str, &str),
+    address: SocketAddr,
+    database: &str,
+    text: &str,
+) -> Result<String> {
     let mut psql = command::command("psql")?;
-    psql.env("PGPASSWORD", PASSWORD)
+    psql.env("PGPASSWORD", password)
         .env("PGCONNECT_TIMEOUT", "5");
     psql.args([
         "-X",
@@ -198,7 +258,7 @@ fn sql(address: SocketAddr, database: &str, text: &str) -> Result<String> {
         "-v",
         "ON_ERROR_STOP=1",
         "-U",
-        "postgres",
+        user,
         "-d",
         database,
     ]);

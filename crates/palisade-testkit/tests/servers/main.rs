@@ -3,6 +3,7 @@
 mod etcd;
 mod lan;
 mod mariadb;
+mod pgbouncer;
 mod port_taken;
 mod postgres;
 mod redis;
