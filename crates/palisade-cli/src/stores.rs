@@ -123,6 +123,7 @@ fn durability(durability: Durability) -> &'static str {
         Durability::Process => "the end of the process",
         Durability::Machine => "a restart of the machine",
         Durability::Server => "a restart or failover of the server",
+        Durability::Failover => "a failover of the server",
         Durability::Quorum => "the loss of a majority",
     }
 }

@@ -167,6 +167,14 @@ impl Error {
         self
     }
 
+    /// The same, where an earlier attempt of the same request may have arrived.
+    #[must_use]
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with_earlier_attempt(mut self) -> Self {
+        self.1 = Request::Unknown;
+        self
+    }
+
     /// Whether it is certain that nothing was sent.
     pub(crate) fn nothing_was_sent(&self) -> bool {
         self.1 == Request::NeverSent

@@ -17,7 +17,7 @@ use palisade::{ErrorKind, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::postgres::Postgres;
 
-/// The clock is read after the row is locked: a lease is granted in full, and not partly spent.
+/// Trap 1: the clock is read after the row is locked: a lease is granted in full, and not partly spent.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_is_read_after_the_lock() {
     let server = Arc::new(Postgres::start());
@@ -123,7 +123,7 @@ async fn a_hand_off_takes_no_heartbeat() {
     assert!(latencies[9] < ms(1300), "{latencies:?}");
 }
 
-/// A role whose transactions are serializable: no error reaches the user.
+/// Trap 6: a role whose transactions are serializable: no error reaches the user.
 #[tokio::test(flavor = "multi_thread")]
 async fn strict_isolation_of_the_role_does_no_harm() {
     let server = Postgres::start();
@@ -145,7 +145,7 @@ async fn strict_isolation_of_the_role_does_no_harm() {
     }
 }
 
-/// Twenty clients meet an empty database at once.
+/// Trap 7: Twenty clients meet an empty database at once, and then an older version.
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_clients_create_the_tables_at_once() {
     let server = Postgres::start();
@@ -163,6 +163,28 @@ async fn twenty_clients_create_the_tables_at_once() {
         assert_eq!(released.expect("granted"), Released::Done);
     }
     assert_eq!(server.sql("SELECT version FROM palisade.lock_version"), "1");
+    // An older version: its tables are there, and none of this one's routines.
+    server.sql(
+        "UPDATE palisade.lock_version SET version = 0; \
+         DROP PROCEDURE palisade.lock_step_1; DROP PROCEDURE palisade.lock_sweep_1",
+    );
+    let tasks: Vec<_> = (0..20)
+        .map(|number| {
+            let client = connect(server.url());
+            tokio::spawn(async move {
+                let guard = client.mutex(format!("n{number}")).acquire().await?;
+                guard.release().await
+            })
+        })
+        .collect();
+    for task in tasks {
+        let released = soon("done", task).await.expect("no panic");
+        assert_eq!(released.expect("granted"), Released::Done);
+    }
+    assert_eq!(
+        server.sql("SELECT max(version) FROM palisade.lock_version"),
+        "1"
+    );
 }
 
 /// A user without rights is told how an administrator can help. A newer version is refused.
@@ -268,7 +290,7 @@ async fn a_verb_is_one_call_and_cycles_leave_nothing() {
     assert_eq!(rows(&server), [1, 0, 0]);
 }
 
-/// A deep line: a place in it costs the same, and the hand-off goes to the first.
+/// Trap 10: a deep line: a place in it costs the same, and the hand-off goes to the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deep_line_is_no_slower() {
     let server = Postgres::start();
@@ -280,7 +302,7 @@ async fn a_deep_line_is_no_slower() {
     server.sql(
         "INSERT INTO palisade.lock_waiter (name, owner, mode, permits, since, expiry, lease, min_hold, once_per, claim, inbox)
          SELECT 'n', 'x', 'exclusive', 0, now(), now() + interval '1 minute', '1 minute', '0', '0',
-           decode(lpad(to_hex(i), 32, '0'), 'hex'), 'none' FROM generate_series(1, 1000) i",
+           decode(lpad(to_hex(i), 32, '0'), 'hex'), 'none' FROM generate_series(1, 2000) i",
     );
     let begun = Instant::now();
     let busy = locks.mutex("n").try_acquire().await.expect("an answer");
@@ -294,5 +316,280 @@ async fn a_deep_line_is_no_slower() {
     assert!(begun.elapsed() < ms(500), "{:?}", begun.elapsed());
     let held = server.sql("SELECT encode(claim, 'hex') FROM palisade.lock_holder");
     assert_eq!(held, format!("{:032x}", 1));
-    assert_eq!(rows(&server), [1, 1, 999]);
+    assert_eq!(rows(&server), [1, 1, 1999]);
+    assert!(size(&server) < 5 << 20, "{} bytes", size(&server));
 }
+
+/// The size of all tables with their indexes, in bytes.
+fn size(server: &Postgres) -> u64 {
+    let size = "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c \
+                JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'palisade' AND c.relkind = 'r'";
+    server.sql(size).parse().expect("a number")
+}
+
+/// Trap 3: one hand-off is told once, although the release had to wait for the row.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_off_that_waited_for_the_row_is_told_once() {
+    let server = Arc::new(Postgres::start());
+    let (one, two) = (connect(server.url()), connect(server.url()));
+    let guard = soon("free", one.mutex("n").lease(LONG).acquire())
+        .await
+        .expect("free");
+    let waiter = wait_for(&two.mutex("n").lease(LONG));
+    in_line(&one, "n", 1).await;
+    let inbox = server.sql("SELECT inbox FROM palisade.lock_waiter");
+    let hears = {
+        let server = Arc::clone(&server);
+        let listen = format!("LISTEN \"{inbox}\"; COMMIT; SELECT pg_sleep(2.5)");
+        std::thread::spawn(move || server.sql(&listen))
+    };
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    eventually("it listens, too", async || server.sql(listens) == "1").await;
+    let outside = {
+        let server = Arc::clone(&server);
+        let lock = "BEGIN; SELECT 1 FROM palisade.lock WHERE name = 'n' FOR UPDATE; SELECT pg_sleep(0.8); COMMIT";
+        std::thread::spawn(move || drop(server.sql(lock)))
+    };
+    eventually("the row is locked", async || server.sql(listens) == "2").await;
+    give_back(guard).await;
+    let next = gets_in(waiter).await;
+    outside.join().expect("no panic");
+    let heard = hears.join().expect("no panic");
+    let pushes: Vec<&str> = heard
+        .lines()
+        .filter(|line| line.contains("granted"))
+        .collect();
+    assert_eq!(pushes.len(), 1, "{heard}");
+    assert!(pushes[0].contains(&next.fence().to_string()), "{heard}");
+    give_back(next).await;
+}
+
+/// Trap 4: many clients that hold and do not wait: none of them listens, so no hand-off wakes them.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_hold_are_not_woken() {
+    let server = Postgres::start();
+    let clients: Vec<_> = (0..30).map(|_| connect(server.url())).collect();
+    let mut guards = Vec::new();
+    for (number, client) in clients.iter().enumerate() {
+        let mutex = client.mutex(format!("n{number}")).lease(LONG);
+        guards.push(soon("free", mutex.acquire()).await.expect("free"));
+    }
+    assert_eq!(sessions(&server), clients.len());
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'palisade' \
+                   AND query ~ 'LISTEN|idle_session_timeout'";
+    assert_eq!(server.sql(listens), "0");
+}
+
+/// Trap 11: an old snapshot keeps the dead versions of a hot row; when it ends, the name is as fast as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_recovers_from_an_old_snapshot() {
+    let server = Arc::new(Postgres::start());
+    let locks = connect(server.url());
+    let cycles = async |count: usize| {
+        for _ in 0..count {
+            give_back(
+                soon("free", locks.mutex("n").acquire())
+                    .await
+                    .expect("free"),
+            )
+            .await;
+        }
+    };
+    // How many pages one look at the row reads.
+    let pages = || {
+        let plan = server.sql(
+            "SET enable_seqscan = off; EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF, FORMAT JSON) \
+             SELECT FROM palisade.lock WHERE name = 'n'",
+        );
+        let hits = plan
+            .split("\"Shared Hit Blocks\": ")
+            .nth(1)
+            .expect("buffers");
+        let hits: String = hits.chars().take_while(char::is_ascii_digit).collect();
+        hits.parse::<u32>().expect("a number")
+    };
+    cycles(50).await;
+    let before = pages();
+    let snapshot = {
+        let server = Arc::clone(&server);
+        std::thread::spawn(move || {
+            server.sql(
+                "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM palisade.lock; \
+                 SELECT pg_sleep(3); COMMIT",
+            )
+        })
+    };
+    let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    eventually("it has a snapshot", async || server.sql(sleeps) == "1").await;
+    while !snapshot.is_finished() {
+        cycles(50).await;
+    }
+    snapshot.join().expect("no panic");
+    cycles(50).await;
+    let after = pages();
+    assert!(after <= before + 8, "{before} pages before, {after} after");
+    assert_eq!(rows(&server), [1, 0, 0]);
+}
+
+/// Trap 16: names are compared by their bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_are_compared_by_their_bytes() {
+    let server = Postgres::start();
+    let locks = connect(server.url());
+    let mut guards = Vec::new();
+    for name in ["a", "A", "á", "a ", "a\u{301}"] {
+        let guard = locks.mutex(name).try_acquire().await.expect("an answer");
+        guards.push(guard.unwrap_or_else(|| panic!("{name:?} is another's")));
+    }
+    assert_eq!(locks.list("").await.expect("an answer").len(), 5);
+}
+
+/// Trap 21: many cycles on many names: little space, and the sweeper leaves what is held.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_cycles_and_names_leave_little() {
+    let count = if std::env::var_os("PALISADE_SOAK").is_some() {
+        100_000
+    } else {
+        10_000
+    };
+    let server = Postgres::start();
+    let locks = connect(server.url());
+    let held = soon("free", locks.mutex("held").lease(LONG).acquire())
+        .await
+        .expect("free");
+    let run = async |names: usize| {
+        let tasks: Vec<_> = (0..64)
+            .map(|task| {
+                let locks = locks.clone();
+                tokio::spawn(async move {
+                    for number in (task..count).step_by(64) {
+                        let name = format!("n{}", number % names);
+                        let guard = locks.mutex(name).acquire().await.expect("granted");
+                        guard.release().await.expect("an answer");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+    };
+    run(64).await;
+    assert_eq!(rows(&server), [65, 1, 0]);
+    assert!(size(&server) < 10 << 20, "{} bytes", size(&server));
+    run(count).await;
+    // As if all of it was long ago. A name that is held is older than the others.
+    server.sql("UPDATE palisade.lock SET fence = CASE name WHEN 'held' THEN 1 ELSE 2 END");
+    let mut calls = 0;
+    while server.sql("CALL palisade.lock_sweep_1(NULL)") == "t" {
+        calls += 1;
+        assert!(calls <= count / 1000, "it does not end");
+    }
+    assert_eq!(server.sql("SELECT name FROM palisade.lock"), "held");
+    give_back(held).await;
+}
+
+/// Names in use do not keep the sweeper from those that are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn held_names_do_not_fill_the_sweep() {
+    let server = Postgres::start();
+    let locks = connect(server.url());
+    give_back(
+        soon("free", locks.mutex("zz-idle").acquire())
+            .await
+            .expect("free"),
+    )
+    .await;
+    server.sql(
+        "INSERT INTO palisade.lock (name, fence) SELECT 'held-' || i, 1 FROM generate_series(1, 3000) i; \
+         INSERT INTO palisade.lock_holder (name, fence, owner, mode, permits, since, expiry, lease, keep_until, claim) \
+         SELECT name, 1, 'x', 'exclusive', 0, now(), now() + interval '1 hour', '1 hour', '-infinity', '' \
+         FROM palisade.lock WHERE name LIKE 'held-%'; \
+         DELETE FROM palisade.lock WHERE name = 'zz-idle'; \
+         INSERT INTO palisade.lock (name, fence) VALUES ('zz-idle', 1)",
+    );
+    assert_eq!(server.sql("CALL palisade.lock_sweep_1(NULL)"), "f");
+    assert_eq!(rows(&server)[..2], [3000, 3000]);
+}
+
+/// Trap 22: two clients renew the same names, each in its own order.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_of_the_same_names_do_not_deadlock() {
+    let server = Postgres::start();
+    let (one, two) = (connect(server.url()), connect(server.url()));
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        for (client, name) in [(&one, number), (&two, 99 - number)] {
+            let lock = client.rwlock(format!("n{name}")).lease(ms(3000));
+            guards.push(soon("shared", lock.read()).await.expect("free"));
+        }
+    }
+    tokio::time::sleep(ms(3500)).await;
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'locks'";
+    assert_eq!(server.sql(deadlocks), "0");
+}
+
+/// What the pages say: each verb is one request, in each state.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_verb_is_one_request() {
+    const TIMES: usize = 10;
+    let server = Postgres::start();
+    server.sql("ALTER ROLE locker SET log_statement = 'all'");
+    let requests = || {
+        let log = std::fs::read_to_string(server.dir().join("log")).expect("a log");
+        log.matches("LOG:  execute ").count() + log.matches("LOG:  statement: ").count()
+    };
+    let (locks, other) = (connect(server.url()), connect(server.url()));
+    for client in [&locks, &other] {
+        let guard = soon("free", client.mutex("warm").acquire()).await;
+        give_back(guard.expect("free")).await;
+    }
+    let guard = soon("free", locks.mutex("n").lease(LONG).acquire()).await;
+    let guard = guard.expect("free");
+    let costs = async |what: &str, each: usize, verb: &dyn Fn() -> Verb| {
+        let before = requests();
+        for _ in 0..TIMES {
+            soon(what, verb()).await;
+        }
+        assert_eq!(requests() - before, each * TIMES, "{what}");
+    };
+    let busy = other.mutex("n");
+    costs("busy", 1, &|| {
+        let busy = busy.clone();
+        Box::pin(async move { assert!(busy.try_acquire().await.expect("an answer").is_none()) })
+    })
+    .await;
+    costs("show", 1, &|| {
+        let other = other.clone();
+        Box::pin(async move { assert!(other.show("n").await.expect("an answer").is_some()) })
+    })
+    .await;
+    costs("list", 1, &|| {
+        let other = other.clone();
+        Box::pin(async move { assert_eq!(other.list("").await.expect("an answer").len(), 1) })
+    })
+    .await;
+    let lock = other.rwlock("rw");
+    costs("write, downgrade, release", 3, &|| {
+        let lock = lock.clone();
+        Box::pin(async move {
+            let guard = lock.write().await.expect("free").downgrade().await;
+            guard
+                .expect("downgraded")
+                .release()
+                .await
+                .expect("released");
+        })
+    })
+    .await;
+    guard.verify().await.expect("held");
+    let before = requests();
+    for _ in 0..TIMES {
+        soon("verified", guard.verify()).await.expect("held");
+    }
+    assert_eq!(requests() - before, TIMES, "verify");
+    give_back(guard).await;
+}
+
+type Verb = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;

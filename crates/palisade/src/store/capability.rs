@@ -144,6 +144,9 @@ pub enum Durability {
     Machine,
     /// A restart or a failover of the server.
     Server,
+    /// A failover to a server that missed the last writes. A restart keeps every grant. For
+    /// PostgreSQL and MySQL.
+    Failover,
     /// The loss of a majority of the servers.
     Quorum,
 }

@@ -77,8 +77,8 @@ pub struct ServerInfo {
     pub product: String,
     /// Its version, where it says so.
     pub version: Option<String>,
-    /// Its role among the servers, in its own words: `master`, `leader`, `follower`, `standalone`;
-    /// `None` where it does not say.
+    /// Its role among the servers, in its own words: `master`, `leader`, `follower`, `standalone`,
+    /// and whether a pooler or a proxy is between. `None` where it does not say.
     pub role: Option<String>,
     /// Its address, or the path of the file; `None` without one.
     pub address: Option<String>,

@@ -16,9 +16,11 @@ use crate::error::{Error, Result};
 use crate::store::{ByClaim, Claim, ClaimId, ClientHandle};
 use crate::url::StoreUrl;
 
-/// How long a verb waits for a row that another session has locked.
+/// How long a call waits for a row that another session has locked, before it goes on without it.
+const SHORT_PATIENCE: Duration = Duration::from_millis(250);
+/// How long an event waits for its row on a connection that others do not need.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a request is sent again after a deadlock, a serialization failure or a locked row.
+/// How often a request is sent again after a deadlock or a serialization failure.
 const REPEATS: u32 = 3;
 /// How often idle names are swept.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -33,12 +35,15 @@ pub(super) struct Backend {
     waiting: Mutex<ByClaim<Arc<Claim>>>,
     pub(super) inbox: Inbox,
     pub(super) creating: tokio::sync::Mutex<()>,
+    /// Locked by the event that waits for its row.
+    waits_for_row: tokio::sync::Mutex<()>,
     pub(super) this: Weak<Backend>,
 }
 
 /// How a call ended, and whether it was sent more than once.
 pub(super) struct Called {
-    pub(super) answers: Vec<Answered>,
+    /// `None` for an event whose row another session has locked: nothing was done.
+    pub(super) answers: Vec<Option<Answered>>,
     pub(super) sent_again: bool,
 }
 
@@ -56,6 +61,7 @@ impl Backend {
             waiting: Mutex::default(),
             inbox: Inbox::new(inbox),
             creating: tokio::sync::Mutex::default(),
+            waits_for_row: tokio::sync::Mutex::default(),
             this: Weak::clone(backend),
         }))
     }
@@ -75,15 +81,65 @@ impl Backend {
         self.handle.get().is_none_or(|client| client.wants(claim))
     }
 
-    /// Applies events, each to its own line, in one transaction.
-    pub(super) async fn step(
+    /// Applies events, each to its own line, in one transaction. Does not wait for rows that other
+    /// sessions have locked for long: they must not hold up the other events.
+    pub(super) async fn apply(&self, purpose: Purpose, events: &[Event]) -> Result<Called> {
+        let limit = self.client.settings().request_timeout;
+        self.apply_within(purpose, limit, events).await
+    }
+
+    /// The same, with a limit for each request.
+    pub(super) async fn apply_within(
         &self,
         purpose: Purpose,
         limit: Duration,
         events: &[Event],
     ) -> Result<Called> {
+        let patience = SHORT_PATIENCE.min(limit / 4).as_millis().max(1).to_string();
+        let mut called = self.step(purpose, limit, &patience, events).await;
+        if events.len() > 1 && is_locked(&called) {
+            called = self.step(purpose, limit, SKIP, events).await;
+        }
+        match called {
+            Ok(called) => Ok(called),
+            Err(failed) if failed.remedy == Remedy::Locked => Ok(Called {
+                answers: vec![None; events.len()],
+                sent_again: false,
+            }),
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Applies one event whose row another session has locked, and waits for that row. The answer,
+    /// and whether the event was sent more than once.
+    pub(super) async fn apply_patiently(&self, event: Event) -> Result<(Answered, bool)> {
+        let limit = self.client.settings().request_timeout;
+        let Ok(_turn) = tokio::time::timeout(limit, self.waits_for_row.lock()).await else {
+            return Err(locked());
+        };
+        let patience = PATIENCE.min(limit / 2).as_millis().max(1).to_string();
+        let called = self
+            .step(Purpose::Patience, limit, &patience, &[event])
+            .await;
+        match called {
+            Ok(mut called) => {
+                let answer = called.answers.pop().flatten().ok_or_else(unexpected)?;
+                Ok((answer, called.sent_again))
+            }
+            Err(failed) if failed.remedy == Remedy::Locked => Err(locked()),
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Sends one call. `patience` is how many milliseconds it waits for a row, or [`SKIP`].
+    async fn step(
+        &self,
+        purpose: Purpose,
+        limit: Duration,
+        patience: &str,
+        events: &[Event],
+    ) -> std::result::Result<Called, Failed> {
         let columns = Columns::of(events);
-        let patience = PATIENCE.min(limit / 4).as_millis().max(1).to_string();
         let inbox = self.inbox.channel.as_str();
         let parameters: &Parameters<'_> = &[
             (&columns.verbs, Type::TEXT_ARRAY),
@@ -105,25 +161,19 @@ impl Backend {
             (&inbox, Type::TEXT),
             (&patience, Type::TEXT),
         ];
-        let asked = self.send(purpose, limit, &self.text.step, parameters).await;
-        let (rows, sent_again) = match asked {
-            Ok(answered) => answered,
-            // One row that is locked from outside must not hold up the other events.
-            Err(failed) if failed.remedy == Remedy::Repeat && events.len() > 1 => {
-                let (one, other) = events.split_at(events.len() / 2);
-                let mut called = Box::pin(self.step(purpose, limit, one)).await?;
-                let other = Box::pin(self.step(purpose, limit, other)).await?;
-                called.answers.extend(other.answers);
-                called.sent_again |= other.sent_again;
-                return Ok(called);
-            }
-            Err(failed) => return Err(failed.error),
-        };
-        let row = rows.first().ok_or_else(unexpected)?;
-        Ok(Called {
-            answers: line::answers(row, events.len())?,
-            sent_again,
-        })
+        let sent = self.send(purpose, limit, &self.text.step, parameters);
+        let (rows, sent_again) = sent.await?;
+        let read = rows.first().ok_or_else(unexpected);
+        match read.and_then(|row| line::answers(row, events.len())) {
+            Ok(answers) => Ok(Called {
+                answers,
+                sent_again,
+            }),
+            Err(error) => Err(Failed {
+                error,
+                remedy: Remedy::None,
+            }),
+        }
     }
 
     /// Sends a statement of ours, and mends what can be mended.
@@ -175,10 +225,29 @@ impl Backend {
                         remedy: Remedy::None,
                     })?;
                 }
+                // The first attempt may have been done, whatever became of the last one.
+                remedy if sent_again => {
+                    let error = failed.error.with_earlier_attempt();
+                    return Err(Failed { error, remedy });
+                }
                 _ => return Err(failed),
             }
         }
     }
+}
+
+/// Leaves out events whose rows are locked.
+const SKIP: &str = "skip";
+
+fn is_locked(called: &std::result::Result<Called, Failed>) -> bool {
+    matches!(called, Err(failed) if failed.remedy == Remedy::Locked)
+}
+
+/// Another session has locked the row for too long.
+pub(super) fn locked() -> Error {
+    Error::unavailable(
+        "another session has locked the row of the name; does a forgotten transaction hold it?",
+    )
 }
 
 /// The error of a claim whose caller has left before it was sent.
@@ -213,12 +282,19 @@ async fn sweep(backend: Weak<Backend>) {
         let Some(backend) = backend.upgrade() else {
             return;
         };
-        // On the connection of the renewals, which is there if anything was ever held for long.
-        if let Err(error) = backend
-            .query(Purpose::Renewals, &backend.text.sweep, &[])
-            .await
-        {
-            tracing::debug!(%error, "idle names are not swept");
+        loop {
+            // On the connection of the renewals, which is there if anything was ever held for long.
+            let swept = backend
+                .query(Purpose::Renewals, &backend.text.sweep, &[])
+                .await;
+            match swept {
+                Ok(rows) if rows.first().is_some_and(|row| row.get(0)) => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "idle names are not swept");
+                    break;
+                }
+            }
         }
     }
 }

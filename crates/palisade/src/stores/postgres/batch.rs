@@ -33,7 +33,15 @@ struct Request {
     claim: Option<ClaimId>,
 }
 
-type Reply = Result<(Answered, bool)>;
+/// What became of an event.
+enum Applied {
+    /// The answer, and whether it was sent again.
+    Answered(Answered, bool),
+    /// Nothing yet: another session has locked its row.
+    Locked(Event),
+}
+
+type Reply = Result<Applied>;
 
 impl Batch {
     pub(super) fn of(backend: &Arc<Backend>) -> Batch {
@@ -44,7 +52,11 @@ impl Batch {
     }
 
     /// Sends an event with others at the same time. The answer, and whether it was sent again.
-    pub(super) async fn apply(&self, event: Event, claim: Option<ClaimId>) -> Reply {
+    pub(super) async fn apply(
+        &self,
+        event: Event,
+        claim: Option<ClaimId>,
+    ) -> Result<(Answered, bool)> {
         let batcher = self.batcher.get_or_init(|| {
             Batcher::new(
                 Executor(Arc::clone(&self.backend)),
@@ -53,7 +65,12 @@ impl Batch {
             )
         });
         let reply = batcher.ask(Request { event, claim }).await;
-        reply.unwrap_or_else(|| Err(Error::unavailable("the client is ending")))
+        let reply = reply.ok_or_else(|| Error::unavailable("the client is ending"))?;
+        match reply? {
+            Applied::Answered(answer, sent_again) => Ok((answer, sent_again)),
+            // By itself, and not in the batch: others wait for that.
+            Applied::Locked(event) => Box::pin(self.backend.apply_patiently(event)).await,
+        }
     }
 }
 
@@ -96,11 +113,14 @@ async fn send(backend: &Backend, batch: Vec<Request>) -> Vec<Reply> {
     if events.is_empty() {
         return replies;
     }
-    let limit = backend.client.settings().request_timeout;
-    match backend.step(Purpose::Verbs, limit, &events).await {
+    match backend.apply(Purpose::Verbs, &events).await {
         Ok(called) => {
-            for (place, answer) in places.into_iter().zip(called.answers) {
-                replies[place] = Ok((answer, called.sent_again));
+            let answers = called.answers.into_iter().zip(events);
+            for (place, (answer, event)) in places.into_iter().zip(answers) {
+                replies[place] = Ok(match answer {
+                    Some(answer) => Applied::Answered(answer, called.sent_again),
+                    None => Applied::Locked(event),
+                });
             }
         }
         Err(error) => {

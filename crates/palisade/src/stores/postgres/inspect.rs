@@ -125,11 +125,15 @@ impl Ping for Backend {
             .await?;
         let row = rows.first().ok_or_else(unexpected)?;
         let connection = self.client.connection(Purpose::Verbs).await?;
-        let is_standby: bool = row.get(1);
+        let role = match (row.get(1), connection.pooled) {
+            (true, _) => "standby",
+            (false, true) => "primary, behind a pooler",
+            (false, false) => "primary",
+        };
         Ok(ServerInfo {
             product: "postgres".to_owned(),
             version: row.get(0),
-            role: Some(if is_standby { "standby" } else { "primary" }.to_owned()),
+            role: Some(role.to_owned()),
             address: Some(connection.address.to_string()),
         })
     }

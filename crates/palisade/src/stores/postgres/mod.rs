@@ -36,8 +36,8 @@ use self::line::Event;
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{
-    Answer, Capability, Change, Claim, ClaimRef, ClientHandle, Ending, Extensions, NameKeys, Page,
-    Query, Released, Standing, Store, Wakes,
+    Answer, Capability, Change, Claim, ClaimRef, ClientHandle, Durability, Ending, Extensions,
+    NameKeys, Page, Query, Released, Standing, Store, Wakes,
 };
 use crate::stores::kit::line::{self as kit, Effect, LineBackend, LineStore};
 use crate::url::StoreUrl;
@@ -48,6 +48,7 @@ pub const CAPABILITY: Capability = Capability {
     format: "table",
     // A holder does not listen: it is told at its next renewal.
     revoke_pushed: false,
+    durability: Durability::Failover,
     ..Capability::LINE
 };
 
@@ -104,17 +105,21 @@ impl Lines {
 
     /// Applies one event by itself.
     async fn alone(&self, event: Event) -> Result<line::Answered> {
-        let limit = self.backend.client.settings().request_timeout;
-        let called = self.backend.step(Purpose::Verbs, limit, &[event]).await?;
-        let mut answers = called.answers;
-        answers.pop().ok_or_else(failure::unexpected)
+        let called = self
+            .backend
+            .apply(Purpose::Verbs, std::slice::from_ref(&event));
+        match called.await?.answers.pop() {
+            Some(Some(answer)) => Ok(answer),
+            Some(None) => Ok(self.backend.apply_patiently(event).await?.0),
+            None => Err(failure::unexpected()),
+        }
     }
 }
 
 #[async_trait]
 impl LineBackend for Lines {
     fn capability(&self) -> &Capability {
-        if self.backend.inbox.polls() {
+        if self.backend.polls() {
             &POOLED
         } else {
             &CAPABILITY

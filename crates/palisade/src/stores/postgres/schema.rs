@@ -43,7 +43,7 @@ impl Text {
                 "CALL @step@($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, \
                  $16, $17, $18, NULL, NULL)",
             ),
-            sweep: fill("CALL @sweep@()"),
+            sweep: fill("CALL @sweep@(NULL)"),
             inspect: fill(include_str!("line/inspect.sql")),
             version: fill("SELECT max(version) FROM @version@"),
             script: fill(&script),

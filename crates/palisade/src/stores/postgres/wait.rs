@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::types::Type;
 
 use super::backend::Backend;
-use super::client::Heard;
+use super::client::{Connection, Heard, Parameters, Purpose};
 use super::line::push;
 use crate::error::{Error, Result};
 use crate::line::Told;
@@ -21,9 +21,9 @@ use crate::stores::kit::line::hear;
 
 /// For how long the connection stays when no claim waits any more.
 const STAYS: Duration = Duration::from_secs(10);
-/// How long the first message of its own may take. Behind a pooler that lends a session for each
+/// How long the first message to itself may take. Behind a pooler that lends a session for each
 /// transaction it never comes.
-const TEST: Duration = Duration::from_secs(1);
+const TEST: Duration = Duration::from_secs(2);
 const TEST_TEXT: &str = "test";
 /// Between two attempts to listen.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -55,19 +55,20 @@ impl Inbox {
         }
     }
 
-    pub(super) fn polls(&self) -> bool {
-        self.polls.load(Ordering::Relaxed)
-    }
-
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Backend {
+    /// Whether no push comes, so that waiters ask again and again.
+    pub(super) fn polls(&self) -> bool {
+        self.client.is_pooled() || self.inbox.polls.load(Ordering::Relaxed)
+    }
+
     /// A claim was queued: from now on it can be told.
     pub(super) fn queued(&self, claim: &Arc<Claim>) {
-        if self.inbox.polls() {
+        if self.polls() {
             self.poll(claim);
             return;
         }
@@ -161,6 +162,20 @@ impl Backend {
     }
 }
 
+/// Runs a statement on the listener's connection.
+async fn ask(backend: &Backend, connection: &Connection, statement: &str) -> Result<()> {
+    let asked = connection.client.batch_execute(statement);
+    let limit = backend.client.settings().request_timeout;
+    match tokio::time::timeout(limit, asked).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(Error::unavailable("cannot listen to PostgreSQL").with_source(error)),
+        Err(_) => Err(Error::unavailable(format!(
+            "{} does not answer within {limit:?}",
+            connection.address
+        ))),
+    }
+}
+
 /// Listens on one connection; `true` when it has ended, `false` when there is nothing to listen for.
 async fn listen_once(backend: &Weak<Backend>) -> Result<bool> {
     let Some(strong) = backend.upgrade() else {
@@ -168,24 +183,12 @@ async fn listen_once(backend: &Weak<Backend>) -> Result<bool> {
     };
     let (sender, mut heard) = mpsc::unbounded_channel::<Heard>();
     let connection = strong.client.listener(sender).await?;
-    let failed = |error: tokio_postgres::Error| {
-        Error::unavailable("cannot listen to PostgreSQL").with_source(error)
-    };
-    let channel = strong.inbox.channel.clone();
-    let client = &connection.client;
-    // A timeout for idle sessions would end a listener that hears nothing.
-    client
-        .batch_execute(&format!("LISTEN \"{channel}\""))
-        .await
-        .map_err(failed)?;
-    let (inbox, text) = (channel.as_str(), TEST_TEXT);
-    client
-        .query_typed(
-            "SELECT pg_notify($1, $2)",
-            &[(&inbox, Type::TEXT), (&text, Type::TEXT)],
-        )
-        .await
-        .map_err(failed)?;
+    let inbox = strong.inbox.channel.as_str();
+    ask(&strong, &connection, &format!("LISTEN \"{inbox}\"")).await?;
+    // From another session, as every push: a pooler may lend this one the same session twice.
+    let parameters: &Parameters<'_> = &[(&inbox, Type::TEXT), (&TEST_TEXT, Type::TEXT)];
+    let notify = "SELECT pg_notify($1, $2)";
+    strong.query(Purpose::Verbs, notify, parameters).await?;
     if tokio::time::timeout(TEST, heard.recv()).await.is_err() && !connection.is_closed() {
         tracing::warn!(
             "no push comes from PostgreSQL: a pooler is between that lends a session for each \
@@ -196,14 +199,10 @@ async fn listen_once(backend: &Weak<Backend>) -> Result<bool> {
         waiting.iter().for_each(|claim| strong.poll(claim));
         return Ok(false);
     }
-    client
-        .query_typed(
-            "SELECT set_config('idle_session_timeout', '0', false) \
-             WHERE current_setting('server_version_num')::int >= 140000",
-            &[],
-        )
-        .await
-        .map_err(failed)?;
+    // It would end a listener that hears nothing. It is there from version 14.
+    let stays =
+        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'";
+    ask(&strong, &connection, stays).await?;
     *strong.inbox.state() = State::Listening;
     // A grant that came before is found by a renewal.
     strong.ask_for_all();

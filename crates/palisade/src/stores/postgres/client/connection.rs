@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Config, NoTls, SimpleQueryMessage};
 use tokio_util::sync::CancellationToken;
@@ -30,13 +31,15 @@ pub(crate) struct Connection {
     pub(crate) client: tokio_postgres::Client,
     /// The host, for messages.
     pub(crate) address: Arc<str>,
+    /// Whether a pooler is between, as far as the login shows it.
+    pub(crate) pooled: bool,
     closed: CancellationToken,
     driver: AbortHandle,
 }
 
 impl Connection {
     /// Connects to a host, and checks that it takes writes. `on_closed` is called when the
-    /// connection ends, unless it was dropped.
+    /// connection ends, unless it was dropped, or the server has ended it for being idle.
     pub(super) async fn open(
         settings: &ClientSettings,
         host: &Host,
@@ -85,25 +88,30 @@ impl Connection {
                 (client, tokio::spawn(driven).abort_handle())
             }
         };
-        let connection = Connection {
+        let mut connection = Connection {
             client,
             address: Arc::clone(&address),
+            pooled: false,
             closed,
             driver,
         };
         let said = connection
             .client
-            .simple_query("SHOW transaction_read_only")
+            .simple_query("SELECT current_setting('transaction_read_only'), pg_backend_pid()")
             .await
             .map_err(failed)?;
-        let is_read_only = said.iter().any(
-            |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("on")),
-        );
-        if is_read_only {
+        let row = said.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        if row.is_some_and(|row| row.get(0) == Some("on")) {
             return Err(Error::unavailable(format!(
                 "{address} is read-only: a standby, or a server that was made so; name the primary"
             )));
         }
+        let serving = row.and_then(|row| row.get(1)?.parse().ok());
+        let named = named_process(&connection.client).await;
+        connection.pooled = named.is_some() && named != serving;
         Ok(connection)
     }
 
@@ -128,6 +136,19 @@ impl Drop for Connection {
     }
 }
 
+/// The process of the server, as it named it at the login; `None` with TLS. A pooler names one that
+/// does not exist. The driver tells the number in a request to cancel only, which goes nowhere here.
+async fn named_process(client: &tokio_postgres::Client) -> Option<i32> {
+    // Its length, its code, the process and the secret.
+    const REQUEST: usize = 16;
+    let (writer, mut reader) = tokio::io::duplex(REQUEST);
+    let cancel = client.cancel_token();
+    cancel.cancel_query_raw(writer, NoTls).await.ok()?;
+    let mut request = [0; REQUEST];
+    reader.read_exact(&mut request).await.ok()?;
+    Some(i32::from_be_bytes(request[8..12].try_into().ok()?))
+}
+
 /// A server that is cut off is noticed, also while nothing is sent.
 fn keep_alive(stream: &TcpStream, request_timeout: Duration) -> std::io::Result<()> {
     let socket = SockRef::from(stream);
@@ -150,6 +171,9 @@ async fn drive<S, T>(
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
+    // Nothing is lost with a connection that was idle: the next request opens another one.
+    let was_idle =
+        |error: &tokio_postgres::Error| error.code() == Some(&SqlState::IDLE_SESSION_TIMEOUT);
     let messages = async {
         loop {
             match poll_fn(|context| connection.poll_message(context)).await {
@@ -162,16 +186,18 @@ async fn drive<S, T>(
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
                     tracing::debug!(%error, "a connection to PostgreSQL ends");
-                    return;
+                    return was_idle(&error);
                 }
-                None => return,
+                None => return false,
             }
         }
     };
-    tokio::select! {
-        () = messages => {}
-        () = closed.cancelled() => {}
-    }
+    let was_idle = tokio::select! {
+        was_idle = messages => was_idle,
+        () = closed.cancelled() => false,
+    };
     closed.cancel();
-    on_closed();
+    if !was_idle {
+        on_closed();
+    }
 }

@@ -9,9 +9,10 @@ use crate::error::{Error, ErrorKind};
 /// What may mend a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remedy {
-    /// Nothing was done, and the same again may succeed: a deadlock, a serialization failure, a row
-    /// that was locked for too long.
+    /// Nothing was done, and the same again may succeed: a deadlock, a serialization failure.
     Repeat,
+    /// Nothing was done: another session has locked a row for too long.
+    Locked,
     /// The connection is of no use any more. The request may have been done.
     Reconnect,
     /// A table or routine is missing.
@@ -56,9 +57,10 @@ impl Failed {
         // The statement and its parameters are not in it.
         let text = format!("{address}: {} ({})", said.message(), code.code());
         match code {
-            SqlState::T_R_SERIALIZATION_FAILURE
-            | SqlState::T_R_DEADLOCK_DETECTED
-            | SqlState::LOCK_NOT_AVAILABLE => failed(Remedy::Repeat, Error::unavailable(text)),
+            SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => {
+                failed(Remedy::Repeat, Error::unavailable(text))
+            }
+            SqlState::LOCK_NOT_AVAILABLE => failed(Remedy::Locked, Error::unavailable(text)),
             SqlState::UNDEFINED_TABLE
             | SqlState::UNDEFINED_FUNCTION
             | SqlState::INVALID_SCHEMA_NAME => failed(

@@ -23,11 +23,13 @@ use crate::stores::backoff::Backoff;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a connection is for: a verb that waits for a row must not hold up a renewal.
+/// What a connection is for: a verb that waits for a row must not hold up another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Verbs,
     Renewals,
+    /// Waits for rows that other sessions have locked.
+    Patience,
 }
 
 /// Is told of contact.
@@ -42,9 +44,12 @@ pub(crate) struct Client {
     handler: Arc<dyn ContactHandler>,
     verbs: Mutex<Option<Arc<Connection>>>,
     renewals: Mutex<Option<Arc<Connection>>>,
+    patience: Mutex<Option<Arc<Connection>>>,
     /// The host that answered last.
     host: AtomicUsize,
     reconnecting: AtomicBool,
+    /// Whether a login has shown a pooler between.
+    pooled: AtomicBool,
     this: Weak<Client>,
 }
 
@@ -56,8 +61,10 @@ impl Client {
             handler,
             verbs: Mutex::default(),
             renewals: Mutex::default(),
+            patience: Mutex::default(),
             host: AtomicUsize::new(0),
             reconnecting: AtomicBool::new(false),
+            pooled: AtomicBool::new(false),
             this: Weak::clone(this),
         })
     }
@@ -66,19 +73,26 @@ impl Client {
         &self.settings
     }
 
+    /// Whether there is a pooler between, which lends a session for each transaction.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled.load(Ordering::Relaxed)
+    }
+
     /// The connection for this purpose, opened if need be.
     pub(crate) async fn connection(&self, purpose: Purpose) -> Result<Arc<Connection>> {
         let slot = match purpose {
             Purpose::Verbs => &self.verbs,
             Purpose::Renewals => &self.renewals,
+            Purpose::Patience => &self.patience,
         };
         let mut slot = slot.lock().await;
         if let Some(open) = slot.as_ref().filter(|open| !open.is_closed()) {
             return Ok(Arc::clone(open));
         }
-        let client = Weak::clone(&self.this);
+        // Nothing depends on the connection that waits for rows.
+        let client = Some(Weak::clone(&self.this)).filter(|_| purpose != Purpose::Patience);
         let closed = move || {
-            if let Some(client) = client.upgrade() {
+            if let Some(client) = client.and_then(|client| client.upgrade()) {
                 client.reconnect();
             }
         };
@@ -108,6 +122,12 @@ impl Client {
             match tokio::time::timeout(self.settings.connect_timeout, opening).await {
                 Ok(Ok(connection)) => {
                     self.host.store(at, Ordering::Relaxed);
+                    if connection.pooled && !self.pooled.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(
+                            "a pooler is between this client and PostgreSQL, so no push can come: \
+                             waiters ask again and again instead"
+                        );
+                    }
                     return Ok(connection);
                 }
                 Ok(Err(error)) => failed = error,

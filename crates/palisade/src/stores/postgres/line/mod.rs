@@ -184,13 +184,15 @@ const NUMBERS: usize = 7;
 const WORDS: usize = 4;
 
 /// The answers of a call, in the order of its events.
-pub(super) fn answers(row: &Row, events: usize) -> Result<Vec<Answered>> {
+/// `None` for one whose row is locked.
+pub(super) fn answers(row: &Row, events: usize) -> Result<Vec<Option<Answered>>> {
     let numbers: Vec<Option<i64>> = row.try_get(0).map_err(|_| unexpected())?;
     let words: Vec<Option<String>> = row.try_get(1).map_err(|_| unexpected())?;
     if numbers.len() != NUMBERS * events || words.len() != WORDS * events {
         return Err(unexpected());
     }
     let mut answers: Vec<Option<Answered>> = vec![None; events];
+    let mut locked = 0;
     for (numbers, words) in numbers.chunks(NUMBERS).zip(words.chunks(WORDS)) {
         let [
             Some(place),
@@ -218,6 +220,10 @@ pub(super) fn answers(row: &Row, events: usize) -> Result<Vec<Answered>> {
             }),
             _ => None,
         };
+        if word == "locked" {
+            locked += 1;
+            continue;
+        }
         let at = usize::try_from(place - 1).map_err(|_| unexpected())?;
         *answers.get_mut(at).ok_or_else(unexpected)? = Some(Answered {
             word: word.clone(),
@@ -227,10 +233,12 @@ pub(super) fn answers(row: &Row, events: usize) -> Result<Vec<Answered>> {
             holder,
         });
     }
-    answers
-        .into_iter()
-        .map(|answer| answer.ok_or_else(unexpected))
-        .collect()
+    let missing = answers.iter().filter(|answer| answer.is_none()).count();
+    if missing == locked {
+        Ok(answers)
+    } else {
+        Err(unexpected())
+    }
 }
 
 impl Answered {

@@ -6,6 +6,9 @@
 -- batches never wait for each other. For each event 7 numbers: its place in the arrays, fence, ahead,
 -- ask_in, held, left, permits; and 4 words: answer, owner, reason, mode. Spans are microseconds,
 -- negative when there is none.
+--
+-- patience is how many milliseconds the call waits for a row that another session has locked. With
+-- 'skip' it does not wait, and answers 'locked' for such a row's events.
 CREATE OR REPLACE PROCEDURE @step@(
   verbs text[], names text[], claims bytea[], fences bigint[], kinds text[], capacities bigint[], modes text[],
   permit_counts bigint[], owners text[], reasons text[], leases bigint[], queues boolean[], min_holds bigint[],
@@ -30,6 +33,7 @@ DECLARE
   -- The answer.
   word text; fence bigint; ahead bigint; ask timestamptz; asked interval; soon interval; shown boolean;
   durable boolean := false; changed boolean;
+  skips CONSTANT boolean := patience = 'skip';
   told_inboxes text[] := '{}'; told_texts text[] := '{}';
 BEGIN
   -- A verb that waited for a row would fail in the stricter levels.
@@ -37,9 +41,10 @@ BEGIN
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   END IF;
-  PERFORM set_config('lock_timeout', patience, true);
+  PERFORM set_config('lock_timeout', CASE WHEN skips THEN '100' ELSE patience END, true);
   numbers := '{}';
   words := '{}';
+  <<events>>
   FOR e IN
     SELECT * FROM unnest(verbs, names, claims, fences, kinds, capacities, modes, permit_counts, owners, reasons,
       leases, queues, min_holds, once_pers, texts, spans)
@@ -48,8 +53,18 @@ BEGIN
     ORDER BY name COLLATE "C", place
   LOOP
     LOOP
-      SELECT * INTO l FROM @line@ x WHERE x.name = e.name FOR UPDATE;
-      made := FOUND;
+      IF skips THEN
+        SELECT * INTO l FROM @line@ x WHERE x.name = e.name FOR UPDATE SKIP LOCKED;
+        made := FOUND;
+        IF NOT made AND EXISTS (SELECT FROM @line@ x WHERE x.name = e.name) THEN
+          numbers := numbers || ARRAY[e.place, 0, -1, -1, -1, -1, 0];
+          words := words || ARRAY['locked', NULL, NULL, NULL];
+          CONTINUE events;
+        END IF;
+      ELSE
+        SELECT * INTO l FROM @line@ x WHERE x.name = e.name FOR UPDATE;
+        made := FOUND;
+      END IF;
       EXIT WHEN made OR e.verb <> 'claim';
       INSERT INTO @line@ (name) VALUES (e.name) ON CONFLICT DO NOTHING;
     END LOOP;
@@ -351,10 +366,12 @@ BEGIN
 END
 $step$;
 
--- Deletes what has been over for ten minutes, so that the last fence outlives the name.
-CREATE OR REPLACE PROCEDURE @sweep@()
+-- Deletes some of what has been over for ten minutes, so that the last fence outlives the name. Says
+-- whether there may be more.
+CREATE OR REPLACE PROCEDURE @sweep@(INOUT more boolean)
 LANGUAGE plpgsql AS $sweep$
 DECLARE
+  most CONSTANT integer := 1000;
   over CONSTANT timestamptz := clock_timestamp() - interval '10 minutes';
   idle text[];
 BEGIN
@@ -363,7 +380,14 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
-  idle := ARRAY(SELECT x.name FROM @line@ x WHERE x.fence < extract(epoch FROM over) * 1000000 LIMIT 500 FOR UPDATE SKIP LOCKED);
+  -- Names in use are left out here: they must not fill up the selection.
+  idle := ARRAY(SELECT x.name FROM @line@ x WHERE x.fence < extract(epoch FROM over) * 1000000
+    AND (x.mark_at IS NULL OR x.mark_at + x.mark_span < over) AND (x.seal_until IS NULL OR x.seal_until < over)
+    AND NOT EXISTS (SELECT FROM @holder@ y WHERE y.name = x.name AND (y.expiry >= over OR y.keep_until >= over))
+    AND NOT EXISTS (SELECT FROM @waiter@ y WHERE y.name = x.name AND y.expiry >= over)
+    AND NOT EXISTS (SELECT FROM @gone@ y WHERE y.name = x.name AND y.until >= over)
+    LIMIT most FOR UPDATE SKIP LOCKED);
+  more := cardinality(idle) = most;
   -- A statement of its own: it sees what was written before the rows were locked.
   DELETE FROM @waiter@ x WHERE x.name = ANY (idle) AND x.expiry < over;
   DELETE FROM @holder@ x WHERE x.name = ANY (idle) AND x.expiry < over AND x.keep_until < over;
@@ -378,4 +402,4 @@ $sweep$;
 
 REVOKE ALL ON PROCEDURE @step@(text[], text[], bytea[], bigint[], text[], bigint[], text[], bigint[], text[], text[],
   bigint[], boolean[], bigint[], bigint[], text[], bigint[], text, text, bigint[], text[]) FROM PUBLIC;
-REVOKE ALL ON PROCEDURE @sweep@() FROM PUBLIC;
+REVOKE ALL ON PROCEDURE @sweep@(boolean) FROM PUBLIC;
