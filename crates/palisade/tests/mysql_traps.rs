@@ -1,11 +1,18 @@
 //! MySQL and MariaDB: what a verb costs, and the traps of the server that a lock must not fall into.
 #![cfg(feature = "mysql")]
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use palisade::store::Wakes;
 use palisade::{Client, ErrorKind, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::mariadb::MariaDb;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// So long that no test waits for its end.
+const LONG: Duration = Duration::from_secs(120);
 
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
 
@@ -237,4 +244,307 @@ async fn killed_sessions_are_replaced() {
     let guard = waits.await.expect("no panic").expect("acquired");
     assert!(guard.is_held());
     assert_eq!(guard.release().await.expect("released"), Released::Done);
+}
+
+/// Trap 7, second part: twenty clients meet an older version, which has none of the routines.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clients_meet_an_older_version() {
+    let server = MariaDb::start();
+    cycle(&client(&server).await, "first").await;
+    server.sql(
+        "UPDATE palisade_version SET version = 0; \
+         DROP PROCEDURE palisade_1_do_claim; DROP PROCEDURE palisade_1_release",
+    );
+    let mut tasks = Vec::new();
+    for number in 0..20 {
+        let locks = client(&server).await;
+        tasks.push(tokio::spawn(async move {
+            cycle(&locks, &format!("first-{number}")).await;
+        }));
+    }
+    for task in tasks {
+        task.await.expect("created and used");
+    }
+    assert_eq!(server.sql("SELECT MAX(version) FROM palisade_version"), "1");
+}
+
+/// Trap 10: a deep line costs a claim no more, and the hand-off goes to the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deep_line_is_no_slower() {
+    let server = MariaDb::start();
+    let locks = client(&server).await;
+    let guard = locks.mutex("n").lease(LONG).acquire().await.expect("free");
+    // As if other clients waited, for long.
+    server.sql(&format!(
+        "INSERT INTO palisade_claim (name, state, seq, mode, permits, owner, since, expiry, lease, claim) \
+         SELECT 'n', 'waits', 1000 + seq, 'exclusive', 0, 'x', {NOW}, {NOW} + 60000000, 60000000, \
+           UNHEX(LPAD(HEX(seq), 32, '0')) FROM seq_1_to_2000; \
+         UPDATE palisade_line SET waiting = 2000, tail = 4000 WHERE name = 'n'"
+    ));
+    let begun = Instant::now();
+    let busy = locks.mutex("n").try_acquire().await.expect("an answer");
+    assert!(busy.is_none());
+    assert!(
+        begun.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        begun.elapsed()
+    );
+    let waiter = {
+        let mutex = locks.mutex("n").lease(LONG);
+        tokio::spawn(async move { mutex.acquire().await })
+    };
+    eventually("it waits", async || {
+        server.sql("SELECT waiting FROM palisade_line") == "2001"
+    })
+    .await;
+    waiter.abort();
+    let begun = Instant::now();
+    guard.release().await.expect("released");
+    assert!(
+        begun.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(
+        server.sql("SELECT HEX(claim) FROM palisade_line"),
+        format!("{:032X}", 1)
+    );
+}
+
+/// Trap 15: in the hour that a daylight-saving zone has twice, the clock goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn daylight_saving_does_not_turn_the_clock_back() {
+    let server = MariaDb::start();
+    let zone = std::process::Command::new("mysql_tzinfo_to_sql")
+        .args(["/usr/share/zoneinfo/Europe/Berlin", "Europe/Berlin"])
+        .output()
+        .expect("mysql_tzinfo_to_sql");
+    assert!(zone.status.success(), "{zone:?}");
+    let zone = String::from_utf8(zone.stdout).expect("text");
+    server.sql(&format!("USE mysql; {zone}"));
+    server.sql("SET GLOBAL time_zone = 'Europe/Berlin'");
+    let locks = client(&server).await;
+    cycle(&locks, "warm").await;
+    // 02:30 on 29 October 2023, twice: before the clocks go back, and an hour later.
+    for (name, at) in [("summer", 1_698_539_400), ("winter", 1_698_543_000)] {
+        let wall = server.sql(&format!(
+            "SET time_zone = 'Europe/Berlin', timestamp = {at}; SELECT TIME(NOW()); \
+             CALL palisade_1_do_claim('{name}', UNHEX('{at:032X}'), 'mutex', 0, 'exclusive', 0, 0, 'x', NULL, 60000000, 0, 0)"
+        ));
+        assert!(wall.starts_with("02:30:00"), "{wall}");
+        let line = server.sql(&format!(
+            "SELECT since, expiry - since FROM palisade_line WHERE name = '{name}'"
+        ));
+        assert_eq!(line, format!("{at}000000\t60000000"));
+    }
+    // And a client's own sessions have no zone at all.
+    let guard = locks.mutex("n").lease(LONG).acquire().await.expect("free");
+    server.sql("SET GLOBAL time_zone = '+09:00'");
+    let other = client(&server).await;
+    assert!(
+        other
+            .mutex("n")
+            .try_acquire()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    let line = other.show("n").await.expect("an answer").expect("in use");
+    let left = line.holders[0].lease_left.expect("known");
+    assert!(left <= LONG && left > LONG / 2, "{left:?}");
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+}
+
+/// Trap 18: a proxy that may lend a session for each statement shows at the login, and waiters ask
+/// again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_is_found_out() {
+    let server = MariaDb::start();
+    let (direct, proxied) = (client(&server).await, {
+        let address = greets_as_another(server.address()).await;
+        let url = format!("mysql://locker:lockpw@{address}/locks");
+        palisade::connect(&url).await.expect("a good URL")
+    });
+    let pong = direct.ping().await.expect("it answers");
+    assert_eq!(
+        (pong.server.role, direct.capability().wakes),
+        (None, Wakes::Watch)
+    );
+    let pong = proxied.ping().await.expect("it answers");
+    assert_eq!(pong.server.role.as_deref(), Some("behind a proxy"));
+    assert_eq!(proxied.capability().wakes, Wakes::Poll);
+    let guard = direct.mutex("n").lease(LONG).acquire().await.expect("free");
+    let waiter = {
+        let mutex = proxied.mutex("n").lease(LONG);
+        tokio::spawn(async move { mutex.acquire().await })
+    };
+    eventually("it waits", async || {
+        server.sql("SELECT COUNT(*) FROM palisade_claim WHERE state = 'waits'") == "1"
+    })
+    .await;
+    let waits = server.sql("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%GET_LOCK%' AND user = 'locker'");
+    assert_eq!(waits, "0", "no connection waits for a bell");
+    guard.release().await.expect("released");
+    let guard = waiter.await.expect("no panic").expect("granted");
+    guard.release().await.expect("released");
+}
+
+/// A proxy whose greeting names another session than the server's.
+async fn greets_as_another(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(server).await?;
+                let mut greeting = vec![0; 4];
+                server.read_exact(&mut greeting).await?;
+                greeting.resize(4 + usize::from(greeting[0]), 0);
+                server.read_exact(&mut greeting[4..]).await?;
+                // Behind the protocol's number comes the version, and behind that the session.
+                let end = greeting[5..]
+                    .iter()
+                    .position(|byte| *byte == 0)
+                    .expect("a version");
+                greeting[5 + end + 3] ^= 0x55;
+                client.write_all(&greeting).await?;
+                tokio::io::copy_bidirectional(&mut client, &mut server).await
+            });
+        }
+    });
+    address
+}
+
+/// Trap 21: many cycles on many names leave little, and the sweeper leaves what is held.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_cycles_and_names_leave_little() {
+    let count = if std::env::var_os("PALISADE_SOAK").is_some() {
+        100_000
+    } else {
+        10_000
+    };
+    let server = MariaDb::start();
+    let locks = client(&server).await;
+    let held = locks
+        .mutex("held")
+        .lease(LONG)
+        .acquire()
+        .await
+        .expect("free");
+    for names in [64, count / 4] {
+        let tasks: Vec<_> = (0..32)
+            .map(|task| {
+                let locks = locks.clone();
+                tokio::spawn(async move {
+                    for number in (task..count / 2).step_by(32) {
+                        cycle(&locks, &format!("n{}", number % names)).await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+    }
+    assert_eq!(server.sql("SELECT COUNT(*) FROM palisade_claim"), "0");
+    let size = server.sql(
+        "SELECT SUM(data_length + index_length) FROM information_schema.tables WHERE table_name LIKE 'palisade%'",
+    );
+    let size: u64 = size.parse().expect("a number");
+    assert!(size < 10 << 20, "{size} bytes");
+    while server.sql("CALL palisade_1_sweep(0, 1000)") == "1000" {}
+    assert_eq!(server.sql("SELECT name FROM palisade_line"), "held");
+    assert_eq!(held.release().await.expect("released"), Released::Done);
+}
+
+/// Trap 22: two clients renew the same names, each in its own order.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_of_the_same_names_do_not_deadlock() {
+    let server = MariaDb::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let before = server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'");
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        for (client, name) in [(&one, number), (&two, 99 - number)] {
+            let lock = client
+                .rwlock(format!("n{name}"))
+                .lease(Duration::from_secs(3));
+            guards.push(lock.read().await.expect("free"));
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(3500)).await;
+    assert!(guards.iter().all(palisade::Guard::is_held));
+    assert_eq!(
+        server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"),
+        before
+    );
+}
+
+/// What the pages say: each verb is one request, in each state.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_verb_is_one_request() {
+    const TIMES: u64 = 20;
+    let server = MariaDb::start();
+    let (locks, other) = (client(&server).await, client(&server).await);
+    cycle(&locks, "warm").await;
+    cycle(&other, "warm").await;
+    let guard = locks.mutex("n").lease(LONG).acquire().await.expect("free");
+    let check = |what: &str, before: u64, each: u64| {
+        let sent = requests(&server) - before;
+        // This test asks, too.
+        let wanted = each * TIMES..each * TIMES + 8;
+        assert!(
+            wanted.contains(&sent),
+            "{what}: {sent} requests for {TIMES}"
+        );
+    };
+    let before = requests(&server);
+    for _ in 0..TIMES {
+        assert!(
+            other
+                .mutex("n")
+                .try_acquire()
+                .await
+                .expect("an answer")
+                .is_none()
+        );
+    }
+    check("busy", before, 1);
+    let before = requests(&server);
+    for _ in 0..TIMES {
+        assert!(other.show("n").await.expect("an answer").is_some());
+    }
+    check("show", before, 1);
+    let before = requests(&server);
+    for _ in 0..TIMES {
+        assert_eq!(other.list("").await.expect("an answer").len(), 1);
+    }
+    check("list", before, 1);
+    let before = requests(&server);
+    for _ in 0..TIMES {
+        guard.verify().await.expect("held");
+    }
+    check("verify", before, 1);
+    let before = requests(&server);
+    for _ in 0..TIMES {
+        let write = other.rwlock("rw").write().await.expect("free");
+        let read = write.downgrade().await.expect("downgraded");
+        read.release().await.expect("released");
+    }
+    check("write, downgrade, release", before, 3);
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+}
+
+/// Trap 18: a node of a Galera cluster is refused by name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_a_cluster_is_refused() {
+    // It has the settings of a node, and no cluster.
+    let server = MariaDb::with()
+        .arg("--wsrep-on=ON")
+        .arg("--binlog-format=ROW")
+        .start();
+    let locks = client(&server).await;
+    let refused = locks.mutex("n").try_acquire().await.expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+    assert!(refused.to_string().contains("wsrep_on"), "{refused}");
 }

@@ -130,8 +130,13 @@ impl Backend {
                      use a server outside of a cluster, or another store",
                 ));
             }
-            let created = backend.schema.create(&mut connection).await;
-            connection.close().await;
+            let limit = backend.client.settings().request_timeout;
+            let created = backend.schema.create(&mut connection, limit).await;
+            if created.is_ok() {
+                connection.close().await;
+            } else {
+                connection.abandon();
+            }
             let created = created.map_err(|why| backend.unusable(why))?;
             if !backend.ready.swap(true, Ordering::AcqRel) {
                 tokio::spawn(sweep(Weak::clone(&backend.me)));
@@ -249,6 +254,7 @@ async fn sweep(backend: Weak<Backend>) {
             let Some(backend) = backend.upgrade() else {
                 return;
             };
+            backend.waits.close_idle();
             if !backend.ready.load(Ordering::Acquire) {
                 return;
             }

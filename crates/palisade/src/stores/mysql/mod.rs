@@ -32,8 +32,8 @@ use self::client::How;
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{
-    Capability, ClaimRef, ClientHandle, Extensions, NameKeys, Page, Ping, Query, Schema,
-    ServerInfo, Standing, Store, Wakes,
+    Capability, ClaimRef, ClientHandle, Durability, Extensions, NameKeys, Page, Ping, Query,
+    Schema, ServerInfo, Standing, Store, Wakes,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
@@ -45,7 +45,14 @@ pub const CAPABILITY: Capability = Capability {
     wakes: Wakes::Watch,
     // A holder has no connection that waits.
     revoke_pushed: false,
+    durability: Durability::Failover,
     ..Capability::LINE
+};
+
+/// The same behind a proxy, where a claim's session may be another one for each statement.
+const PROXIED: Capability = Capability {
+    wakes: Wakes::Poll,
+    ..CAPABILITY
 };
 
 /// Opens a URL of MySQL or MariaDB. Nothing is connected.
@@ -59,7 +66,11 @@ struct Lines(Arc<Backend>);
 #[async_trait]
 impl LineBackend for Lines {
     fn capability(&self) -> &Capability {
-        &CAPABILITY
+        if self.0.client.settings().is_proxied() {
+            &PROXIED
+        } else {
+            &CAPABILITY
+        }
     }
 
     fn attach(&self, client: ClientHandle) {
@@ -138,7 +149,11 @@ impl Ping for Backend {
         Ok(ServerInfo {
             product: server.product,
             version: Some(server.version),
-            role: None,
+            role: self
+                .client
+                .settings()
+                .is_proxied()
+                .then(|| "behind a proxy".to_owned()),
             address: Some(server.address),
         })
     }

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::backend::Backend;
-use super::client::{How, code_of};
+use super::client::How;
 use super::table::{self, Spot};
 use crate::error::{Error, Result};
 use crate::store::{ClaimRef, Standing};
 
 /// How many claims one statement renews: it locks their rows until it is committed.
 const TOGETHER: usize = 64;
+/// How long a statement that waits for a locked row takes at most, and a little more.
+const ROW_LOCKED: Duration = Duration::from_millis(1500);
 /// Claims with so short a time for a renewal go apart from others.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -58,43 +62,68 @@ fn limit(claim: &ClaimRef) -> Duration {
     (lease / 3).max(Duration::from_millis(500))
 }
 
-/// One statement for all; one for each where a row of one of them is locked for too long.
+/// One statement for all that does not wait for locked rows, and then one for each name whose row is
+/// locked.
 async fn renew_together(backend: Arc<Backend>, claims: Vec<ClaimRef>) -> Vec<Result<Standing>> {
-    let alone = claims.len() == 1;
-    match ask(&backend, &claims, !alone).await {
-        Ok(standings) => standings.into_iter().map(Ok).collect(),
-        Err(error) if alone || !matches!(code_of(&error), Some(1205)) => {
-            claims.iter().map(|_| Err(error.clone())).collect()
-        }
-        Err(_) => {
-            let each: Vec<_> = claims
-                .into_iter()
-                .map(|claim| {
-                    let backend = Arc::clone(&backend);
-                    tokio::spawn(async move { ask(&backend, &[claim], false).await })
-                })
-                .collect();
-            let mut standings = Vec::with_capacity(each.len());
-            for one in each {
-                standings.push(match one.await {
-                    Ok(Ok(renewed)) => renewed
-                        .into_iter()
-                        .next()
-                        .ok_or_else(|| Error::protocol("a renewal was not answered")),
-                    Ok(Err(error)) => Err(error),
-                    Err(_) => Err(Error::unavailable("the client is ending")),
-                });
+    let mut standings: Vec<Option<Result<Standing>>> = match ask(&backend, &claims, true).await {
+        Ok(standings) => standings
+            .into_iter()
+            .map(|standing| standing.map(Ok))
+            .collect(),
+        Err(error) => return claims.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let locked: Vec<usize> = (0..claims.len())
+        .filter(|&at| standings[at].is_none())
+        .collect();
+    // The standings of the others must not come too late.
+    let give_up = Instant::now() + claims.iter().map(limit).min().unwrap_or_default() / 2;
+    let same_name = |one: &usize, next: &usize| claims[*one].claim.name == claims[*next].claim.name;
+    let waits: Vec<_> = locked
+        .chunk_by(same_name)
+        .map(|places| {
+            let claims: Vec<ClaimRef> = places.iter().map(|&at| claims[at].clone()).collect();
+            let backend = Arc::clone(&backend);
+            // In a task of its own: given up, it ends with its statement, and the connection stays.
+            (
+                places,
+                tokio::spawn(async move { ask(&backend, &claims, false).await }),
+            )
+        })
+        .collect();
+    for (places, wait) in waits {
+        let renewed = match tokio::time::timeout_at(give_up, wait).await {
+            Ok(Ok(renewed)) => renewed,
+            Ok(Err(_)) => Err(Error::unavailable("the client is ending")),
+            Err(_) => Err(Error::unavailable(
+                "another session has locked the row of the name; does a forgotten transaction hold it?",
+            )),
+        };
+        match renewed {
+            Ok(renewed) => {
+                for (&at, standing) in places.iter().zip(renewed) {
+                    standings[at] = standing.map(Ok);
+                }
             }
-            standings
+            Err(error) => {
+                for &at in places {
+                    standings[at] = Some(Err(error.clone()));
+                }
+            }
         }
     }
+    let unanswered = || Err(Error::protocol("a renewal was not answered"));
+    standings
+        .into_iter()
+        .map(|standing| standing.unwrap_or_else(unanswered))
+        .collect()
 }
 
+/// `None` for claims whose rows are locked, if these are to be skipped.
 async fn ask(
     backend: &Arc<Backend>,
     claims: &[ClaimRef],
-    impatient: bool,
-) -> Result<Vec<Standing>> {
+    skip: bool,
+) -> Result<Vec<Option<Standing>>> {
     let shortest = claims.iter().map(limit).min().unwrap_or_default();
     let keyed: Vec<(String, &ClaimRef, bool)> = claims
         .iter()
@@ -103,12 +132,19 @@ async fn ask(
             (backend.settings.key(&claim.claim.name), claim, has_no_bell)
         })
         .collect();
+    let limit = if skip {
+        shortest
+    } else {
+        // It ends before its limit, and then the connection stays.
+        shortest.max(ROW_LOCKED)
+    };
     let how = How {
-        limit: Some(shortest.min(backend.client.settings().request_timeout)),
-        impatient,
+        limit: Some(limit.min(backend.client.settings().request_timeout)),
+        impatient: !skip,
+        waits: !skip,
         ..How::URGENT
     };
-    let done = backend.run(&backend.texts.renew(&keyed), how).await?;
+    let done = backend.run(&backend.texts.renew(&keyed, skip), how).await?;
     let renewed = table::renewed(&done.rows, claims.iter().map(|claim| &*claim.claim))?;
     let settle = |(claim, (standing, spot)): (&ClaimRef, (Standing, Spot))| {
         let bell = backend.bell_of(claim.claim.id).unwrap_or(done.session);
@@ -119,5 +155,9 @@ async fn ask(
         }
         standing
     };
-    Ok(claims.iter().zip(renewed).map(settle).collect())
+    Ok(claims
+        .iter()
+        .zip(renewed)
+        .map(|(claim, renewed)| renewed.map(|renewed| settle((claim, renewed))))
+        .collect())
 }

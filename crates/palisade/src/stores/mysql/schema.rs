@@ -1,6 +1,7 @@
 //! The tables and routines: their text, and how they are created.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::client::{Connection, Failure};
 use super::settings::Settings;
@@ -122,19 +123,57 @@ impl Schema {
     }
 
     /// The highest version that is there; `None` for none.
-    async fn version(&self, connection: &mut Connection) -> Result<Option<i64>, Unusable> {
+    async fn version(
+        &self,
+        connection: &mut Connection,
+        limit: Duration,
+    ) -> Result<Option<i64>, Unusable> {
         let select = self.text("SELECT MAX(version) FROM {version}");
-        match connection.run_text(&select).await {
-            Ok(rows) => Ok(rows.first().and_then(|row| row.get(0)).flatten()),
+        match connection.run_text(&select, limit).await {
+            Ok(rows) => {
+                let version: Option<i64> = rows.first().and_then(|row| row.get(0)).flatten();
+                match version {
+                    Some(VERSION) if !self.has_routines(connection, limit).await? => Ok(None),
+                    version => Ok(version),
+                }
+            }
             // No such table.
             Err(failure) if failure.code() == Some(1146) => Ok(None),
             Err(failure) => Err(failure.into()),
         }
     }
 
-    /// Creates what is missing, and says whether anything was.
-    pub(super) async fn create(&self, connection: &mut Connection) -> Result<bool, Unusable> {
-        match self.version(connection).await? {
+    /// Whether all routines are there, as far as this user may see them.
+    async fn has_routines(
+        &self,
+        connection: &mut Connection,
+        limit: Duration,
+    ) -> Result<bool, Unusable> {
+        let schema = match &self.schema {
+            Some(schema) => format!("'{schema}'"),
+            None => "DATABASE()".to_owned(),
+        };
+        let names: Vec<String> = ROUTINES
+            .iter()
+            .map(|(word, _)| format!("'{}_{VERSION}_{word}'", self.table))
+            .collect();
+        let count = format!(
+            "SELECT COUNT(*) FROM information_schema.routines \
+             WHERE routine_schema = {schema} AND routine_name IN ({})",
+            names.join(", ")
+        );
+        let rows = connection.run_text(&count, limit).await?;
+        let found = rows.first().and_then(|row| row.get::<usize, _>(0));
+        Ok(found == Some(ROUTINES.len()))
+    }
+
+    /// Creates what is missing, and says whether anything was. Each statement may take so long.
+    pub(super) async fn create(
+        &self,
+        connection: &mut Connection,
+        limit: Duration,
+    ) -> Result<bool, Unusable> {
+        match self.version(connection, limit).await? {
             Some(VERSION) => return Ok(false),
             Some(newer) if newer > VERSION => return Err(Unusable::Newer(newer)),
             _ => {}
@@ -144,27 +183,32 @@ impl Schema {
             "CONCAT('palisade:', SHA1(CONCAT(DATABASE(), '.', '{}')))",
             self.name("")
         );
-        let taken = connection
-            .run_text(&format!("SELECT COALESCE(GET_LOCK({lock}, {PATIENCE}), 0)"))
-            .await?;
+        let take = format!("SELECT COALESCE(GET_LOCK({lock}, {PATIENCE}), 0)");
+        let patience = limit + Duration::from_secs(PATIENCE.into());
+        let taken = connection.run_text(&take, patience).await?;
         if taken.first().and_then(|row| row.get::<i64, _>(0)) != Some(1) {
             return Err(Unusable::Busy);
         }
-        let created = self.create_alone(connection).await;
+        let created = self.create_alone(connection, limit).await?;
+        // After a failure the connection is closed, which gives it back as well.
         connection
-            .run_text(&format!("DO RELEASE_LOCK({lock})"))
+            .run_text(&format!("DO RELEASE_LOCK({lock})"), limit)
             .await?;
-        created
+        Ok(created)
     }
 
-    async fn create_alone(&self, connection: &mut Connection) -> Result<bool, Unusable> {
-        match self.version(connection).await? {
+    async fn create_alone(
+        &self,
+        connection: &mut Connection,
+        limit: Duration,
+    ) -> Result<bool, Unusable> {
+        match self.version(connection, limit).await? {
             Some(VERSION) => return Ok(false),
             Some(newer) if newer > VERSION => return Err(Unusable::Newer(newer)),
             _ => {}
         }
         for statement in self.statements() {
-            connection.run_text(&statement).await?;
+            connection.run_text(&statement, limit).await?;
         }
         Ok(true)
     }

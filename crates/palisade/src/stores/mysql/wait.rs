@@ -47,15 +47,18 @@ impl Waits {
         Box::pin(Arc::clone(&self.free).acquire_owned())
     }
 
-    /// An idle connection. Those that have been so for too long are closed.
+    /// An idle connection.
     fn take(&self) -> Option<Connection> {
+        self.close_idle();
+        self.idle().pop().map(|(connection, _)| connection)
+    }
+
+    /// Closes the connections that have been idle for too long.
+    pub(super) fn close_idle(&self) {
         let mut idle = self.idle();
-        let old = idle
-            .iter()
-            .take_while(|(_, since)| since.elapsed() > IDLE_FOR)
-            .count();
+        let is_old = |(_, since): &&(Connection, Instant)| since.elapsed() > IDLE_FOR;
+        let old = idle.iter().take_while(is_old).count();
         idle.drain(..old);
-        idle.pop().map(|(connection, _)| connection)
     }
 
     fn put_back(&self, connection: Connection) {
@@ -93,7 +96,8 @@ pub(super) async fn wait(
         };
         let is_silent = spot.bell.is_some() && spot.bell == silent;
         silent = None;
-        if let Some(bell) = spot.bell.filter(|_| !is_silent && listening.is_none()) {
+        let listens = !is_silent && listening.is_none() && !alive.client.settings().is_proxied();
+        if let Some(bell) = spot.bell.filter(|_| listens) {
             match permit.take() {
                 Some(permit) => {
                     // In a task of its own: when this one is dropped, the connection stays usable.

@@ -1,5 +1,6 @@
 //! One connection: login, session settings, one statement at a time.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
@@ -15,11 +16,11 @@ const LARGEST_PACKET: usize = 16 << 20;
 /// The same: how long the server keeps an idle connection. It is set in the session.
 const IDLE_FOR: usize = 28_800;
 /// What every session has: a verb that finds a row locked gives up soon and is sent again.
-const SETTINGS: &str = "SET SESSION autocommit=1, time_zone='+00:00', innodb_lock_wait_timeout=2, wait_timeout=28800, \
+const SETTINGS: &str = "SET SESSION autocommit=1, time_zone='+00:00', innodb_lock_wait_timeout=1, wait_timeout=28800, \
      sql_mode='STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'";
 const ISOLATION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const FACTS: &str = "SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only', 'wsrep_on', 'version', \
-     'version_comment')";
+     'pseudo_thread_id')";
 
 pub(crate) struct Connection {
     conn: Conn,
@@ -42,6 +43,8 @@ pub(crate) struct Server {
 pub(crate) enum Failure {
     /// The caller has left, and nothing was sent.
     Unwanted,
+    /// Its time was over before it could be sent.
+    TooLate,
     /// No connection could be made, and nothing was sent.
     Unreachable(mysql_async::Error),
     NoAnswerToLogin,
@@ -56,13 +59,21 @@ pub(crate) enum Failure {
 }
 
 impl Connection {
-    /// Connects to the first of the servers that can be written to.
+    /// Connects to the first of the servers that can be written to, beginning with the last one that
+    /// could.
     pub(super) async fn open(settings: &ClientSettings) -> Result<Connection, Failure> {
         let mut failure = Failure::ReadOnly;
-        for host in &settings.hosts {
-            match Connection::to(settings, host).await {
+        let (hosts, first) = (
+            settings.hosts.len(),
+            settings.last_host.load(Ordering::Relaxed),
+        );
+        for at in (0..hosts).map(|step| (first + step) % hosts) {
+            match Connection::to(settings, &settings.hosts[at]).await {
                 Ok(connection) if connection.server.read_only => connection.close().await,
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => {
+                    settings.last_host.store(at, Ordering::Relaxed);
+                    return Ok(connection);
+                }
                 Err(other) => failure = other,
             }
         }
@@ -109,6 +120,15 @@ impl Connection {
         } else {
             "mysql"
         };
+        let served_by = fact("pseudo_thread_id").parse().ok();
+        if served_by.is_some_and(|session: u32| session != conn.id())
+            && !settings.proxied.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "a proxy is between this client and {host}, which may lend a session for each \
+                 statement: waiters ask again and again instead of waiting for a bell"
+            );
+        }
         let server = Server {
             address: host.to_string(),
             version: fact("version").to_owned(),
@@ -147,11 +167,16 @@ impl Connection {
     }
 
     /// Runs statements as text, one after another.
-    pub(crate) async fn run_text(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
-        match self.conn.query(sql).await {
-            Ok(rows) => Ok(rows),
-            Err(mysql_async::Error::Server(refused)) => Err(Failure::Refused(refused)),
-            Err(error) => Err(Failure::Broken(error)),
+    pub(crate) async fn run_text(
+        &mut self,
+        sql: &str,
+        limit: Duration,
+    ) -> Result<Vec<Row>, Failure> {
+        match tokio::time::timeout(limit, self.conn.query(sql)).await {
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(mysql_async::Error::Server(refused))) => Err(Failure::Refused(refused)),
+            Ok(Err(error)) => Err(Failure::Broken(error)),
+            Err(_) => Err(Failure::NoAnswer),
         }
     }
 
@@ -181,8 +206,9 @@ impl Failure {
     /// Whether the connection cannot be used any more.
     pub(super) fn is_end_of_connection(&self) -> bool {
         match self {
-            Failure::Unwanted => false,
-            Failure::Refused(refused) => is_goodbye(refused.code),
+            Failure::Unwanted | Failure::TooLate => false,
+            // One that has become read-only: another server may be the primary now.
+            Failure::Refused(refused) => is_goodbye(refused.code) || is_read_only(refused.code),
             Failure::Unreachable(_)
             | Failure::NoAnswerToLogin
             | Failure::ReadOnly
@@ -209,6 +235,7 @@ impl Failure {
             Failure::Refused(refused) => {
                 matches!(refused.code, 1213 | 1205 | 1317 | 1020 | 3101)
                     || (is_goodbye(refused.code) && failures < 3)
+                    || (is_read_only(refused.code) && failures < 1)
             }
             // The lane pauses by itself.
             Failure::Unreachable(mysql_async::Error::Io(_)) => failures < 3,
@@ -245,7 +272,9 @@ impl Failure {
                 Error::unavailable(format!("the connection to {servers} ended: {cause}"))
                     .with_source(cause)
             }
-            Failure::NoAnswer => Error::unavailable(format!("{servers} does not answer in time")),
+            Failure::NoAnswer | Failure::TooLate => {
+                Error::unavailable(format!("{servers} does not answer in time"))
+            }
             Failure::Refused(refused) => refused_error(settings, refused),
         };
         if sent {
@@ -262,6 +291,10 @@ fn is_goodbye(code: u16) -> bool {
         code,
         1053 | 1079 | 1080 | 1152..=1161 | 1184 | 1927 | 3169 | 3032 | 4031
     )
+}
+
+fn is_read_only(code: u16) -> bool {
+    matches!(code, 1290 | 1792 | 1836 | 3988)
 }
 
 fn refused_error(settings: &ClientSettings, refused: mysql_async::ServerError) -> Error {
@@ -282,7 +315,7 @@ fn refused_error(settings: &ClientSettings, refused: mysql_async::ServerError) -
         1049 => Error::bad_url(format!(
             "{servers} has no such database; create it, or name another behind the host"
         )),
-        1290 | 1792 | 1836 | 3988 => Error::unavailable(format!(
+        code if is_read_only(code) => Error::unavailable(format!(
             "{servers} is read-only ({code}: {said}); name the primary in the URL"
         )),
         1040 | 1203 | 1226 => Error::unavailable(format!(

@@ -54,6 +54,9 @@ pub(crate) struct How {
     pub(crate) pinned: Option<Session>,
     /// Whether it goes before others.
     pub(crate) urgent: bool,
+    /// Whether it may wait for a row for long, so that it must leave a connection to the others that
+    /// are urgent.
+    pub(crate) waits: bool,
     /// Asked before it is sent: whether its caller still wants it.
     pub(crate) wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     pub(crate) limit: Option<Duration>,
@@ -73,6 +76,7 @@ impl How {
     pub(crate) const URGENT: How = How {
         pinned: None,
         urgent: true,
+        waits: false,
         wanted: None,
         limit: None,
         impatient: false,
@@ -138,7 +142,7 @@ impl Client {
                     reply,
                 },
                 pinned,
-                how.urgent,
+                &how,
             );
             let failure = match answer.await {
                 Ok(Ok((rows, session))) => {

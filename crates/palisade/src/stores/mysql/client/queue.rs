@@ -10,8 +10,10 @@ use tokio::sync::{Notify, oneshot};
 
 use super::connection::{Connection, Failure};
 use super::settings::ClientSettings;
-use super::{Contact, Session, Statement};
+use super::{Contact, How, Session, Statement};
 
+/// How long a connection has for a statement at least: it is closed if it does not answer in time.
+const SHORTEST: Duration = Duration::from_millis(250);
 /// The pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -78,7 +80,8 @@ impl Queue {
     }
 
     /// Adds a job, and wakes or starts a lane for it.
-    pub(super) fn push(self: &Arc<Queue>, job: Job, pinned: Option<usize>, urgent: bool) {
+    pub(super) fn push(self: &Arc<Queue>, job: Job, pinned: Option<usize>, how: &How) {
+        let urgent = how.urgent && !how.waits;
         let mut jobs = self.jobs();
         if jobs.closed {
             return;
@@ -90,22 +93,36 @@ impl Queue {
                 jobs.idle.retain(|idle| *idle != lane);
                 is_idle.then_some(lane)
             }
+            None if urgent => {
+                jobs.urgent.push_back(job);
+                jobs.idle.pop()
+            }
             None => {
-                if urgent {
-                    jobs.urgent.push_back(job);
+                if how.urgent {
+                    jobs.others.push_front(job);
                 } else {
                     jobs.others.push_back(job);
                 }
-                jobs.idle.pop()
+                let last = jobs.idle.iter().rposition(|lane| self.is_for_all(*lane));
+                last.map(|last| jobs.idle.remove(last))
             }
         };
         if let Some(lane) = lane {
             self.lanes[lane].woken.notify_one();
-        } else if pinned.is_none() && jobs.started < self.lanes.len() {
+        } else if pinned.is_none()
+            && jobs.started < self.lanes.len()
+            && (urgent || self.is_for_all(jobs.started))
+        {
             let lane = jobs.started;
             jobs.started += 1;
             tokio::spawn(Arc::clone(self).work(lane));
         }
+    }
+
+    /// Whether a lane runs all jobs. The last one runs urgent ones only: claims that wait for a locked
+    /// row must not hold up renewals and releases.
+    fn is_for_all(&self, lane: usize) -> bool {
+        lane + 1 < self.lanes.len()
     }
 
     pub(super) fn close(&self) {
@@ -135,7 +152,10 @@ impl Queue {
         jobs.idle.retain(|idle| *idle != lane);
         let job = jobs.pinned[lane].pop_front();
         let job = job.or_else(|| jobs.urgent.pop_front());
-        let job = job.or_else(|| jobs.others.pop_front());
+        let job = match job {
+            None if self.is_for_all(lane) => jobs.others.pop_front(),
+            job => job,
+        };
         if job.is_none() {
             jobs.idle.push(lane);
         }
@@ -174,9 +194,11 @@ impl Worker {
             // Before a failure to connect: the caller has left in either case.
             _ if unwanted => Err(Failure::Unwanted),
             Err(failure) => Err(failure),
+            // It would be sent, and its connection closed for not answering at once.
+            Ok(_) if job.until <= Instant::now() => Err(Failure::TooLate),
             Ok(connection) => {
                 let left = job.until.saturating_duration_since(Instant::now());
-                connection.run(&job.statement, left).await
+                connection.run(&job.statement, left.max(SHORTEST)).await
             }
         };
         if result.as_ref().is_err_and(Failure::is_end_of_connection) {

@@ -1,6 +1,7 @@
 //! The part of the URL that is for the client: where the servers are, and how to log in.
 
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mysql_async::{ClientIdentity, SslOpts};
@@ -18,6 +19,10 @@ pub(crate) struct ClientSettings {
     pub(super) tls: Option<SslOpts>,
     pub(super) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
+    /// The server that took a connection last.
+    pub(super) last_host: AtomicUsize,
+    /// Whether a login has shown a proxy between.
+    pub(super) proxied: AtomicBool,
 }
 
 impl ClientSettings {
@@ -42,7 +47,14 @@ impl ClientSettings {
             tls,
             connect_timeout: url.common().connect_timeout,
             request_timeout: url.common().request_timeout,
+            last_host: AtomicUsize::new(0),
+            proxied: AtomicBool::new(false),
         })
+    }
+
+    /// Whether there is a proxy between, which may lend a session for each statement.
+    pub(crate) fn is_proxied(&self) -> bool {
+        self.proxied.load(Ordering::Relaxed)
     }
 
     /// The servers, for messages.

@@ -72,7 +72,7 @@ impl Texts {
     pub(super) fn of(schema: &Schema) -> Texts {
         Texts {
             claim: schema.text("CALL {do_claim}(?,?,?,?,?,?,?,?,?,?,?,?)"),
-            renew: schema.text("CALL {renew}(?)"),
+            renew: schema.text("CALL {renew}(?,?)"),
             release: schema.text("CALL {release}(?,?,?,?,?)"),
             change: schema.text("CALL {change}(?,?,?,?,?)"),
             wait: schema.text("CALL {wait}(?,?,?,?)"),
@@ -111,8 +111,9 @@ impl Texts {
         }
     }
 
-    /// Renews claims, which are sorted by their keys. Each with whether to take its bell.
-    pub(super) fn renew(&self, claims: &[(String, &ClaimRef, bool)]) -> Statement {
+    /// Renews claims, which are sorted by their keys. Each with whether to take its bell. `skip` says
+    /// not to wait for rows that other sessions have locked.
+    pub(super) fn renew(&self, claims: &[(String, &ClaimRef, bool)], skip: bool) -> Statement {
         let mut list = Vec::new();
         for (key, ClaimRef { claim, fence }, bell) in claims {
             // No key is longer than 1024 bytes.
@@ -125,7 +126,7 @@ impl Texts {
         }
         Statement {
             sql: Arc::clone(&self.renew),
-            values: vec![list.into()],
+            values: vec![list.into(), skip.into()],
         }
     }
 

@@ -1,7 +1,9 @@
 -- Renews many claims in one transaction. Of each, p_list has the length of its name in 2 bytes, 16
 -- bytes of claim, 8 of fence (0 for none), 1 that says whether to take its bell, and its name. They
 -- are sorted by name, so that two such lists do not deadlock. The reply has one line for each.
-CREATE PROCEDURE {renew}(IN p_list LONGBLOB)
+--
+-- With p_skip it does not wait for a row that another session has locked, and answers that it is locked.
+CREATE PROCEDURE {renew}(IN p_list LONGBLOB, IN p_skip TINYINT)
   SQL SECURITY INVOKER
 BEGIN
   DECLARE at BIGINT DEFAULT 1;
@@ -22,10 +24,17 @@ BEGIN
       rings = ORD(SUBSTRING(p_list, at + 26, 1)) = 1, v_name = SUBSTRING(p_list, at + 27, size), at = at + 27 + size;
     IF rings AND COALESCE(IS_USED_LOCK({bell}(v_claim)), 0) <> CONNECTION_ID() THEN DO GET_LOCK({bell}(v_claim), 0); END IF;
     SET answer = NULL, l_state = NULL, f = NULL, ahead = NULL, ask_in = NULL, bell = NULL, flag = 0, r_seq = NULL;
-    SELECT state, claim, expiry, lease, fence INTO l_state, l_claim, l_expiry, l_lease, f
-      FROM {line} WHERE name = v_name FOR UPDATE;
+    IF p_skip THEN
+      SELECT state, claim, expiry, lease, fence INTO l_state, l_claim, l_expiry, l_lease, f
+        FROM {line} WHERE name = v_name FOR UPDATE SKIP LOCKED;
+    ELSE
+      SELECT state, claim, expiry, lease, fence INTO l_state, l_claim, l_expiry, l_lease, f
+        FROM {line} WHERE name = v_name FOR UPDATE;
+    END IF;
     SET now = {now};
-    IF l_state IS NULL THEN
+    IF l_state IS NULL AND p_skip AND EXISTS (SELECT 1 FROM {line} WHERE name = v_name) THEN
+      SET answer = 'locked', f = NULL;
+    ELSEIF l_state IS NULL THEN
       SET answer = 'unknown', f = NULL;
     ELSEIF l_state = 'held' AND l_expiry > now AND l_expiry <= now + l_lease THEN
       -- The short paths: one plain holder is alive.

@@ -66,11 +66,11 @@ pub(in crate::stores::mysql) fn standing(rows: &[Row], claim: &Claim) -> Result<
     })
 }
 
-/// Reads the answers to a list of renewals.
+/// Reads the answers to a list of renewals; `None` for one whose row is locked.
 pub(in crate::stores::mysql) fn renewed<'a>(
     rows: &[Row],
     claims: impl ExactSizeIterator<Item = &'a Claim>,
-) -> Result<Vec<(Standing, Spot)>> {
+) -> Result<Vec<Option<(Standing, Spot)>>> {
     let replies = text(first(rows)?, 0)?;
     let replies: Vec<&str> = replies.lines().collect();
     if replies.len() != claims.len() {
@@ -79,7 +79,10 @@ pub(in crate::stores::mysql) fn renewed<'a>(
     replies
         .into_iter()
         .zip(claims)
-        .map(|(reply, claim)| renewal(reply, claim).ok_or_else(unexpected))
+        .map(|(reply, claim)| match reply.starts_with("locked,") {
+            true => Ok(None),
+            false => renewal(reply, claim).map(Some).ok_or_else(unexpected),
+        })
         .collect()
 }
 
