@@ -124,3 +124,49 @@ fn a_leader_that_was_stopped_campaigns_again_and_is_watched_again() {
         "{done:?}"
     );
 }
+
+/// Starts palisade many times and stops it after a little while, also inside of a verb. Each name is
+/// free when the lease is over, and the server has no transaction open.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn stopped_at_any_moment(place: &Place, open_transactions: impl Fn() -> String) {
+    assert_eq!(place.run("run warm", "true").code, 0);
+    let stopped: Vec<_> = (0..12)
+        .map(|number| {
+            let running = place.start(&format!("run --lease 1s paused-{number}"), "exec sleep 300");
+            // From before the first connection to after the grant.
+            std::thread::sleep(std::time::Duration::from_millis(8 * number));
+            running.signal(Signal::STOP);
+            running
+        })
+        .collect();
+    for number in 0..stopped.len() {
+        let done = place.run(&format!("run --wait 30s paused-{number}"), "echo in");
+        assert_eq!((done.code, done.stdout.as_str()), (0, "in\n"), "{done:?}");
+    }
+    until("no transaction is open", || open_transactions() == "0");
+    for running in stopped {
+        running.kill();
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn a_palisade_stopped_inside_a_verb_holds_up_none_in_postgres() {
+    let server = palisade_testkit::postgres::Postgres::start();
+    stopped_at_any_moment(&Place::of(server.url()), || {
+        server.sql(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename = 'locker' AND state <> 'idle'",
+        )
+    });
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn a_palisade_stopped_inside_a_verb_holds_up_none_in_mariadb() {
+    let server = palisade_testkit::mariadb::MariaDb::start();
+    stopped_at_any_moment(&Place::of(server.url()), || {
+        // The server shows the same again to those who ask sooner.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        server.sql("SELECT COUNT(*) FROM information_schema.innodb_trx")
+    });
+}
