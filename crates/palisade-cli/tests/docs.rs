@@ -49,6 +49,9 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/stores/redlock.md", "needs five servers"),
 ];
 
+/// How the quick start builds and runs palisade.
+const QUICK_START: &str = "cargo run --no-default-features -F sqlite -- ";
+
 /// Where the pages say that a Redis is, an etcd, and a ZooKeeper.
 const REDIS: &str = "127.0.0.1:6379";
 const ETCD: &str = "127.0.0.1:2379";
@@ -400,8 +403,9 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
         ),
     ];
     let command = |text: &str| {
-        // The quick start builds first. Here that is done, and the rest is the same.
-        let mut text = text.replace("cargo run -- ", "palisade ");
+        // The quick start builds first, with one store. Here that is done, with all stores, and the
+        // rest is the same.
+        let mut text = text.replace(QUICK_START, "palisade ");
         for (said, address) in addresses {
             text = address.map_or(text.clone(), |address| {
                 text.replace(said, &address.to_string())
