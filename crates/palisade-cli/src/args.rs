@@ -126,8 +126,9 @@ pub(crate) struct HoldArgs {
 /// Patience with the store, and what others see of the claim.
 #[derive(Debug, Args)]
 pub(crate) struct ClaimArgs {
-    /// How long to try a store that cannot be reached, also in the middle of a wait for ever; then
-    /// the exit code is 69. `forever` never gives up
+    /// How long to try a store that cannot be reached, counted from the first request that goes
+    /// unanswered, also in the middle of a wait for ever; then the exit code is 69. `forever` never
+    /// gives up
     #[arg(
         long,
         value_name = "DUR",

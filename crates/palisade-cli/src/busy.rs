@@ -17,7 +17,7 @@ const NAMING: Duration = Duration::from_millis(150);
 
 /// How long palisade may stay after a wait has run out, with all that it still asks and sends. The
 /// pages promise 250 ms, and a process needs some of that to start and to end.
-const AFTERMATH: Duration = Duration::from_millis(200);
+const AFTERMATH: Duration = Duration::from_millis(150);
 
 /// How many holders are named one by one.
 const NAMED: usize = 3;
@@ -33,7 +33,18 @@ pub(crate) struct Refused<'a> {
     pub(crate) names: &'a [String],
     /// Our own label: with several names we may just be giving one back.
     pub(crate) owner: &'a str,
+    /// What kept us out when it was looked at last, in the course of the wait.
+    pub(crate) last_seen: Option<Seen>,
 }
+
+/// A line, and when it was so.
+pub(crate) struct Seen {
+    pub(crate) line: LineView,
+    pub(crate) at: Instant,
+}
+
+/// The store has not answered a question.
+struct Silent;
 
 impl Refused<'_> {
     /// Says who holds the name, or why it was not acquired, and answers with the code for that.
@@ -50,14 +61,20 @@ impl Refused<'_> {
         let is_enough = error.is_some() && self.names.len() == 1 && self.mode.limit.is_none();
         // One that has gone is named only because it keeps the name closed.
         let is_live = |holder: &Holder| holder.lease_left != Some(Duration::ZERO);
-        let line = match known {
-            Some(holder) if is_enough && is_live(holder) => self.held(Some(holder)),
-            _ => self.look(end).await.unwrap_or_else(|| self.held(known)),
+        let message = match known {
+            Some(holder) if is_enough && is_live(holder) => self.message(&self.held(Some(holder))),
+            _ => match (self.look(end).await, &self.last_seen) {
+                (Err(Silent), Some(seen)) if known.is_none() => self.long_ago(seen),
+                (line, _) => {
+                    let line = line.ok().flatten();
+                    self.message(&line.unwrap_or_else(|| self.held(known)))
+                }
+            },
         };
         if let Some(end) = end {
             self.store.leave_by(end);
         }
-        notices.notice(&self.message(&line));
+        notices.notice(&message);
         Ok(self.hold.busy_exit_code.map_or(Exit::BUSY, Exit))
     }
 
@@ -87,6 +104,17 @@ impl Refused<'_> {
         }
     }
 
+    /// The same, when the store does not answer any more.
+    fn long_ago(&self, seen: &Seen) -> String {
+        let ago = show_duration(seen.at.elapsed());
+        let name = &seen.line.name;
+        format!(
+            "{name} was {} when the store last answered, {ago} ago; look closer with: {}",
+            held_by_all(&seen.line.holders),
+            to_copy("show", name, "")
+        )
+    }
+
     /// The line as far as it is known without a question.
     fn held(&self, holder: Option<&Holder>) -> LineView {
         LineView {
@@ -96,13 +124,13 @@ impl Refused<'_> {
     }
 
     /// The first line that keeps us out. Not for long: the wait is over.
-    async fn look(&self, end: Option<Instant>) -> Option<LineView> {
+    async fn look(&self, end: Option<Instant>) -> Result<Option<LineView>, Silent> {
         let left = end.map_or(NAMING, |end| {
             end.saturating_duration_since(Instant::now() + SHORT_FAREWELL)
         });
         let ask = async {
             for name in self.names {
-                let Some(line) = self.store.locks().show(name).await.ok()? else {
+                let Some(line) = self.store.locks().show(name).await.map_err(|_| Silent)? else {
                     continue;
                 };
                 let mut line = without_ghosts(line);
@@ -110,15 +138,14 @@ impl Refused<'_> {
                     line.holders.retain(|holder| holder.owner != self.owner);
                 }
                 if !line.holders.is_empty() || !line.marks.is_empty() {
-                    return Some(line);
+                    return Ok(Some(line));
                 }
             }
-            None
+            Ok::<_, Silent>(None)
         };
         tokio::time::timeout(left.min(NAMING), ask)
             .await
-            .ok()
-            .flatten()
+            .unwrap_or(Err(Silent))
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::args::Common;
 use crate::exit::Failure;
-use crate::notice::Notices;
+use crate::notice::{Notices, copy_store_flags, quoted};
 
 /// How long the end of the client may take: a withdrawal or a release is on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -79,6 +79,7 @@ impl Drop for Store {
 /// is asked yet.
 pub(crate) fn connect(common: &Common, notices: Notices) -> Result<Store, Failure> {
     let url = url(common, notices)?;
+    copy_store_flags(store_flags(common));
     let parsed = StoreUrl::parse(&url).map_err(|error| Failure::of_url(&error))?;
     let locks = Client::connect(&url).map_err(|error| Failure::of_url(&error))?;
     Ok(Store {
@@ -86,6 +87,18 @@ pub(crate) fn connect(common: &Common, notices: Notices) -> Result<Store, Failur
         scheme: parsed.scheme().to_owned(),
         farewell: Cell::new(FAREWELL),
     })
+}
+
+/// The flags that have chosen the store. A URL that may hold a password is not repeated.
+fn store_flags(common: &Common) -> String {
+    let path = |path: &Path| quoted(&path.to_string_lossy());
+    match (&common.url, &common.url_file, &common.profile) {
+        (Some(url), ..) if url.contains('@') => "--url URL".to_owned(),
+        (Some(url), ..) => format!("--url {}", quoted(url)),
+        (_, Some(file), _) => format!("--url-file {}", path(file)),
+        (.., Some(profile)) => format!("--profile {}", quoted(profile)),
+        _ => String::new(),
+    }
 }
 
 fn url(common: &Common, notices: Notices) -> Result<String, Failure> {

@@ -1,6 +1,7 @@
 //! Messages to people: on stderr, one line each.
 
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use crate::exit::Failure;
 
@@ -128,15 +129,25 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
+/// The flags of our own command line that choose the store.
+static STORE_FLAGS: OnceLock<String> = OnceLock::new();
+
+/// From now on, commands to copy choose the store as this one does: without these flags they would
+/// ask another store, where the name is free.
+pub(crate) fn copy_store_flags(flags: String) {
+    let _ = STORE_FLAGS.set(flags);
+}
+
 /// A command to copy: this verb of palisade on a name, with these flags. The name comes from
 /// others, and a shell reads it.
 pub(crate) fn to_copy(verb: &str, name: &str, flags: &str) -> String {
     let word = quoted(name);
+    let store = STORE_FLAGS.get().map_or("", String::as_str);
     // A name that looks like a flag must not become one.
     let words = if name.starts_with('-') {
-        ["palisade", verb, flags, "--", &word]
+        ["palisade", verb, flags, store, "--", &word]
     } else {
-        ["palisade", verb, &word, flags, ""]
+        ["palisade", verb, &word, flags, store, ""]
     };
     words
         .into_iter()

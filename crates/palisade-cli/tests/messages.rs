@@ -151,3 +151,55 @@ fn a_forced_release_asks_first() {
         assert_eq!(place.holders("n"), left);
     }
 }
+
+/// Without the flags that chose the store it would ask the user's own file, where the name is free.
+#[test]
+fn a_command_to_copy_asks_the_same_store() {
+    let place = Place::new();
+    let _held = place.holder("run --owner web-1 report");
+    std::fs::write(place.path("url file"), place.url()).unwrap();
+    let profile = format!("[profiles.nightly]\nurl = \"{}\"\n", place.url());
+    std::fs::create_dir_all(place.path(".config/palisade")).unwrap();
+    std::fs::write(place.path(".config/palisade/config.toml"), profile).unwrap();
+    let url = place.url();
+    for flags in [
+        ["--url", &url],
+        ["--url-file", "url file"],
+        ["--profile", "nightly"],
+    ] {
+        let mut command = place.bare();
+        command
+            .args(flags)
+            .args(["run", "--try", "report", "--", "true"]);
+        let busy = place.finish(command);
+        assert_eq!(busy.code, 75, "{busy:?}");
+        let copied = busy.stderr.split("look closer with: palisade ").nth(1);
+        let script = format!(
+            "{} {}",
+            env!("CARGO_BIN_EXE_palisade"),
+            copied.expect("a command")
+        );
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script]).current_dir(place.folder());
+        shell.env("HOME", place.folder());
+        let shown = place.finish(shell);
+        assert!(shown.stdout.contains("held by web-1"), "{busy:?} {shown:?}");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_password_is_not_in_a_command_to_copy() {
+    use palisade_testkit::redis::Redis;
+
+    let redis = Redis::with().acl("locker on >s3cr3t ~* &* +@all").start();
+    let url = format!("redis://locker:s3cr3t@{}", redis.address());
+    let place = Place::of(url);
+    let _held = place.holder("run report");
+    let busy = place.run("run --try report", "true");
+    assert_eq!(busy.code, 75, "{busy:?}");
+    assert!(
+        busy.stderr.ends_with("palisade show report --url URL\n"),
+        "{busy:?}"
+    );
+}

@@ -208,9 +208,12 @@ impl Client {
             .unwrap_or_else(|| Err(unclear()))?
         {
             Standing::Held(held) if held.fence == fence => Ok((sent, held)),
+            Standing::Gone(_) if self.core.released.has(claim.id) => {
+                Err(Error::lost(LossReason::Released))
+            }
             // Nothing that this store confirmed to this client.
             Standing::Gone(Gone::Unknown) => Err(Error::lost(LossReason::Unknown)),
-            Standing::Gone(why) => Err(Error::lost(why.as_loss())),
+            Standing::Gone(why) => Err(Error::lost(why.as_loss(claim.mode))),
             Standing::Held(_) | Standing::Waiting(_) => Err(unclear()),
         }
     }

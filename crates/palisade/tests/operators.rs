@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use palisade::{Client, DetachedGrant, Error, ErrorKind, Exclusive, Guard, LossReason, Released};
+use palisade::{Client, ErrorKind, Guard, LossReason, Released};
 use palisade_testkit::etcd::Etcd;
 use palisade_testkit::redis::Redis;
 use palisade_testkit::zookeeper::ZooKeeper;
@@ -23,16 +23,6 @@ fn etcd_url(etcd: &Etcd) -> String {
 async fn held(client: &Client, name: &str) -> Guard {
     let lock = client.mutex(name).lease(LEASE).detachable();
     lock.acquire().await.expect("acquired")
-}
-
-async fn detached(client: &Client, name: &str) -> DetachedGrant {
-    let detached = held(client, name).await.detach().await;
-    detached.map_err(|refused| refused.error).expect("detached")
-}
-
-async fn refused(client: &Client, grant: &DetachedGrant) -> Error {
-    let adopted = client.adopt::<Exclusive>(grant).await;
-    adopted.map(drop).expect_err("the grant is gone")
 }
 
 /// `connect` finds none of them; a ping finds each, and shows no password.
@@ -161,42 +151,4 @@ async fn a_name_that_is_the_fence_of_another_lock_is_refused() {
     assert!(error.to_string().contains("take another name"), "{error}");
     assert_eq!(redis.call(&["GET", "palisade:1:fence:{orders}"]), fence);
     assert_eq!(guard.release().await.expect("released"), Released::Done);
-}
-
-/// A detached grant that was released, and one that another server gave, are told apart from one
-/// whose lease ran out.
-#[tokio::test]
-async fn a_released_grant_and_a_foreign_grant_are_told_apart() {
-    let redis = [Redis::start(), Redis::start()];
-    let etcd = [Etcd::start(), Etcd::start()];
-    let urls = [
-        redis.each_ref().map(|server| server.url()),
-        redis
-            .each_ref()
-            .map(|server| format!("{}?format=simple", server.url())),
-        etcd.each_ref().map(etcd_url),
-    ];
-    for [ours, theirs] in urls {
-        let (ours, theirs) = (connect(ours), connect(theirs));
-        // So that the first server's fences are ahead of the second's, where they count revisions.
-        held(&ours, "before")
-            .await
-            .release()
-            .await
-            .expect("released");
-        let grant = detached(&ours, "carried").await;
-        let foreign = refused(&theirs, &grant).await;
-        assert_eq!(
-            foreign.kind(),
-            ErrorKind::Lost(LossReason::Unknown),
-            "{foreign}"
-        );
-        let guard = ours.adopt::<Exclusive>(&grant).await.expect("adopted");
-        assert_eq!(guard.release().await.expect("released"), Released::Done);
-        let twice = refused(&ours, &grant).await;
-        assert_eq!(twice.kind(), ErrorKind::Lost(LossReason::Ended), "{twice}");
-        let _next = held(&ours, "carried").await;
-        let taken = refused(&ours, &grant).await;
-        assert_eq!(taken.kind(), ErrorKind::Lost(LossReason::Taken), "{taken}");
-    }
 }

@@ -36,14 +36,15 @@ impl WaitInLine<'_> {
         signals: &mut Signals,
     ) -> Result<Result<Held, Exit>, Failure> {
         let begun = Instant::now();
-        let progress = Progress::new(self.store.locks(), self.names, self.owner, self.notices);
+        let (locks, is_bounded) = (self.store.locks(), self.hold.wait.is_some());
+        let progress = Progress::new(locks, self.names, self.owner, self.notices, is_bounded);
         let acquired = tokio::select! {
             biased;
             signal = signals.leave() => Err(signal),
             acquired = self.lock.acquire(self.hold) => Ok(acquired),
             never = progress.report() => match never {},
         };
-        drop(progress);
+        let last_seen = progress.last_seen();
         let refused = Refused {
             store: self.store,
             hold: self.hold,
@@ -51,6 +52,7 @@ impl WaitInLine<'_> {
             mode: self.mode,
             names: self.names,
             owner: self.owner,
+            last_seen,
         };
         match acquired {
             Ok(Ok(Acquired::Held(held))) => Ok(Ok(held)),

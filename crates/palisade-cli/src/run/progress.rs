@@ -1,13 +1,14 @@
 //! How a wait goes: on a terminal one line that is written over, under `-v` one line per change.
+//! What was seen last is kept, for a wait that ends while the store does not answer.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use palisade::Client;
 use palisade::store::LineView;
 
-use crate::busy::held_by_all;
+use crate::busy::{Seen, held_by_all};
 use crate::marks::{in_future, without_ghosts};
 use crate::notice::Notices;
 
@@ -15,13 +16,19 @@ use crate::notice::Notices;
 /// sooner.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// When a wait that is not shown looks once. A lock that is free is acquired sooner.
+const LOOK_ONCE: Duration = Duration::from_millis(100);
+
 pub(super) struct Progress<'a> {
     locks: &'a Client,
     names: &'a [String],
     /// Our own label among the waiters.
     owner: &'a str,
     notices: Notices,
+    /// Whether the wait may run out, and its end is to name a holder.
+    is_bounded: bool,
     is_shown: Cell<bool>,
+    last_seen: RefCell<Option<Seen>>,
 }
 
 impl<'a> Progress<'a> {
@@ -30,22 +37,34 @@ impl<'a> Progress<'a> {
         names: &'a [String],
         owner: &'a str,
         notices: Notices,
+        is_bounded: bool,
     ) -> Progress<'a> {
         Progress {
             locks,
             names,
             owner,
             notices,
+            is_bounded,
             is_shown: Cell::new(false),
+            last_seen: RefCell::new(None),
         }
+    }
+
+    /// The line that kept us out when it was looked at last, if any was.
+    pub(super) fn last_seen(self) -> Option<Seen> {
+        self.last_seen.take()
     }
 
     /// Says how the wait goes. Never ends.
     pub(super) async fn report(&self) -> Infallible {
         if !self.notices.is_verbose() && !self.notices.can_update() {
+            if self.is_bounded {
+                tokio::time::sleep(LOOK_ONCE).await;
+                let _ = self.look().await;
+            }
             return std::future::pending().await;
         }
-        let mut last = Seen::default();
+        let mut last = Said::default();
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let Some((now, text)) = self.look().await else {
@@ -62,14 +81,14 @@ impl<'a> Progress<'a> {
     }
 
     /// What there is to say of the name that is waited for.
-    async fn look(&self) -> Option<(Seen, String)> {
+    async fn look(&self) -> Option<(Said, String)> {
         for name in self.names {
             let line = match self.locks.show(name).await {
                 Ok(Some(line)) => without_ghosts(line),
                 Ok(None) => continue,
                 Err(error) => {
                     let text = format!("waiting for {name}: the store does not answer: {error}");
-                    return Some((Seen::Silent(error.to_string()), text));
+                    return Some((Said::Silent(error.to_string()), text));
                 }
             };
             // With several names, those before this one are ours already.
@@ -92,7 +111,11 @@ impl<'a> Progress<'a> {
             let in_line =
                 place.map_or_else(String::new, |place| format!(", {} in line", ordinal(place)));
             let text = format!("waiting for {name}: {holders}{in_line}");
-            return Some((Seen::Line(name.clone(), fences, place), text));
+            if !line.holders.is_empty() {
+                let at = Instant::now();
+                self.last_seen.replace(Some(Seen { line, at }));
+            }
+            return Some((Said::Line(name.clone(), fences, place), text));
         }
         None
     }
@@ -122,7 +145,7 @@ impl Drop for Progress<'_> {
 
 /// What was said last, without the time that passes.
 #[derive(Default, PartialEq, Eq)]
-enum Seen {
+enum Said {
     #[default]
     Nothing,
     Silent(String),

@@ -336,8 +336,13 @@ impl Acquisition<'_> {
             let resume = core.now() + UNREACHED.pause(attempts);
             if resume > self.deadline {
                 Box::pin(core.sleep_until(self.deadline)).await;
-                // Not a time-out: no other claim is known to hold the name.
-                return Err(Exit::Failed(error));
+                // It is a time-out only if an earlier answer said that the name is busy. If none
+                // did, no other claim is known to hold it.
+                return Err(if self.is_answered {
+                    Exit::TimedOut
+                } else {
+                    Exit::Failed(error)
+                });
             }
             Box::pin(core.sleep_until(resume)).await;
             // The same claim: if the first request arrived after all, this one finds its grant.

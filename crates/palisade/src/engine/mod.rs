@@ -14,6 +14,7 @@ pub(crate) mod held_claim;
 pub(crate) mod plan;
 pub(crate) mod poll_inside;
 pub(crate) mod release;
+mod released;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use self::back_pressure::Gate;
 use self::poll_inside::{ToTheEnd, inside};
+use self::released::ReleasedGrants;
 use crate::error::{Error, Result};
 use crate::lease::keeper::Keeper;
 use crate::lease::registry::Registry;
@@ -48,6 +50,8 @@ pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
+    /// The detached grants that it has released.
+    pub(crate) released: ReleasedGrants,
     pub(crate) drift: Drift,
     /// Equal for clients that are known to use one store, by their URLs.
     pub(crate) identity: Option<String>,
@@ -80,6 +84,7 @@ impl Core {
         Arc::new(Core {
             store,
             registry: Registry::new(clock),
+            released: ReleasedGrants::default(),
             drift,
             identity,
             gate: Gate::new(),

@@ -161,6 +161,9 @@ impl Core {
             return PendingRelease::nothing();
         };
         self.registry.forget(tracked);
+        if claim.claim.detachable {
+            self.released.add(claim.claim.id);
+        }
         PendingRelease {
             request: Some(Request::new(self, claim, ending)),
             lost,

@@ -37,6 +37,8 @@ pub enum LossReason {
     /// The store ended the grant before the deadline that this client counts with: another process
     /// released it, or the lease ran out by the store's clock.
     Ended,
+    /// This client has released the grant, which was presented again.
+    Released,
     /// The store had confirmed the grant, and has no record of it any more: it was flushed,
     /// restarted without its data, or failed over to a server that never had it.
     Forgotten,
@@ -58,7 +60,8 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossReason::Expired => "the lease ran out before a renewal was confirmed",
-            LossReason::Ended => "the grant has ended in the store: released, or its lease ran out",
+            LossReason::Ended => "the grant was released, or its lease ran out",
+            LossReason::Released => "this client has released the grant",
             LossReason::Forgotten => {
                 "the store has no record of it any more: flushed, restarted without its data, or failed over"
             }

@@ -384,7 +384,9 @@ impl TrackedClaim {
             (Stage::Held, Standing::Held(_)) => state.stage = Stage::Lost(LossReason::Forgotten),
             // The store handled this request before it handed the lock over.
             (Stage::Held, Standing::Waiting(_)) => {}
-            (Stage::Held, Standing::Gone(why)) => state.stage = Stage::Lost(why.as_loss()),
+            (Stage::Held, Standing::Gone(why)) => {
+                state.stage = Stage::Lost(why.as_loss(state.mode));
+            }
             (Stage::TurnedAway(_) | Stage::Lost(_) | Stage::GivenBack, _) => {}
         }
         self.announce(state);
@@ -416,7 +418,7 @@ impl TrackedClaim {
         let mut state = self.lock();
         match state.stage {
             Stage::Waiting { .. } => state.stage = Stage::TurnedAway(why),
-            Stage::Held => state.stage = Stage::Lost(why.as_loss()),
+            Stage::Held => state.stage = Stage::Lost(why.as_loss(state.mode)),
             _ => {}
         }
         self.announce(state);

@@ -123,9 +123,11 @@ impl Gone {
         }
     }
 
-    /// The loss of a holder whose claim the store had confirmed.
-    pub fn as_loss(self) -> LossReason {
+    /// The loss of a holder in this mode whose claim the store had confirmed. Readers and permits
+    /// hold beside others: another holder took nothing from them.
+    pub fn as_loss(self, mode: Mode) -> LossReason {
         match self {
+            Gone::Taken if mode != Mode::Exclusive => LossReason::Ended,
             Gone::Expired => LossReason::Expired,
             Gone::Ended | Gone::Sealed | Gone::TooSoon => LossReason::Ended,
             Gone::Unknown => LossReason::Forgotten,
