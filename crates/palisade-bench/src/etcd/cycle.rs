@@ -1,5 +1,6 @@
 //! One task that takes one lock and gives it back, without contention: what two writes cost, and
-//! what we add to them.
+//! what we add to them. The floor is raw with a release that compares the revision of the key, as
+//! every safe one does.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,9 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
     let own_thread = OwnThread::connect(setting.server.url())?;
     let sides = [
         Side::Ours(ours),
-        Side::Raw(here),
+        Side::Raw(here.clone()),
         Side::Raw(own_thread.raw.clone()),
+        Side::Floor(here),
     ];
     for side in &sides {
         caller.call(cycles(side, WARM))?;
@@ -40,11 +42,12 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
         setting.server.compact()?;
         Round::measure(&setting.server, || caller.call(cycles(side, length)))
     };
-    let [ours, here, own_thread] = interleaved::measure(&sides, setting.round, turn)?;
+    let [ours, here, own_thread, floor] = interleaved::measure(&sides, setting.round, turn)?;
     let kind = kind.label();
     round::print(&format!("{kind}: ours"), &ours, "cycle");
     round::print(&format!("{kind}: raw, same runtime"), &here, "cycle");
     round::print(&format!("{kind}: raw, own thread"), &own_thread, "cycle");
+    round::print(&format!("{kind}: floor"), &floor, "cycle");
     let speed = |round: &Round| round.per_second;
     let wanted = Wanted::of_cycle(setting.rtt, 0.92);
     verdicts.judge(
@@ -52,6 +55,8 @@ fn one(setting: &Setting, kind: CallerKind, verdicts: &mut Verdicts) -> Result<(
         ratio(&ours, &here, speed),
         wanted,
     );
+    let of_floor = ratio(&ours, &floor, speed);
+    of_floor.print(&format!("{kind}: ours / floor"), "");
     verdicts.judge_through_network(
         format!("{kind}: ours / raw, own thread"),
         ratio(&ours, &own_thread, speed),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use palisade::{Client, Mutex, Released};
 
-use super::raw::{Raw, RawLock};
+use super::raw::{GivesBack, Raw, RawLock};
 use crate::compare::Result;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -14,15 +14,22 @@ const LEASE: Duration = Duration::from_secs(30);
 pub(super) enum Side {
     Ours(Client),
     Raw(Raw),
+    /// Raw, with a release that compares.
+    Floor(Raw),
 }
 
 impl Side {
     pub(super) fn lock(&self, name: &str) -> Lock {
         match self {
             Side::Ours(locks) => Lock::Ours(Box::new(locks.mutex(name).lease(LEASE))),
-            Side::Raw(raw) => Lock::Raw(Box::new(RawLock::new(raw.clone(), name))),
+            Side::Raw(raw) => raw_lock(raw, name, GivesBack::ByKey),
+            Side::Floor(raw) => raw_lock(raw, name, GivesBack::ByRevision),
         }
     }
+}
+
+fn raw_lock(raw: &Raw, name: &str, gives_back: GivesBack) -> Lock {
+    Lock::Raw(Box::new(RawLock::new(raw.clone(), name, gives_back)))
 }
 
 pub(super) enum Lock {

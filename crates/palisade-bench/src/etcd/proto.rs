@@ -18,11 +18,13 @@ pub(super) struct PutRequest {
     pub(super) lease: i64,
 }
 
-/// Only the put operation is needed.
+/// One of the two.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RequestOp {
     #[prost(message, optional, tag = "2")]
     pub(super) put: Option<PutRequest>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) delete: Option<DeleteRangeRequest>,
 }
 
 /// Whether the key was created at a revision: `result` 0 is equal, `target` 1 the create revision.
@@ -53,8 +55,16 @@ pub(super) struct TxnRequest {
     pub(super) success: Vec<RequestOp>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(super) struct ResponseHeader {
+    #[prost(int64, tag = "3")]
+    pub(super) revision: i64,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TxnResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
     #[prost(bool, tag = "2")]
     pub(super) succeeded: bool,
 }

@@ -1,6 +1,7 @@
 //! The server's limit: the requests of a lock without its logic. Also the lock that is in the
 //! server itself.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
 
 use prost::Message;
@@ -78,22 +79,29 @@ impl Raw {
     }
 }
 
+/// How a raw lock is given back.
+#[derive(Clone, Copy)]
+pub(super) enum GivesBack {
+    /// By its key alone: the least that there is.
+    ByKey,
+    /// Only if the key is the one that was created: the least that is safe.
+    ByRevision,
+}
+
 /// The requests of one lock, written once.
 pub(super) struct RawLock {
     raw: Raw,
+    gives_back: GivesBack,
     take: TxnRequest,
     give_back: DeleteRangeRequest,
+    /// When the key was created.
+    created: AtomicI64,
 }
 
 impl RawLock {
-    pub(super) fn new(raw: Raw, name: &str) -> RawLock {
+    pub(super) fn new(raw: Raw, name: &str, gives_back: GivesBack) -> RawLock {
         let key = format!("raw/{name}").into_bytes();
-        let absent = Compare {
-            result: 0,
-            target: 1,
-            key: key.clone(),
-            operand: Some(Operand::CreateRevision(0)),
-        };
+        let absent = created_at(&key, 0);
         let put = PutRequest {
             key: key.clone(),
             value: b"raw".to_vec(),
@@ -101,18 +109,25 @@ impl RawLock {
         };
         let take = TxnRequest {
             compare: vec![absent],
-            success: vec![RequestOp { put: Some(put) }],
+            success: vec![RequestOp {
+                put: Some(put),
+                delete: None,
+            }],
         };
         RawLock {
             raw,
+            gives_back,
             take,
             give_back: DeleteRangeRequest { key },
+            created: AtomicI64::new(0),
         }
     }
 
     pub(super) async fn take(&self) -> Result<()> {
         let taken: TxnResponse = self.raw.ask(TXN, self.take.clone()).await?;
         if taken.succeeded {
+            let revision = taken.header.map_or(0, |header| header.revision);
+            self.created.store(revision, Ordering::Relaxed);
             Ok(())
         } else {
             Err("raw: not taken".into())
@@ -120,12 +135,39 @@ impl RawLock {
     }
 
     pub(super) async fn give_back(&self) -> Result<()> {
-        let answer: DeleteRangeResponse = self.raw.ask(DELETE, self.give_back.clone()).await?;
-        if answer.deleted == 1 {
+        let is_done = match self.gives_back {
+            GivesBack::ByKey => {
+                let answer: DeleteRangeResponse =
+                    self.raw.ask(DELETE, self.give_back.clone()).await?;
+                answer.deleted == 1
+            }
+            GivesBack::ByRevision => {
+                let created = self.created.load(Ordering::Relaxed);
+                let deleting = TxnRequest {
+                    compare: vec![created_at(&self.give_back.key, created)],
+                    success: vec![RequestOp {
+                        put: None,
+                        delete: Some(self.give_back.clone()),
+                    }],
+                };
+                let answer: TxnResponse = self.raw.ask(TXN, deleting).await?;
+                answer.succeeded
+            }
+        };
+        if is_done {
             Ok(())
         } else {
             Err("raw: lost before it was given back".into())
         }
+    }
+}
+
+fn created_at(key: &[u8], revision: i64) -> Compare {
+    Compare {
+        result: 0,
+        target: 1,
+        key: key.to_vec(),
+        operand: Some(Operand::CreateRevision(revision)),
     }
 }
 
