@@ -9,9 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::actors::{
-    Believer, connect, gets_in, is_renewed, is_told, number, rise, soon, wait_for,
-};
+use common::actors::{Believer, connect, gets_in, is_told, number, rise, soon, wait_for};
 use common::{actors, in_line, ms};
 use palisade::ErrorKind;
 use palisade_conformance::eventually;

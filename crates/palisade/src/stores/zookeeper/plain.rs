@@ -181,7 +181,7 @@ impl TokenBackend for Plain {
     async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
         let known = {
             let mut table = self.0.claims.lock();
-            drop(table.take_end(claim.id));
+            table.take_end(claim.id);
             let unconfirmed = self
                 .0
                 .unconfirmed

@@ -110,7 +110,11 @@ impl Connection {
             )));
         }
         let serving = row.and_then(|row| row.get(1)?.parse().ok());
-        let named = named_process(&connection.client).await;
+        let named = match &settings.tls {
+            None => named_process(&connection.client).await,
+            // The driver would wait for an answer to its request for TLS.
+            Some(_) => None,
+        };
         connection.pooled = named.is_some() && named != serving;
         Ok(connection)
     }
@@ -136,7 +140,7 @@ impl Drop for Connection {
     }
 }
 
-/// The process of the server, as it named it at the login; `None` with TLS. A pooler names one that
+/// The process of the server, as it named it at the login, without TLS. A pooler names one that
 /// does not exist. The driver tells the number in a request to cancel only, which goes nowhere here.
 async fn named_process(client: &tokio_postgres::Client) -> Option<i32> {
     // Its length, its code, the process and the secret.

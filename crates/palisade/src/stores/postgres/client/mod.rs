@@ -85,7 +85,15 @@ impl Client {
             Purpose::Renewals => &self.renewals,
             Purpose::Patience => &self.patience,
         };
-        let mut slot = slot.lock().await;
+        // Another request is connecting. Behind a server that does not answer, each of many requests
+        // would wait for all before it.
+        let limit = self.settings.connect_timeout;
+        let Ok(mut slot) = tokio::time::timeout(limit, slot.lock()).await else {
+            return Err(Error::unavailable(format!(
+                "no connection could be made within {limit:?}"
+            ))
+            .with_nothing_sent());
+        };
         if let Some(open) = slot.as_ref().filter(|open| !open.is_closed()) {
             return Ok(Arc::clone(open));
         }
