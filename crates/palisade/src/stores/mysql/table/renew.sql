@@ -31,9 +31,13 @@ BEGIN
       SELECT state, claim, expiry, lease, fence INTO l_state, l_claim, l_expiry, l_lease, f
         FROM {line} WHERE name = v_name FOR UPDATE;
     END IF;
+    IF p_skip AND l_state IS NULL THEN
+      -- A statement of its own: within an IF it would wait for the row, too.
+      SELECT 'locked' INTO answer FROM {line} WHERE name = v_name;
+    END IF;
     SET now = {now};
-    IF l_state IS NULL AND p_skip AND EXISTS (SELECT 1 FROM {line} WHERE name = v_name) THEN
-      SET answer = 'locked', f = NULL;
+    IF answer IS NOT NULL THEN
+      SET f = NULL;
     ELSEIF l_state IS NULL THEN
       SET answer = 'unknown', f = NULL;
     ELSEIF l_state = 'held' AND l_expiry > now AND l_expiry <= now + l_lease THEN
