@@ -6,22 +6,25 @@
 //! | `rust` | a doctest: the page must be included in the `lib.rs` of a crate |
 //! | `sh` | run by `sh -eu`; must end with 0 |
 //! | `console` | run line by line; what follows a `$ ` line is its output, stdout and stderr together, `…` is a wildcard; must end with 0 |
-//! | `python` | run by the Python of a peer, redis-py's or kazoo's, as `interop/peers/install` made it |
-//! | `java` | a class `Example`, run beside Curator's jars, as `interop/peers/install` brought them |
+//! | `python` | run by the Python of a peer, redis-py's, kazoo's or a database's, as `interop/peers/install` made it |
+//! | `java` | a class `Example`, run beside Curator's or ShedLock's jars, as `interop/peers/install` brought them |
 //! | `text` | a picture; may hold no command |
 //! | `mermaid` | a diagram |
 //! | anything after `<!-- not run: reason -->` | skipped, and listed in [`NOT_RUN`] |
 //!
 //! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no
 //! store chosen. One that speaks of `127.0.0.1:6379` has a Redis of its own as well, at another
-//! address, and one that speaks of `127.0.0.1:2379` an etcd, of `127.0.0.1:2181` a ZooKeeper.
+//! address, and one that speaks of `127.0.0.1:2379` an etcd, of `127.0.0.1:2181` a ZooKeeper, of
+//! `127.0.0.1:5432` a PostgreSQL, of `127.0.0.1:3306` a MariaDB.
 
 // The pages use them.
 #![cfg(all(
     feature = "sqlite",
     feature = "redis",
     feature = "etcd",
-    feature = "zookeeper"
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql"
 ))]
 
 use std::fs::{self, File};
@@ -33,6 +36,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use palisade_testkit::etcd::Etcd;
+use palisade_testkit::mariadb::MariaDb;
+use palisade_testkit::postgres::Postgres;
 use palisade_testkit::redis::Redis;
 use palisade_testkit::zookeeper::ZooKeeper;
 
@@ -52,10 +57,12 @@ const NOT_RUN: &[(&str, &str)] = &[
 /// How the quick start builds and runs palisade.
 const QUICK_START: &str = "cargo run --no-default-features -F sqlite -- ";
 
-/// Where the pages say that a Redis is, an etcd, and a ZooKeeper.
+/// Where the pages say that the servers are.
 const REDIS: &str = "127.0.0.1:6379";
 const ETCD: &str = "127.0.0.1:2379";
 const ZOOKEEPER: &str = "127.0.0.1:2181";
+const POSTGRES: &str = "127.0.0.1:5432";
+const MARIADB: &str = "127.0.0.1:3306";
 
 /// Longer than any block takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -228,18 +235,24 @@ enum Task {
 
 /// The Python that has the peer's library.
 fn python(block: &Block) -> Result<String, String> {
-    let peer = if block.body.contains("kazoo") {
-        "zookeeper-python"
-    } else {
-        "redis-python"
+    let speaks_of = |word| block.body.contains(word);
+    let peer = match () {
+        () if speaks_of("kazoo") => "zookeeper-python",
+        () if speaks_of("psycopg") || speaks_of("mysql.connector") => "sql-python",
+        () => "redis-python",
     };
     let python = installed(block, peer, "venv/bin/python")?;
     Ok(format!("{} -", python.display()))
 }
 
-/// Compiles and runs a class with Curator's jars. Assertions are on.
+/// Compiles and runs a class with a peer's jars. Assertions are on.
 fn java(block: &Block) -> Result<String, String> {
-    let jars = installed(block, "zookeeper-java", "lib")?;
+    let peer = if block.body.contains("shedlock") {
+        "sql-java"
+    } else {
+        "zookeeper-java"
+    };
+    let jars = installed(block, peer, "lib")?;
     let jars = jars.display();
     Ok(format!(
         "sh -c 'cat > Example.java && exec java -ea -cp \"{jars}/*\" Example.java'"
@@ -394,6 +407,8 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
     let etcd = block.body.contains(ETCD).then(Etcd::start);
     let zookeeper = block.body.contains(ZOOKEEPER);
     let zookeeper = zookeeper.then(|| ZooKeeper::with().long_sessions().start());
+    let postgres = block.body.contains(POSTGRES).then(Postgres::start);
+    let mariadb = block.body.contains(MARIADB).then(MariaDb::start);
     let addresses = [
         (REDIS, redis.as_ref().map(|redis| redis.address())),
         (ETCD, etcd.as_ref().map(|etcd| etcd.address())),
@@ -401,6 +416,8 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
             ZOOKEEPER,
             zookeeper.as_ref().map(|zookeeper| zookeeper.address()),
         ),
+        (POSTGRES, postgres.as_ref().map(|server| server.address())),
+        (MARIADB, mariadb.as_ref().map(|server| server.address())),
     ];
     let command = |text: &str| {
         // The quick start builds first, with one store. Here that is done, with all stores, and the

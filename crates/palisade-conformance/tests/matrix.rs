@@ -332,9 +332,9 @@ fn zookeeper_tls(format: &str) -> Subject {
 }
 
 /// A server of its own, which can stand still.
-fn postgres() -> Subject {
+fn postgres(format: &str) -> Subject {
     let server = Arc::new(Postgres::start());
-    let url = server.url();
+    let url = format_of(format, &server.url());
     let (open, kept) = (url.clone(), Arc::clone(&server));
     let open = move || {
         let _ = &kept;
@@ -363,6 +363,13 @@ impl Drop for Continues {
 fn postgres_shared() -> Subject {
     static ONE: LazyLock<Postgres> = LazyLock::new(Postgres::start);
     by_url(format!("{}?schema=s{:x}", ONE.url(), fastrand::u64(..)))
+}
+
+/// The same in a table of its own, beside those of other programs.
+fn postgres_table(format: &str) -> Subject {
+    static ONE: LazyLock<Postgres> = LazyLock::new(Postgres::start);
+    let table = format!("t{:x}", fastrand::u64(..));
+    by_url(format_of(format, &format!("{}?table={table}", ONE.url())))
 }
 
 /// Over TLS, as a user with the rights that the documentation asks for and no others.
@@ -398,6 +405,13 @@ fn mariadb(database: &str) -> Subject {
     ))
 }
 
+/// One server for all checks, each in a table of its own.
+fn mariadb_table(format: &str) -> Subject {
+    static ONE: LazyLock<MariaDb> = LazyLock::new(MariaDb::start);
+    let table = format!("t{:x}", fastrand::u64(..));
+    by_url(format_of(format, &format!("{}?table={table}", ONE.url())))
+}
+
 /// Over TLS, with a user who may not create tables.
 fn mariadb_secured() -> Subject {
     static ONE: LazyLock<MariaDb> = LazyLock::new(|| {
@@ -421,14 +435,14 @@ fn mariadb_secured() -> Subject {
 }
 
 /// A server of its own, which can stand still.
-fn mariadb_alone() -> Subject {
+fn mariadb_alone(words: &str) -> Subject {
     let server = Arc::new(MariaDb::start());
     let kept = Arc::clone(&server);
     let pause = move || -> Box<dyn Send> {
         server.pause();
         Box::new(RunsAgain(Arc::clone(&server)))
     };
-    let url = kept.url();
+    let url = format!("{}{words}", kept.url());
     let open = url.clone();
     let open = move || {
         let _ = &kept;
@@ -497,15 +511,23 @@ matrix! {
         redis_simple_sentinel = redis_sentinel("simple"), As::Mutex;
         redis_simple_cluster = redis_cluster("simple"), As::Mutex;
     "mysql" / "table":
-        mysql_mutex = mariadb_alone(), As::Mutex;
+        mysql_mutex = mariadb_alone(""), As::Mutex;
         mysql_writer = mariadb("writer"), As::Writer;
         mysql_semaphore = mariadb("semaphore"), As::Semaphore;
         mysql_secured = mariadb_secured(), As::Mutex;
     "postgres" / "table":
-        postgres_mutex = postgres(), As::Mutex;
+        postgres_mutex = postgres("table"), As::Mutex;
         postgres_writer = postgres_shared(), As::Writer;
         postgres_semaphore = postgres_shared(), As::Semaphore;
         postgres_secured = postgres_secured(), As::Mutex;
+    "mysql" / "simple":
+        mysql_simple = mariadb_alone("?format=simple&zone=utc"), As::Mutex;
+    "mysql" / "shedlock":
+        mysql_shedlock = mariadb_table("shedlock"), As::Mutex;
+    "postgres" / "simple":
+        postgres_simple = postgres("simple"), As::Mutex;
+    "postgres" / "shedlock":
+        postgres_shedlock = postgres_table("shedlock"), As::Mutex;
     "redlock" / "simple":
         redlock = redlock(), As::Mutex;
         redlock_two_down = redlock_two_down(), As::Mutex;

@@ -16,7 +16,12 @@ mod backoff;
 mod batch;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql"
+))]
 mod in_task;
 pub(crate) mod kit;
 pub mod memory;
@@ -135,7 +140,7 @@ const STORES: &[Entry] = &[
         #[cfg(not(feature = "mysql"))]
         open: None,
         #[cfg(feature = "mysql")]
-        capabilities: &[mysql::CAPABILITY],
+        capabilities: &[mysql::CAPABILITY, mysql::SIMPLE, mysql::SHEDLOCK],
         #[cfg(not(feature = "mysql"))]
         capabilities: &[],
     },
@@ -147,7 +152,7 @@ const STORES: &[Entry] = &[
         #[cfg(not(feature = "postgres"))]
         open: None,
         #[cfg(feature = "postgres")]
-        capabilities: &[postgres::CAPABILITY],
+        capabilities: &[postgres::CAPABILITY, postgres::SIMPLE, postgres::SHEDLOCK],
         #[cfg(not(feature = "postgres"))]
         capabilities: &[],
     },

@@ -4,10 +4,16 @@
 //! |---|---|---|
 //! | [`mod@line`] | apply one event of the line to one name in one atomic step, and push to one inbox | memory, SQLite, Redis, PostgreSQL, MySQL |
 //! | `session` | keep a session alive, keep entries in an order of its own, tell when an entry goes | etcd, ZooKeeper |
-//! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple`, etcd `plain`, ZooKeeper `plain`, Redlock |
+//! | [`token`] | put a value if absent, extend it, delete it if it is still ours | Redis `simple`, etcd `plain`, ZooKeeper `plain`, Redlock, PostgreSQL and MySQL `simple` and `shedlock` |
 
 pub(crate) mod line;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod session;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql"
+))]
 pub(crate) mod token;

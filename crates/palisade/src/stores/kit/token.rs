@@ -4,6 +4,9 @@
 //! There is no line: a claim that finds the name taken is told so, and asks again at random
 //! intervals.
 
+#[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
+pub(in crate::stores) mod value;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

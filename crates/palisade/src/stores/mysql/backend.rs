@@ -138,7 +138,8 @@ impl Backend {
                 connection.abandon();
             }
             let created = created.map_err(|why| backend.unusable(why))?;
-            if !backend.ready.swap(true, Ordering::AcqRel) {
+            let is_first = !backend.ready.swap(true, Ordering::AcqRel);
+            if is_first && backend.settings.layout.is_none() {
                 tokio::spawn(sweep(Weak::clone(&backend.me)));
             }
             Ok(created)

@@ -21,6 +21,7 @@ mod renew;
 mod schema;
 mod settings;
 mod table;
+mod token;
 mod wait;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use async_trait::async_trait;
 
 use self::backend::Backend;
 use self::client::How;
+pub use self::token::{SHEDLOCK, SIMPLE};
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{
@@ -36,6 +38,7 @@ use crate::store::{
     Schema, ServerInfo, Standing, Store, Wakes,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
+use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
 
 /// The capability of the format `table`.
@@ -57,7 +60,11 @@ const PROXIED: Capability = Capability {
 
 /// Opens a URL of MySQL or MariaDB. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(LineStore(Lines(Backend::open(url)?))))
+    let backend = Backend::open(url)?;
+    Ok(match backend.settings.layout {
+        Some(layout) => Arc::new(TokenStore(token::tokens(backend, layout))),
+        None => Arc::new(LineStore(Lines(backend))),
+    })
 }
 
 /// The lines on the server, for one client.
@@ -143,6 +150,13 @@ impl Ping for Backend {
     async fn ping(&self) -> Result<ServerInfo> {
         let statement = self.texts.show(&self.settings.key(&Name::of_ping()), false);
         self.run(&statement, How::URGENT).await?;
+        self.server_info().await
+    }
+}
+
+impl Backend {
+    /// The server that answers.
+    async fn server_info(&self) -> Result<ServerInfo> {
         let connection = self.client.connect().await?;
         let server = connection.server.clone();
         connection.close().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::client::{Connection, Failure};
 use super::settings::Settings;
 use crate::line::StoreTime;
+use crate::stores::sql::token::Layout;
 
 /// The version of the tables and of the routines, which is a part of the routines' names.
 pub(super) const VERSION: i64 = 1;
@@ -37,7 +38,13 @@ const ROUTINES: [(&str, &str); 8] = [
 pub(super) struct Schema {
     schema: Option<String>,
     table: String,
+    /// The table that is shared with other programs; `None` for the lines.
+    layout: Option<&'static Layout>,
 }
+
+/// The character set and the collation of names in a table that is shared, unless it was made by
+/// another program.
+const OF_NAMES: (&str, &str) = ("utf8mb4", "utf8mb4_bin");
 
 /// Why the tables cannot be used.
 #[derive(Debug)]
@@ -60,11 +67,16 @@ impl Schema {
         Schema {
             schema: settings.schema.as_ref().map(ToString::to_string),
             table: settings.table.to_string(),
+            layout: settings.layout,
         }
     }
 
     fn name(&self, suffix: &str) -> String {
-        let table = format!("`{}_{suffix}`", self.table);
+        self.qualified(&format!("{}_{suffix}", self.table))
+    }
+
+    fn qualified(&self, name: &str) -> String {
+        let table = format!("`{name}`");
         match &self.schema {
             Some(schema) => format!("`{schema}`.{table}"),
             None => table,
@@ -77,6 +89,13 @@ impl Schema {
 
     /// Puts names and expressions into the text of a statement.
     pub(super) fn text(&self, template: &str) -> Arc<str> {
+        if let Some(layout) = self.layout {
+            let (fence, step) = (format!("fence_{VERSION}"), format!("step_{VERSION}"));
+            let text = template.replace("{now}", NOW);
+            let table = self.qualified(&self.table);
+            let filled = layout.fill(&text, &table, &self.name(&fence), &self.name(&step));
+            return filled.into();
+        }
         let mut text = template
             .replace("{line}", &self.name("line"))
             .replace("{claim}", &self.name("claim"))
@@ -95,8 +114,35 @@ impl Schema {
         text.into()
     }
 
+    /// The database, as a value.
+    fn database(&self) -> String {
+        let schema = self.schema.as_ref();
+        schema.map_or_else(|| "DATABASE()".to_owned(), |name| format!("'{name}'"))
+    }
+
+    /// Reads the columns of the table that is shared.
+    pub(super) fn columns(&self) -> Arc<str> {
+        let (database, table) = (self.database(), &self.table);
+        format!(
+            "SELECT c.column_name, c.data_type, c.character_maximum_length, c.datetime_precision, \
+             EXISTS (SELECT 1 FROM information_schema.statistics AS s WHERE s.table_schema = {database} \
+               AND s.table_name = '{table}' AND s.column_name = c.column_name AND s.non_unique = 0 \
+               AND (SELECT COUNT(*) FROM information_schema.statistics AS k WHERE k.table_schema = {database} \
+                 AND k.table_name = '{table}' AND k.index_name = s.index_name) = 1) \
+             FROM information_schema.columns AS c WHERE c.table_schema = {database} AND c.table_name = '{table}'"
+        )
+        .into()
+    }
+
     /// All statements, in their order. They change nothing that is already there.
-    pub(super) fn statements(&self) -> Vec<Arc<str>> {
+    fn statements(&self, of_names: (&str, &str)) -> Vec<Arc<str>> {
+        if let Some(layout) = self.layout {
+            let fill = |text: &str| {
+                let text = text.replace("{charset}", of_names.0);
+                self.text(&text.replace("{collation}", of_names.1))
+            };
+            return super::token::tables(layout).map(fill).into();
+        }
         let mut statements: Vec<Arc<str>> = TABLES.map(|table| self.text(table)).into();
         for (word, routine) in ROUTINES {
             statements.push(self.text(&format!("DROP PROCEDURE IF EXISTS {{{word}}}")));
@@ -114,7 +160,13 @@ impl Schema {
     /// The same as a script for the command line tool of the server.
     pub(super) fn script(&self) -> String {
         let mut script = String::from("DELIMITER $$\n");
-        for statement in self.statements() {
+        if self.layout.is_some() {
+            script.push_str(
+                "-- Where another program has made the table with another character set or collation of the names, write \
+                 those below.\n",
+            );
+        }
+        for statement in self.statements(OF_NAMES) {
             script.push_str(statement.trim_end());
             script.push_str("$$\n");
         }
@@ -128,12 +180,20 @@ impl Schema {
         connection: &mut Connection,
         limit: Duration,
     ) -> Result<Option<i64>, Unusable> {
-        let select = self.text("SELECT MAX(version) FROM {version}");
+        let select = match self.layout {
+            None => self.text("SELECT MAX(version) FROM {version}"),
+            Some(_) => self.version_of_shared(),
+        };
         match connection.run_text(&select, limit).await {
             Ok(rows) => {
                 let version: Option<i64> = rows.first().and_then(|row| row.get(0)).flatten();
                 match version {
-                    Some(VERSION) if !self.has_routines(connection, limit).await? => Ok(None),
+                    Some(VERSION)
+                        if self.layout.is_none()
+                            && !self.has_routines(connection, limit).await? =>
+                    {
+                        Ok(None)
+                    }
                     version => Ok(version),
                 }
             }
@@ -149,10 +209,7 @@ impl Schema {
         connection: &mut Connection,
         limit: Duration,
     ) -> Result<bool, Unusable> {
-        let schema = match &self.schema {
-            Some(schema) => format!("'{schema}'"),
-            None => "DATABASE()".to_owned(),
-        };
+        let schema = self.database();
         let names: Vec<String> = ROUTINES
             .iter()
             .map(|(word, _)| format!("'{}_{VERSION}_{word}'", self.table))
@@ -207,10 +264,45 @@ impl Schema {
             Some(newer) if newer > VERSION => return Err(Unusable::Newer(newer)),
             _ => {}
         }
-        for statement in self.statements() {
+        let mut of_names = OF_NAMES.0.to_owned();
+        let mut collation = OF_NAMES.1.to_owned();
+        let statements = self.statements(OF_NAMES);
+        if let (Some(layout), Some(table)) = (self.layout, statements.first()) {
+            connection.run_text(table, limit).await?;
+            let found = connection.run_text(&self.collation(layout), limit).await?;
+            if let Some(row) = found.first()
+                && let (Some(set), Some(found)) = (row.get::<String, _>(0), row.get::<String, _>(1))
+            {
+                (of_names, collation) = (set, found);
+            }
+        }
+        for statement in self.statements((&of_names, &collation)) {
             connection.run_text(&statement, limit).await?;
         }
         Ok(true)
+    }
+
+    /// Reads the character set and the collation of the names.
+    fn collation(&self, layout: &Layout) -> String {
+        format!(
+            "SELECT character_set_name, collation_name FROM information_schema.columns \
+             WHERE table_schema = {} AND table_name = '{}' AND column_name = '{}' AND character_set_name IS NOT NULL",
+            self.database(),
+            self.table,
+            layout.name
+        )
+    }
+
+    /// The version of what is ours beside a table that is shared: it is in the names.
+    fn version_of_shared(&self) -> Arc<str> {
+        let (database, table) = (self.database(), &self.table);
+        format!(
+            "SELECT IF((SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = {database} \
+               AND table_name IN ('{table}', '{table}_fence_{VERSION}')) = 2 \
+             AND (SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = {database} \
+               AND routine_name = '{table}_step_{VERSION}') = 1, {VERSION}, NULL)"
+        )
+        .into()
     }
 }
 

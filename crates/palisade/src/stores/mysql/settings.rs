@@ -4,6 +4,7 @@ use super::client::ClientSettings;
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::stores::sql::Identifier;
+use crate::stores::sql::token::{ENDINGS, Layout, SHEDLOCK, SIMPLE, Zone};
 use crate::url::StoreUrl;
 
 /// How many connections of a client wait for bells at most, unless the URL says otherwise.
@@ -18,23 +19,46 @@ pub(super) struct Settings {
     pub(super) schema: Option<Identifier>,
     /// What the names of tables and routines begin with.
     pub(super) table: Identifier,
+    /// The table that is shared with other programs; `None` for the lines.
+    pub(super) layout: Option<&'static Layout>,
+    /// By which clock its peers write times.
+    pub(super) zone: Option<Zone>,
     prefix: String,
     pub(super) waits: usize,
 }
 
 /// The words of the URL that only this store has.
-const WORDS: [&str; 4] = ["schema", "table", "tls", "waits"];
+const WORDS: [&str; 5] = ["schema", "table", "tls", "waits", "zone"];
 
 impl Settings {
     pub(super) fn read(mut url: StoreUrl) -> Result<(Settings, ClientSettings)> {
-        let client = ClientSettings::read(&mut url)?;
+        let layout = match url.common().format.as_deref() {
+            None | Some("table") => None,
+            Some("simple") => Some(&SIMPLE),
+            Some("shedlock") => Some(&SHEDLOCK),
+            Some(_) => {
+                return Err(Error::bad_url(
+                    "bad store URL: format= of mysql: is table, simple or shedlock",
+                ));
+            }
+        };
+        let mut client = ClientSettings::read(&mut url)?;
+        // A column of the type TIMESTAMP means the same to the peers only in their zone.
+        client.keeps_zone = layout.is_some();
         let identifier = |word: &str, text: Option<String>, room| {
             text.map(|text| Identifier::with_room(&format!("{word}="), &text, room))
                 .transpose()
         };
         let schema = identifier("schema", url.take("schema"), 0)?;
-        let table = identifier("table", url.take("table"), LONGEST_SUFFIX)?;
-        let waits = url.take_parsed("waits", "a number of connections, from 0")?;
+        let room = layout.map_or(LONGEST_SUFFIX, |_| ENDINGS);
+        let table = identifier("table", url.take("table"), room)?;
+        let (waits, zone) = match layout {
+            None => (
+                url.take_parsed("waits", "a number of connections, from 0")?,
+                None,
+            ),
+            Some(_) => (None, url.take("zone")),
+        };
         url.finish(&WORDS)?;
         if schema.is_none() && url.below_hosts().is_empty() {
             return Err(Error::bad_url(format!(
@@ -43,12 +67,6 @@ impl Settings {
             )));
         }
         let common = url.common();
-        match common.format.as_deref() {
-            None | Some("table") => {}
-            Some(_) => {
-                return Err(Error::bad_url("bad store URL: format= of mysql: is table"));
-            }
-        }
         let prefix = common.prefix.clone().unwrap_or_default();
         if prefix.len() + Name::LONGEST > LONGEST_KEY {
             return Err(Error::bad_url(format!(
@@ -58,12 +76,14 @@ impl Settings {
         }
         let table = match table {
             Some(table) => table,
-            None => Identifier::new("table=", "palisade")?,
+            None => Identifier::new("table=", layout.map_or("palisade", |layout| layout.table))?,
         };
         Ok((
             Settings {
                 schema,
                 table,
+                layout,
+                zone: Zone::read(zone.as_deref())?,
                 prefix,
                 waits: waits.unwrap_or(WAITS),
             },

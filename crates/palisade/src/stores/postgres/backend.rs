@@ -36,7 +36,7 @@ pub(super) struct Backend {
     pub(super) inbox: Inbox,
     pub(super) creating: tokio::sync::Mutex<()>,
     /// Locked by the event that waits for its row.
-    waits_for_row: tokio::sync::Mutex<()>,
+    pub(super) waits_for_row: tokio::sync::Mutex<()>,
     pub(super) this: Weak<Backend>,
 }
 
@@ -67,7 +67,9 @@ impl Backend {
     }
 
     pub(super) fn attach(&self, client: ClientHandle) {
-        client.runtime().spawn(sweep(Weak::clone(&self.this)));
+        if self.settings.layout.is_none() {
+            client.runtime().spawn(sweep(Weak::clone(&self.this)));
+        }
         // Told once.
         let _ = self.handle.set(client);
     }
@@ -95,7 +97,7 @@ impl Backend {
         limit: Duration,
         events: &[Event],
     ) -> Result<Called> {
-        let patience = SHORT_PATIENCE.min(limit / 4).as_millis().max(1).to_string();
+        let patience = short_patience(limit);
         let mut called = self.step(purpose, limit, &patience, events).await;
         if events.len() > 1 && is_locked(&called) {
             called = self.step(purpose, limit, SKIP, events).await;
@@ -117,7 +119,7 @@ impl Backend {
         let Ok(_turn) = tokio::time::timeout(limit, self.waits_for_row.lock()).await else {
             return Err(locked());
         };
-        let patience = PATIENCE.min(limit / 2).as_millis().max(1).to_string();
+        let patience = long_patience(limit);
         let called = self
             .step(Purpose::Patience, limit, &patience, &[event])
             .await;
@@ -190,7 +192,8 @@ impl Backend {
         }
     }
 
-    async fn send(
+    /// As [`query`](Backend::query), within a limit of its own. Says whether it was sent again.
+    pub(super) async fn send(
         &self,
         purpose: Purpose,
         limit: Duration,
@@ -248,6 +251,17 @@ pub(super) fn locked() -> Error {
     Error::unavailable(
         "another session has locked the row of the name; does a forgotten transaction hold it?",
     )
+}
+
+/// How long a request with this limit waits for a locked row, as `lock_timeout` takes it, before
+/// it leaves the connection to others.
+pub(super) fn short_patience(limit: Duration) -> String {
+    SHORT_PATIENCE.min(limit / 4).as_millis().max(1).to_string()
+}
+
+/// The same on a connection where no other request waits for it.
+pub(super) fn long_patience(limit: Duration) -> String {
+    PATIENCE.min(limit / 2).as_millis().max(1).to_string()
 }
 
 /// The error of a claim whose caller has left before it was sent.

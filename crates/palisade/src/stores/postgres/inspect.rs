@@ -116,6 +116,13 @@ pub(super) fn fence(number: i64) -> Result<Fence> {
 impl Ping for Backend {
     async fn ping(&self) -> Result<ServerInfo> {
         inspect(self, &Query::Show(Name::of_ping())).await?;
+        self.server_info().await
+    }
+}
+
+impl Backend {
+    /// The server that answers.
+    pub(super) async fn server_info(&self) -> Result<ServerInfo> {
         let rows = self
             .query(
                 Purpose::Verbs,

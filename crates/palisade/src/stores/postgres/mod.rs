@@ -23,6 +23,7 @@ mod line;
 mod renew;
 mod schema;
 mod settings;
+mod token;
 mod wait;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use self::backend::Backend;
 use self::batch::Batch;
 use self::client::Purpose;
 use self::line::Event;
+pub use self::token::{SHEDLOCK, SIMPLE};
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{
@@ -40,6 +42,7 @@ use crate::store::{
     NameKeys, Page, Query, Released, Standing, Store, Wakes,
 };
 use crate::stores::kit::line::{self as kit, Effect, LineBackend, LineStore};
+use crate::stores::kit::token::TokenStore;
 use crate::url::StoreUrl;
 
 /// The capability of the format `table`.
@@ -61,6 +64,9 @@ const POOLED: Capability = Capability {
 /// Opens a URL of PostgreSQL. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     let backend = Backend::open(url)?;
+    if let Some(layout) = backend.settings.layout {
+        return Ok(Arc::new(TokenStore(token::tokens(backend, layout))));
+    }
     Ok(Arc::new(LineStore(Lines {
         batch: Batch::of(&backend),
         backend,

@@ -8,6 +8,7 @@ use super::client::{Failed, Purpose, Remedy};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::Schema;
+use crate::stores::sql::token::Layout;
 
 /// The version of the format `table`.
 const VERSION: i32 = 1;
@@ -27,6 +28,35 @@ pub(super) struct Text {
 
 impl Text {
     pub(super) fn of(settings: &Settings) -> Text {
+        match settings.layout {
+            None => Text::of_lines(settings),
+            Some(layout) => Text::of_tokens(settings, layout),
+        }
+    }
+
+    /// For a table that is shared with other programs, in a schema that is there.
+    fn of_tokens(settings: &Settings, layout: &Layout) -> Text {
+        let Settings { schema, table, .. } = settings;
+        let name = |ending: &str| format!("\"{schema}\".\"{table}{ending}\"");
+        let (locks, fence) = (name(""), name(&format!("_fence_{VERSION}")));
+        let step = name(&format!("_step_{VERSION}"));
+        let fill = |text: &str| layout.fill(text, &locks, &fence, &step);
+        Text {
+            step: fill("CALL {step}($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL, NULL, NULL)"),
+            sweep: String::new(),
+            inspect: String::new(),
+            version: format!(
+                "SELECT CASE WHEN to_regclass('{locks}') IS NOT NULL \
+                 AND to_regclass('{fence}') IS NOT NULL THEN {VERSION} END"
+            ),
+            script: format!(
+                "BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{}\nCOMMIT;\n",
+                fill(super::token::tables(layout))
+            ),
+        }
+    }
+
+    fn of_lines(settings: &Settings) -> Text {
         let fill = |text: &str| fill(text, settings);
         let body = concat!(
             include_str!("line/tables.sql"),
@@ -128,6 +158,16 @@ impl Backend {
 impl Schema for Backend {
     fn statements(&self) -> String {
         let schema = &self.settings.schema;
+        if self.settings.layout.is_some() {
+            let table = &self.settings.table;
+            return format!(
+                "{}\n-- For the user of the program, here app:\n\
+                 -- GRANT USAGE ON SCHEMA \"{schema}\" TO app;\n\
+                 -- GRANT SELECT, INSERT, UPDATE, DELETE ON \"{schema}\".\"{table}\", \
+                 \"{schema}\".\"{table}_fence_{VERSION}\" TO app;\n",
+                self.text.script
+            );
+        }
         format!(
             "{}\n-- For the user of the program, here app:\n\
              -- GRANT USAGE ON SCHEMA \"{schema}\" TO app;\n\

@@ -4,6 +4,7 @@ use super::client::ClientSettings;
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::stores::sql::Identifier;
+use crate::stores::sql::token::{ENDINGS as TOKEN_ENDINGS, Layout, SHEDLOCK, SIMPLE, Zone};
 use crate::url::StoreUrl;
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be
@@ -15,6 +16,10 @@ const ENDINGS: usize = "_waiter_claim".len();
 pub(super) struct Settings {
     pub(super) schema: Identifier,
     pub(super) table: Identifier,
+    /// The table that is shared with other programs; `None` for the lines.
+    pub(super) layout: Option<&'static Layout>,
+    /// By which clock its peers write times.
+    pub(super) zone: Option<Zone>,
     prefix: String,
     exact_names: bool,
 }
@@ -24,13 +29,23 @@ impl Settings {
         let client = ClientSettings::read(&mut url)?;
         let schema = url.take("schema");
         let table = url.take("table");
-        url.finish(&["schema", "table", "sslmode"])?;
+        let layout = match url.common().format.as_deref() {
+            None | Some("table") => None,
+            Some("simple") => Some(&SIMPLE),
+            Some("shedlock") => Some(&SHEDLOCK),
+            Some(_) => {
+                return Err(Error::bad_url(
+                    "bad store URL: format= of postgres: is table, simple or shedlock",
+                ));
+            }
+        };
+        let zone = layout.and_then(|_| url.take("zone"));
+        url.finish(&["schema", "table", "sslmode", "zone"])?;
+        let (at_home, named, room) = match layout {
+            None => ("palisade", "lock", ENDINGS),
+            Some(layout) => ("public", layout.table, TOKEN_ENDINGS),
+        };
         let common = url.common();
-        if !matches!(common.format.as_deref(), None | Some("table")) {
-            return Err(Error::bad_url(
-                "bad store URL: format= of postgres: is table",
-            ));
-        }
         let prefix = common.prefix.clone().unwrap_or_default();
         if prefix.contains('\0') {
             return Err(Error::bad_url(
@@ -39,14 +54,13 @@ impl Settings {
         }
         Ok((
             Settings {
-                schema: Identifier::new("schema=", schema.as_deref().unwrap_or("palisade"))?,
-                table: Identifier::with_room(
-                    "table=",
-                    table.as_deref().unwrap_or("lock"),
-                    ENDINGS,
-                )?,
+                schema: Identifier::new("schema=", schema.as_deref().unwrap_or(at_home))?,
+                table: Identifier::with_room("table=", table.as_deref().unwrap_or(named), room)?,
+                layout,
+                zone: Zone::read(zone.as_deref())?,
                 prefix,
-                exact_names: common.exact_names(),
+                // A shared table has the names as they are.
+                exact_names: common.exact_names() || layout.is_some(),
             },
             client,
         ))
@@ -58,7 +72,7 @@ impl Settings {
             if name.as_str().contains('\0') {
                 return Err(Error::config(
                     "the name has a character U+0000, which no column of text can hold; \
-                     leave names=exact out",
+                     take another name, or leave names=exact out",
                 ));
             }
             return Ok(format!("{}{name}", self.prefix));

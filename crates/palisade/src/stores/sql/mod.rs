@@ -8,6 +8,7 @@
 )]
 
 mod identifier;
+pub(crate) mod token;
 mod words;
 
 use std::time::Duration;

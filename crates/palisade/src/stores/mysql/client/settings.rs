@@ -17,6 +17,8 @@ pub(crate) struct ClientSettings {
     pub(super) database: Option<String>,
     /// `None`: in the clear.
     pub(super) tls: Option<SslOpts>,
+    /// Whether sessions stay in the time zone of the server, instead of UTC.
+    pub(crate) keeps_zone: bool,
     pub(super) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
     /// The server that took a connection last.
@@ -45,6 +47,7 @@ impl ClientSettings {
             password: url.password().cloned(),
             database,
             tls,
+            keeps_zone: false,
             connect_timeout: url.common().connect_timeout,
             request_timeout: url.common().request_timeout,
             last_host: AtomicUsize::new(0),

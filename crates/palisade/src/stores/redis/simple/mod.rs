@@ -5,17 +5,14 @@
 //! granting script makes the fence: the larger of the server's clock in microseconds and the last
 //! fence plus one. The last fence is kept beside the lock for ten minutes. Peers' locks have none.
 
-mod value;
 mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use redis::Value;
 
-pub(in crate::stores) use self::value::{Token, read_fence};
 pub(super) use self::wait::KeyspaceEvents;
 use super::backend::Backend;
 use super::client::{Call, Purpose, Script};
@@ -29,6 +26,7 @@ use crate::store::{
     Busy, Capability, Claim, ClaimRef, ClientHandle, Ending, Extensions, Gone, Grant, Lease, Page,
     Ping, Query, Released, Revoked, ServerInfo, Standing,
 };
+pub(in crate::stores) use crate::stores::kit::token::value::{Token, owner_and_reason, read_fence};
 use crate::stores::kit::token::{Put, TokenBackend, page_of};
 
 /// The capability of the format `simple`.
@@ -114,16 +112,6 @@ pub(in crate::stores) fn digits(fence: Option<Fence>) -> String {
     fence
         .map(|fence| fence.get().to_string())
         .unwrap_or_default()
-}
-
-/// The end of a token.
-pub(in crate::stores) fn owner_and_reason(claim: &Claim) -> String {
-    let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
-    if let Some(reason) = &claim.reason {
-        owner.push('.');
-        owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
-    }
-    owner
 }
 
 fn held(fence: Fence, claim: &Claim) -> Grant {

@@ -1,11 +1,11 @@
-//! The value of a lock's key.
+//! The value of a lock, printable: `<claim>.<fence>.<owner>.<reason>`. Peers compare it as a whole.
 
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::fence::Fence;
-use crate::store::{Holder, Mode};
+use crate::store::{Claim, Holder, Mode};
 
 /// A token of ours, or a peer's.
 pub(in crate::stores) enum Token {
@@ -35,6 +35,7 @@ impl Token {
     }
 
     /// The part of a token that tells its claim from others: a peer's token as a whole.
+    #[cfg(feature = "redis")]
     pub(in crate::stores) fn claim_of(token: &[u8]) -> &[u8] {
         match Token::read(token) {
             Token::Ours { .. } => &token[..32],
@@ -68,6 +69,16 @@ impl Token {
             lease_left,
         }
     }
+}
+
+/// The end of a token.
+pub(in crate::stores) fn owner_and_reason(claim: &Claim) -> String {
+    let mut owner = utf8_percent_encode(&claim.owner, NON_ALPHANUMERIC).to_string();
+    if let Some(reason) = &claim.reason {
+        owner.push('.');
+        owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
+    }
+    owner
 }
 
 pub(in crate::stores) fn read_fence(digits: &[u8]) -> Option<Fence> {
