@@ -11,8 +11,9 @@
 //! - [`etcd`]: the programs that stand in one line with ours in etcd
 //! - [`zookeeper`]: the recipes of Apache Curator and of kazoo, whose nodes stand in one line with
 //!   ours
+//! - [`sql`]: the programs that share a table of PostgreSQL or MariaDB with ours
 //!
-//! Everything but these three knows nothing of the store of the locks.
+//! Everything but these four knows nothing of the store of the locks.
 
 mod candidate;
 pub mod check;
@@ -25,6 +26,7 @@ pub mod protocol;
 pub mod redis;
 pub mod sabotage;
 mod serve;
+pub mod sql;
 mod witness;
 pub mod zookeeper;
 

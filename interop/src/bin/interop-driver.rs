@@ -4,7 +4,7 @@
 use std::env::args;
 
 use palisade_interop::protocol::error;
-use palisade_interop::{Fault, Participant, etcd, redis, serve, zookeeper};
+use palisade_interop::{Fault, Participant, etcd, redis, serve, sql, zookeeper};
 
 fn main() -> Result<(), Fault> {
     let args: Vec<String> = args().skip(1).collect();
@@ -31,6 +31,9 @@ fn connect(store: &str, library: &str, url: &str) -> Result<Box<dyn Participant>
             .ok_or_else(unknown)?
             .connect(url),
         "zookeeper" => zookeeper::Library::named(library)
+            .ok_or_else(unknown)?
+            .connect(url),
+        "sql" => sql::Library::named(library)
             .ok_or_else(unknown)?
             .connect(url),
         other => Err(Fault::new(format!("unknown store {other}"))),

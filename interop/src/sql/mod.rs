@@ -1,0 +1,5 @@
+//! The programs that share a table of locks: plain Python on the table that [`Table::Simple`] names, and ShedLock.
+
+mod library;
+
+pub use library::{Library, Table};
