@@ -63,7 +63,8 @@ pub(in crate::stores) use self::settings::Settings as Keys;
 pub(crate) use self::settings::line_key;
 pub use self::simple::CAPABILITY as SIMPLE;
 pub(in crate::stores) use self::simple::{
-    REVOKE, SHOW, Token, digits, fence_key, millis, owner_and_reason, read_fence,
+    REVOKE, SHOW, Token, check_key, digits, fence_key, gone, millis, owner_and_reason, read_fence,
+    token_and_left,
 };
 use crate::error::Result;
 use crate::name::Name;

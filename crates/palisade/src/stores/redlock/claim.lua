@@ -1,6 +1,6 @@
--- KEYS: the lock, its last fence. ARGV: claim, lease in ms, proposed fence, owner and reason.
--- Replies the fence when this server has stored it; {floor, why} when the lock is the claim's, but
--- the fence must be above the floor; {token, ms left} when another holder has the lock.
+-- One round of a claim. KEYS: the lock, its last fence. ARGV: claim, lease in ms, fence, owner and
+-- reason. Replies the fence when this server has stored it; {floor, why} when the lock is the claim's,
+-- but the fence must be above the floor; {token, ms left} when another holder has the lock.
 local KEEP_FENCE = 600000 -- ms
 local BEHIND = 1000000 -- microseconds
 local token = redis.call('GET', KEYS[1])
@@ -11,7 +11,7 @@ local fence = tonumber(ARGV[3])
 local ttl = ARGV[2]
 local found = false
 if token then
-  -- The reply to an earlier attempt was lost.
+  -- A further round, or the reply to an earlier one was lost.
   if redis.call('PTTL', KEYS[1]) > tonumber(ttl) then ttl = redis.call('PTTL', KEYS[1]) end
   found = fence == last and string.match(token, '^%x+%.(%d+)%.') == ARGV[3]
 end

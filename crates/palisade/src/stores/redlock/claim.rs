@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{CLAIM, RAISE, Servers, Shared, limit, release};
+use super::{CLAIM, Servers, Shared, limit, release};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::store::{Busy, Claim, Grant, Lease};
 use crate::stores::kit::token::Put;
-use crate::stores::redis::client::Call;
 use crate::stores::redis::{
-    Token, digits, millis, owner_and_reason, read_fence, unexpected, unwanted,
+    Token, check_key, digits, millis, owner_and_reason, read_fence, token_and_left, unexpected,
+    unwanted,
 };
 
-/// How often a higher fence is tried. Other claims raise it only when they hold the name.
-const RAISES: usize = 3;
+/// How many rounds an attempt has at most. The second has the highest fence of a majority; further
+/// ones are for servers that did not answer before.
+const ROUNDS: usize = 4;
 
 /// The votes of one round.
 #[derive(Default)]
@@ -31,8 +32,8 @@ struct Tally {
     stored: usize,
     /// The fence must be above this.
     floor: u64,
-    /// The tokens of other holders, on how many servers, and the time left there.
-    taken: HashMap<Vec<u8>, (usize, Duration)>,
+    /// The tokens of other holders, on how many servers, and the longest time left there.
+    taken: HashMap<Vec<u8>, (usize, Option<Duration>)>,
     failures: Vec<Error>,
     /// How many servers have answered, or can.
     reachable: usize,
@@ -62,13 +63,12 @@ impl Tally {
                     self.floor = self.floor.max(floor);
                     self.ours.push(place);
                 }
-                [Value::BulkString(token), Value::Int(left)] => {
-                    let left = Duration::from_millis(u64::try_from(*left).unwrap_or(0));
-                    let (count, longest) = self.taken.entry(token.clone()).or_default();
+                taken => {
+                    let (token, left) = token_and_left(taken).ok_or_else(unexpected)?;
+                    let (count, longest) = self.taken.entry(token.to_owned()).or_default();
                     (*count, *longest) = (*count + 1, left.max(*longest));
                     self.not_ours.push(place);
                 }
-                _ => return Err(unexpected()),
             },
             _ => return Err(unexpected()),
         }
@@ -81,8 +81,8 @@ impl Tally {
             return Err(shared.too_few(self.reachable, self.failures));
         }
         let most = self.taken.iter().max_by_key(|(_, (count, _))| *count);
-        let holder = most.map(|(token, (_, left))| Token::read(token).holder(Some(*left)));
-        let ask_in = self.taken.values().map(|(_, left)| *left).max();
+        let holder = most.map(|(token, (_, left))| Token::read(token).holder(*left));
+        let ask_in = self.taken.values().filter_map(|(_, left)| *left).max();
         Ok(Put::Taken(Busy {
             holder,
             ask_in,
@@ -92,6 +92,7 @@ impl Tally {
 }
 
 pub(super) async fn claim(shared: &Arc<Shared>, claim: &Arc<Claim>) -> Result<Put> {
+    check_key(&claim.name, &shared.keys.key(&claim.name))?;
     let mut servers = shared.reached().await?;
     if let Some(busy) = without_young(shared, &mut servers, claim)? {
         return Ok(Put::Taken(busy));
@@ -100,19 +101,15 @@ pub(super) async fn claim(shared: &Arc<Shared>, claim: &Arc<Claim>) -> Result<Pu
         return Err(unwanted());
     }
     // A grant whose answer was lost is asked for again with its own fence.
-    let before = shared.claimed.get(claim.id).and_then(|sent| sent.granted);
-    let first = match before {
+    let first = match shared.claimed.granted_to(claim.id) {
         Some(fence) => fence,
         None => propose(shared, claim)?,
     };
-    let places = servers.iter().enumerate();
-    let places = places.filter_map(|(place, server)| server.as_ref().map(|_| place));
-    shared.claimed.sent(claim, first, places);
     let mut attempt = Attempt {
         shared,
         claim,
         servers: &servers,
-        fences: vec![first],
+        fences: Vec::with_capacity(1),
     };
     match attempt.run(first).await {
         Ok(fence) => {
@@ -210,51 +207,43 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     /// The fence of the grant, or the votes that were not enough.
     async fn run(&mut self, first: Fence) -> Result<Fence, Tally> {
-        let Attempt { shared, claim, .. } = *self;
+        let quorum = self.shared.members.quorum();
+        let mut proposed = first;
+        loop {
+            let mut tally = self.round(proposed).await;
+            if tally.stored >= quorum {
+                return Ok(proposed);
+            }
+            if tally.ours.len() < quorum || self.fences.len() == ROUNDS {
+                return Err(tally);
+            }
+            proposed = match fence(tally.floor.max(proposed.get()) + 1) {
+                Ok(higher) => higher,
+                Err(error) => {
+                    tally.reachable = 0;
+                    tally.failures.push(error);
+                    return Err(tally);
+                }
+            };
+        }
+    }
+
+    /// Asks all servers, until the claim is on a majority, or cannot be any more.
+    async fn round(&mut self, fence: Fence) -> Tally {
+        let (shared, claim) = (self.shared, self.claim);
         let quorum = shared.members.quorum();
+        self.fences.push(fence);
+        shared.claimed.sent(claim, fence, self.servers);
         let call = shared
             .call(&CLAIM, &claim.name)
             .text(&claim.id.reveal())
             .number(millis(claim.lease))
-            .text(&digits(Some(first)))
+            .text(&digits(Some(fence)))
             .text(&owner_and_reason(claim));
-        let mut tally = self.round(call).await;
-        let mut last = first;
-        for _ in 0..RAISES {
-            if tally.stored >= quorum {
-                return Ok(last);
-            }
-            if tally.ours.len() < quorum {
-                break;
-            }
-            last = match fence(tally.floor.max(last.get()) + 1) {
-                Ok(fence) => fence,
-                Err(error) => {
-                    tally.reachable = 0;
-                    tally.failures.push(error);
-                    break;
-                }
-            };
-            self.fences.push(last);
-            let call = shared
-                .call(&RAISE, &claim.name)
-                .text(&claim.id.reveal())
-                .text(&digits(Some(last)));
-            tally = self.round(call).await;
-        }
-        if tally.stored >= quorum {
-            return Ok(last);
-        }
-        Err(tally)
-    }
-
-    /// Asks all servers, until the claim is on a majority, or cannot be any more.
-    async fn round(&self, call: Call) -> Tally {
-        let (shared, quorum) = (self.shared, self.shared.members.quorum());
         let mut calls = shared.send(self.servers, &Arc::new(call));
         let mut tally = Tally::default();
         let decided = calls
-            .take(limit(self.claim.lease), |place, reply, left| {
+            .take(limit(claim.lease), |place, reply, left| {
                 tally.count(shared, place, reply);
                 tally.ours.len() >= quorum || tally.ours.len() + left < quorum
             })

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::Servers;
 use crate::fence::Fence;
 use crate::lease::{BootClock, Clock, Moment};
 use crate::store::{ByClaim, Claim, ClaimId, ClaimRef};
@@ -18,20 +19,27 @@ struct Entries {
     sweep_at: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Default)]
 pub(super) struct Sent {
     /// One bit for each server that was sent the claim.
     to: u64,
-    /// The fence that the servers were sent with it.
-    pub(super) first: Fence,
+    /// The fences that the servers were sent with it, one for each round.
+    fences: Vec<Fence>,
     /// The fence of the grant.
-    pub(super) granted: Option<Fence>,
+    granted: Option<Fence>,
     until: Moment,
 }
 
 impl Sent {
     pub(super) fn is_sent_to(&self, place: usize) -> bool {
         self.to & (1 << place) != 0
+    }
+
+    /// The fences that servers may still have which the last round has not reached.
+    fn earlier(&self, claim: &ClaimRef) -> impl Iterator<Item = Fence> {
+        let is_it = self.granted.is_some() && self.granted == claim.fence;
+        let fences = self.fences.iter().filter(move |_| is_it).copied();
+        fences.filter(|fence| Some(*fence) != self.granted)
     }
 }
 
@@ -43,30 +51,20 @@ impl ClaimedNodes {
     }
 
     /// A claim is sent to these servers, with this fence.
-    pub(super) fn sent(
-        &self,
-        claim: &Claim,
-        first: Fence,
-        places: impl IntoIterator<Item = usize>,
-    ) {
+    pub(super) fn sent(&self, claim: &Claim, fence: Fence, servers: &Servers) {
         let mut entries = self.lock();
+        let now = BootClock.now();
         if entries.claims.len() >= entries.sweep_at.max(FEW) {
-            let now = BootClock.now();
             entries.claims.retain(|_, sent| sent.until > now);
             entries.sweep_at = 2 * entries.claims.len();
         }
-        let mut sent = Sent {
-            to: 0,
-            first,
-            granted: None,
-            until: BootClock.now() + claim.lease,
-        };
         // An earlier grant of the claim, whose answer was lost, may be on other servers.
-        sent.to = entries.claims.get(&claim.id).map_or(0, |before| before.to);
-        sent.to |= places
-            .into_iter()
-            .fold(0, |bits, place| bits | (1 << place));
-        entries.claims.insert(claim.id, sent);
+        let sent = entries.claims.entry(claim.id).or_default();
+        for (place, _) in servers.iter().enumerate().filter(|(_, one)| one.is_some()) {
+            sent.to |= 1 << place;
+        }
+        sent.fences.push(fence);
+        sent.until = now + claim.lease;
     }
 
     pub(super) fn granted(&self, claim: ClaimId, fence: Fence) {
@@ -75,26 +73,30 @@ impl ClaimedNodes {
         }
     }
 
+    pub(super) fn granted_to(&self, claim: ClaimId) -> Option<Fence> {
+        self.lock().claims.get(&claim)?.granted
+    }
+
     /// The claim was released on all servers that it was sent to; some have not answered yet.
     pub(super) fn undone(&self, claim: ClaimId) {
         if let Some(sent) = self.lock().claims.get_mut(&claim) {
-            (sent.to, sent.granted, sent.until) = (0, None, Moment::default());
+            *sent = Sent::default();
         }
     }
 
     pub(super) fn get(&self, claim: ClaimId) -> Option<Sent> {
-        self.lock().claims.get(&claim).copied()
+        self.lock().claims.get(&claim).cloned()
     }
 
-    pub(super) fn remove(&self, claim: ClaimId) -> Option<Sent> {
-        self.lock().claims.remove(&claim)
+    /// The fences beside that of the grant which servers may still have.
+    pub(super) fn earlier(&self, claim: &ClaimRef) -> Vec<Fence> {
+        let entries = self.lock();
+        let sent = entries.claims.get(&claim.claim.id);
+        sent.map(|sent| sent.earlier(claim).collect())
+            .unwrap_or_default()
     }
-}
 
-impl Sent {
-    /// The fence that servers may still have which the second round has not reached.
-    pub(super) fn first_of(sent: Option<Sent>, claim: &ClaimRef) -> Option<Fence> {
-        sent.filter(|sent| sent.granted.is_some() && sent.granted == claim.fence)
-            .map(|sent| sent.first)
+    pub(super) fn remove(&self, claim: ClaimId) {
+        self.lock().claims.remove(&claim);
     }
 }

@@ -13,7 +13,7 @@ use crate::name::Name;
 use crate::store::{Page, Revoked, ServerInfo};
 use crate::stores::kit::token::page_of;
 use crate::stores::redis::client::Call;
-use crate::stores::redis::{REVOKE, SHOW, Token, describe, unexpected};
+use crate::stores::redis::{REVOKE, SHOW, Token, describe, digits, token_and_left, unexpected};
 
 /// The replies of the servers, a majority at least.
 async fn replies(
@@ -54,21 +54,20 @@ pub(super) async fn show(shared: &Arc<Shared>, name: &Name) -> Result<Page> {
         .filter(|(_, left)| left.len() + unanswered >= quorum)
         .map(|(token, mut left)| {
             // It may be taken by another when it has ended on so many that a majority is free.
-            left.sort_unstable();
+            left.sort_unstable_by_key(|left| left.unwrap_or(Duration::MAX));
             let ends = left.get(left.len().saturating_sub(quorum)).copied();
-            Token::read(token).holder(ends)
+            Token::read(token).holder(ends.flatten())
         });
     Ok(page_of(name, holder))
 }
 
 /// The token that most servers have, with the time left on each.
-fn most(replies: &[Value]) -> Option<(&[u8], Vec<Duration>)> {
-    let mut tokens: HashMap<&[u8], (&[u8], Vec<Duration>)> = HashMap::new();
+fn most(replies: &[Value]) -> Option<(&[u8], Vec<Option<Duration>>)> {
+    let mut tokens: HashMap<&[u8], (&[u8], Vec<_>)> = HashMap::new();
     for reply in replies {
         if let Value::Array(parts) = reply
-            && let [Value::BulkString(token), Value::Int(left)] = parts.as_slice()
+            && let Some((token, left)) = token_and_left(parts)
         {
-            let left = Duration::from_millis(u64::try_from(*left).unwrap_or(0));
             let (_, all) = tokens
                 .entry(Token::claim_of(token))
                 .or_insert((token, Vec::new()));
@@ -79,12 +78,9 @@ fn most(replies: &[Value]) -> Option<(&[u8], Vec<Duration>)> {
 }
 
 pub(super) async fn revoke(shared: &Arc<Shared>, name: &Name, fence: Fence) -> Result<Revoked> {
-    let digits = if fence.is_none() {
-        String::new()
-    } else {
-        fence.get().to_string()
-    };
-    let call = shared.call(&REVOKE, name).text(&digits);
+    let call = shared
+        .call(&REVOKE, name)
+        .text(&digits((!fence.is_none()).then_some(fence)));
     let replies = replies(shared, call, |_| false).await?;
     let mut others = HashMap::new();
     let mut done = 0;

@@ -13,11 +13,16 @@
 //! Each claim proposes a fence: the latest of the servers' clocks, in microseconds, or one more than
 //! the last fence of the name that this client has seen. A server stores it with the token if it is
 //! above the last one that it has stored, and less than a second behind its own clock. When a
-//! majority has stored it, it is the fence of the grant. Otherwise a second round stores a higher one
-//! on a majority, before the grant is returned.
+//! majority has stored it, it is the fence of the grant. Otherwise the claim has the majority without
+//! a fence, and a further round asks all servers again with a higher one. The guard is returned after
+//! the round in which a majority has stored the fence: mostly the first.
 //!
-//! Two majorities share a server, which has stored both fences one after the other: so the later
-//! grant has the higher fence, whatever the clocks say and whatever has expired too early.
+//! Why fences rise: a grant's fence was stored by a majority while each of these servers had the
+//! claim's token. A claim that begins after the grant needs a majority, too. The two share a server,
+//! which stores only what is above its last. It has stored the grant's fence first, so the later
+//! fence is higher, whatever the clocks say and whatever has expired too early. Only a server that
+//! has lost its data is no such witness. The grant's fence was then not far above the servers'
+//! clocks, and no server stores one that is far behind its own.
 //!
 //! A renewal counts only servers that have stored no higher fence since.
 
@@ -68,7 +73,6 @@ pub const CAPABILITY: Capability = Capability {
 };
 
 static CLAIM: Script = Script::new(include_str!("claim.lua"));
-static RAISE: Script = Script::new(include_str!("raise.lua"));
 static RENEW: Script = Script::new(include_str!("renew.lua"));
 static RELEASE: Script = Script::new(include_str!("release.lua"));
 

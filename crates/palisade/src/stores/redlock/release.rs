@@ -8,7 +8,6 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::claimed::Sent;
 use super::node::Node;
 use super::{RELEASE, Servers, Shared, limit};
 use crate::error::Result;
@@ -33,15 +32,12 @@ fn call(shared: &Shared, claim: &Claim, fences: &[Fence]) -> Arc<Call> {
 pub(super) async fn release(shared: &Arc<Shared>, claim: &ClaimRef) -> Result<Released> {
     let servers = shared.reached().await?;
     let sent = shared.claimed.get(claim.claim.id);
-    let fences: Vec<Fence> = claim
-        .fence
-        .into_iter()
-        .chain(Sent::first_of(sent, claim))
-        .collect();
+    let mut fences = shared.claimed.earlier(claim);
+    fences.extend(claim.fence);
     let call = call(shared, &claim.claim, &fences);
     let quorum = shared.members.quorum();
     // A server that was not sent the claim does not have it.
-    let is_there = |place: usize| sent.is_none_or(|sent| sent.is_sent_to(place));
+    let is_there = |place: usize| sent.as_ref().is_none_or(|sent| sent.is_sent_to(place));
     let (mut done, mut lost, mut failures) = (0, 0, Vec::new());
     let mut unfinished = Vec::new();
     for (place, server) in servers.iter().enumerate() {

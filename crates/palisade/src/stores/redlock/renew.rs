@@ -6,13 +6,12 @@ use std::time::Duration;
 use redis::Value;
 
 use super::calls::Calls;
-use super::claimed::Sent;
 use super::{RENEW, Shared};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::store::{ClaimRef, Gone, Grant, Lease, Standing};
 use crate::stores::redis::client::Call;
-use crate::stores::redis::{digits, millis, read_fence, unexpected};
+use crate::stores::redis::{digits, gone, millis, read_fence, unexpected};
 
 /// The answers about one claim.
 #[derive(Clone, Default)]
@@ -27,11 +26,7 @@ impl Counted {
     fn count(&mut self, reply: Result<Value>) {
         let answer = reply.and_then(|reply| match reply {
             Value::BulkString(fence) => read_fence(&fence).map(Ok).ok_or_else(unexpected),
-            Value::Int(0) => Ok(Err(Gone::Unknown)),
-            Value::Int(1) => Ok(Err(Gone::Taken)),
-            Value::Int(2) => Ok(Err(Gone::Revoked)),
-            Value::Int(3) => Ok(Err(Gone::Ended)),
-            _ => Err(unexpected()),
+            other => gone(&other).map(Err).ok_or_else(unexpected),
         });
         match answer {
             Ok(Ok(fence)) => match self.held.iter_mut().find(|(known, _)| *known == fence) {
@@ -63,13 +58,13 @@ impl Counted {
 
 pub(super) async fn renew(shared: &Arc<Shared>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
     let call = |claim: &ClaimRef| {
-        let first = Sent::first_of(shared.claimed.get(claim.claim.id), claim);
-        shared
+        let call = shared
             .call(&RENEW, &claim.claim.name)
             .text(&claim.claim.id.reveal())
-            .text(&digits(claim.fence))
-            .text(&digits(first))
             .number(millis(claim.claim.lease))
+            .text(&digits(claim.fence));
+        let earlier = shared.claimed.earlier(claim).into_iter();
+        earlier.fold(call, |call, fence| call.number(fence.get()))
     };
     let sent: Arc<Vec<Call>> = Arc::new(claims.iter().map(call).collect());
     let mut calls = Calls::new();

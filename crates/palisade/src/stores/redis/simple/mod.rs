@@ -5,6 +5,7 @@
 //! granting script makes the fence: the larger of the server's clock in microseconds and the last
 //! fence plus one. The last fence is kept beside the lock for ten minutes. Peers' locks have none.
 
+mod reply;
 mod wait;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::Value;
 
+pub(in crate::stores) use self::reply::{gone, token_and_left};
 pub(super) use self::wait::KeyspaceEvents;
 use super::backend::Backend;
 use super::client::{Call, Purpose, Script};
@@ -23,8 +25,8 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
-    Busy, Capability, Claim, ClaimRef, ClientHandle, Ending, Extensions, Gone, Grant, Lease, Page,
-    Ping, Query, Released, Revoked, ServerInfo, Standing,
+    Busy, Capability, Claim, ClaimRef, ClientHandle, Ending, Extensions, Grant, Lease, Page, Ping,
+    Query, Released, Revoked, ServerInfo, Standing,
 };
 pub(in crate::stores) use crate::stores::kit::token::value::{Token, owner_and_reason, read_fence};
 use crate::stores::kit::token::{Put, TokenBackend, page_of};
@@ -64,6 +66,16 @@ pub(in crate::stores) fn fence_key(key: &str) -> String {
     }
 }
 
+/// Refuses a name whose key would be the fence of another lock.
+pub(in crate::stores) fn check_key(name: &Name, key: &str) -> Result<()> {
+    if key.starts_with(FENCES) {
+        return Err(Error::config(format!(
+            "{name} begins with {FENCES}, where this format keeps its fences; take another name"
+        )));
+    }
+    Ok(())
+}
+
 pub(in crate::stores) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000))
         .unwrap_or(u64::MAX)
@@ -81,16 +93,6 @@ impl Simple {
     fn call(&self, script: &'static Script, name: &Name) -> Call {
         let key = self.backend.settings.key(name);
         Call::new(script, &key).beside(&fence_key(&key))
-    }
-
-    /// Refuses a name whose key would be the fence of another lock.
-    fn check_name(&self, name: &Name) -> Result<()> {
-        if self.backend.settings.key(name).starts_with(FENCES) {
-            return Err(Error::config(format!(
-                "{name} begins with {FENCES}, where this format keeps its fences; take another name"
-            )));
-        }
-        Ok(())
     }
 
     fn release_call(&self, claim: &Claim, fence: Option<Fence>) -> Call {
@@ -132,13 +134,13 @@ impl TokenBackend for Simple {
     }
 
     async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
-        self.check_name(&claim.name)?;
         let (backend, events) = (&self.backend, &self.backend.keyspace_events);
         let call = self
             .call(&CLAIM, &claim.name)
             .text(&claim.id.reveal())
             .number(millis(claim.lease))
             .text(&owner_and_reason(claim));
+        check_key(&claim.name, call.key())?;
         let channel = backend.settings.keyspace_channel(call.key());
         let changes = events.changes(&channel);
         let called = self.batch.claim(Arc::new(call), claim, false).await?;
@@ -156,19 +158,15 @@ impl TokenBackend for Simple {
                 .await
                 .map(Put::Done);
             }
-            Value::Array(parts) => match parts.as_slice() {
-                [Value::BulkString(token), Value::Int(left)] => (Token::read(token), *left),
-                _ => return Err(unexpected()),
-            },
+            Value::Array(parts) => token_and_left(parts).ok_or_else(unexpected)?,
             _ => return Err(unexpected()),
         };
         let woken = claim.queue && called.server.notifies_of_keys().await;
         if woken {
             events.busy(&channel, &called.server, claim.id, changes, backend);
         }
-        let left = u64::try_from(left).ok().map(Duration::from_millis);
         Ok(Put::Taken(Busy {
-            holder: Some(token.holder(left)),
+            holder: Some(Token::read(token).holder(left)),
             ask_in: left,
             woken,
             ..Busy::default()
@@ -190,11 +188,7 @@ impl TokenBackend for Simple {
                 let fence = Token::read(&token).fence().ok_or_else(unexpected)?;
                 Ok(Standing::Held(held(fence, &claim.claim)))
             }
-            Value::Int(0) => Ok(Standing::Gone(Gone::Unknown)),
-            Value::Int(3) => Ok(Standing::Gone(Gone::Ended)),
-            Value::Int(1) => Ok(Standing::Gone(Gone::Taken)),
-            Value::Int(2) => Ok(Standing::Gone(Gone::Revoked)),
-            _ => Err(unexpected()),
+            other => gone(&other).map(Standing::Gone).ok_or_else(unexpected),
         };
         claims.iter().zip(answers).map(standing).collect()
     }
@@ -211,11 +205,9 @@ impl TokenBackend for Simple {
     }
 
     async fn revoke(&self, name: &Name, fence: Fence) -> Result<Revoked> {
-        let call = self.call(&REVOKE, name).text(&if fence.is_none() {
-            String::new()
-        } else {
-            fence.get().to_string()
-        });
+        let call = self
+            .call(&REVOKE, name)
+            .text(&digits((!fence.is_none()).then_some(fence)));
         match self.backend.call(&call).await?.value {
             Value::Int(1) => Ok(Revoked::Done),
             Value::Int(0) => Ok(Revoked::NotHeld),
@@ -232,12 +224,10 @@ impl TokenBackend for Simple {
         };
         let holder = match self.backend.call(&self.call(&SHOW, name)).await?.value {
             Value::Nil => None,
-            Value::Array(parts) => match parts.as_slice() {
-                [Value::BulkString(token), Value::Int(left)] => Some(
-                    Token::read(token).holder(u64::try_from(*left).ok().map(Duration::from_millis)),
-                ),
-                _ => return Err(unexpected()),
-            },
+            Value::Array(parts) => {
+                let (token, left) = token_and_left(&parts).ok_or_else(unexpected)?;
+                Some(Token::read(token).holder(left))
+            }
             _ => return Err(unexpected()),
         };
         Ok(page_of(name, holder))
