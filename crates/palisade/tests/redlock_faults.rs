@@ -12,22 +12,13 @@ use common::actors::{
     Believer, connect, gets_in, give_back, is_renewed, is_told, rise, soon, wait_for,
 };
 use common::ms;
-use common::redlock::{SIXTY, Ways, client, five, has, nothing_is_left};
-use palisade::{Client, ErrorKind, Fence, Released};
+use common::redlock::{SIXTY, Ways, client, cycle, cycle_on_all, five, has, nothing_is_left};
+use palisade::{ErrorKind, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::Way;
 use palisade_testkit::redis::Redis;
 
 const LEASE: Duration = Duration::from_secs(3);
-
-/// One cycle, and its fence.
-async fn cycle(client: &Client, name: &str) -> Fence {
-    let mutex = client.mutex(name).lease(ms(30_000));
-    let guard = soon("a grant", mutex.acquire()).await.expect("a grant");
-    let fence = guard.fence();
-    give_back(guard).await;
-    fence
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_five_may_die_while_it_is_held() {
@@ -83,7 +74,7 @@ async fn two_servers_that_restart_empty_free_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fences_rise_when_two_servers_are_lost_and_replaced() {
     let five = five();
-    let before = cycle(&client(&five), "fence").await;
+    let before = cycle_on_all(&client(&five), &five, "fence").await;
     for node in &five.nodes()[..2] {
         node.restart_empty();
     }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use palisade::Client;
+use palisade::{Client, Fence};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::{Protocol, Proxy};
 use palisade_testkit::redis::{Five, Redis};
 
-use super::actors::connect;
+use super::actors::{connect, give_back, soon};
 
 pub const SIXTY: Duration = Duration::from_secs(60);
 
@@ -47,9 +47,38 @@ impl Ways {
     }
 
     pub fn client(&self, words: &str) -> Client {
-        let hosts: Vec<String> = self.0.iter().map(|way| way.address().to_string()).collect();
-        connect(format!("redlock://{}?{words}", hosts.join(",")))
+        connect(self.url(words))
     }
+
+    pub fn url(&self, words: &str) -> String {
+        let hosts: Vec<String> = self.0.iter().map(|way| way.address().to_string()).collect();
+        format!("redlock://{}?{words}", hosts.join(","))
+    }
+}
+
+/// One cycle, and its fence.
+pub async fn cycle(client: &Client, name: &str) -> Fence {
+    let mutex = client.mutex(name).lease(Duration::from_secs(30));
+    let guard = soon("a grant", mutex.acquire()).await.expect("a grant");
+    let fence = guard.fence();
+    give_back(guard).await;
+    fence
+}
+
+/// Cycles until one of them is done on all five, and its fence.
+pub async fn cycle_on_all(client: &Client, five: &Five, name: &str) -> Fence {
+    let key = format!("palisade:1:fence:{{{name}}}");
+    let begun = Instant::now();
+    let last = loop {
+        let last = cycle(client, name).await;
+        let stored = |node: &Redis| node.call(&["GET", &key]).text() == last.get().to_string();
+        if five.nodes().iter().all(stored) {
+            break last;
+        }
+        assert!(begun.elapsed() < SIXTY, "some server is not reached");
+    };
+    nothing_is_left(five, name).await;
+    last
 }
 
 /// Whether a server that runs has the key of a lock.
