@@ -17,22 +17,22 @@ pub enum Mistake {
     LeaseTooShort,
 }
 
-/// [`Raw`] with a [`Mistake`].
+/// [`Raw`] with a [`Mistake`], on one server, or on several of which it wants a majority.
 #[derive(Debug)]
 pub struct Saboteur {
-    raw: Raw,
+    servers: Vec<Raw>,
     mistake: Mistake,
 }
 
 impl Saboteur {
-    /// Makes this mistake at `redis://HOST:PORT`.
+    /// Makes this mistake at `redis://HOST:PORT`, or at several, with commas between.
     ///
     /// # Errors
     ///
     /// When the server does not answer.
     pub fn connect(url: &str, mistake: Mistake) -> Result<Self, Fault> {
         Ok(Self {
-            raw: Raw::connect(url)?,
+            servers: url.split(',').map(Raw::connect).collect::<Result<_, _>>()?,
             mistake,
         })
     }
@@ -46,23 +46,33 @@ impl Participant for Saboteur {
         _: Duration,
     ) -> Result<Acquired, Fault> {
         // Waiting would hide the mistakes: it always asks once.
-        let wait = Duration::ZERO;
-        match self.mistake {
-            Mistake::IgnoresTheAnswer => self.raw.acquire(name, lease, wait).map(|_| Acquired::Yes),
-            Mistake::DeletesWithoutComparing => {
-                let answer = self.raw.acquire(name, lease, wait)?;
-                if answer == Acquired::Busy {
-                    self.raw.delete(name)?;
+        let (wait, lease) = match self.mistake {
+            Mistake::LeaseTooShort => (Duration::ZERO, Some(Duration::from_millis(1))),
+            _ => (Duration::ZERO, lease),
+        };
+        let (majority, mut votes) = (self.servers.len() / 2 + 1, 0);
+        for server in &mut self.servers {
+            match server.acquire(name, lease, wait)? {
+                Acquired::Yes => votes += 1,
+                Acquired::Busy if self.mistake == Mistake::DeletesWithoutComparing => {
+                    server.delete(name)?;
                 }
-                Ok(answer)
+                Acquired::Busy => {}
             }
-            Mistake::LeaseTooShort => self.raw.acquire(name, Some(Duration::from_millis(1)), wait),
         }
+        if votes >= majority || self.mistake == Mistake::IgnoresTheAnswer {
+            return Ok(Acquired::Yes);
+        }
+        self.release()?;
+        Ok(Acquired::Busy)
     }
 
     fn release(&mut self) -> Result<Released, Fault> {
-        // It ignores this answer, too.
-        self.raw.release().map(|_| Released::Unsaid)
+        // It ignores these answers, too.
+        for server in &mut self.servers {
+            server.release()?;
+        }
+        Ok(Released::Unsaid)
     }
 
     fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {

@@ -22,14 +22,14 @@ type library interface {
 	extend(lease time.Duration) (string, error)
 }
 
-func open(which string, client *redis.Client) (library, error) {
-	switch which {
-	case "redsync":
-		return newRedsync(client), nil
-	case "redislock":
-		return newRedislock(client), nil
+func open(which string, clients []*redis.Client) (library, error) {
+	switch {
+	case which == "redsync":
+		return newRedsync(clients), nil
+	case which == "redislock" && len(clients) == 1:
+		return newRedislock(clients[0]), nil
 	}
-	return nil, fmt.Errorf("unknown library %q", which)
+	return nil, fmt.Errorf("unknown library %q for %d servers", which, len(clients))
 }
 
 func answer(peer library, words []string) (string, error) {
@@ -66,13 +66,17 @@ func milliseconds(word string) (time.Duration, error) {
 
 func run(args []string) error {
 	if len(args) != 3 {
-		return fmt.Errorf("usage: driver LIBRARY REDIS-URL")
+		return fmt.Errorf("usage: driver LIBRARY REDIS-URL[,REDIS-URL...]")
 	}
-	options, err := redis.ParseURL(args[2])
-	if err != nil {
-		return err
+	var clients []*redis.Client
+	for _, url := range strings.Split(args[2], ",") {
+		options, err := redis.ParseURL(url)
+		if err != nil {
+			return err
+		}
+		clients = append(clients, redis.NewClient(options))
 	}
-	peer, err := open(args[1], redis.NewClient(options))
+	peer, err := open(args[1], clients)
 	if err != nil {
 		return err
 	}

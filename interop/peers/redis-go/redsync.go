@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 )
@@ -14,8 +15,13 @@ type redsyncPeer struct {
 	held *redsync.Mutex
 }
 
-func newRedsync(client *redis.Client) *redsyncPeer {
-	return &redsyncPeer{sync: redsync.New(goredis.NewPool(client))}
+// On several servers it is Redlock.
+func newRedsync(clients []*redis.Client) *redsyncPeer {
+	var pools []redsyncredis.Pool
+	for _, client := range clients {
+		pools = append(pools, goredis.NewPool(client))
+	}
+	return &redsyncPeer{sync: redsync.New(pools...)}
 }
 
 func (p *redsyncPeer) acquire(name string, lease, wait time.Duration) (string, error) {

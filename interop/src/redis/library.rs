@@ -19,19 +19,32 @@ pub enum Library {
     Redsync,
     /// Go: bsm/redislock.
     Redislock,
-    /// JavaScript: redlock over ioredis.
+    /// JavaScript: redlock 4 over ioredis.
     NodeRedlock,
+    /// JavaScript: redlock 5, a beta, over ioredis.
+    NodeRedlock5,
+    /// JavaScript: the maintained fork of redlock 5, over ioredis.
+    Sesamecare,
     /// Rust: rslock.
     Rslock,
 }
 
 impl Library {
-    /// The libraries of others.
+    /// The libraries of others on one server.
     pub const PEERS: [Self; 5] = [
         Self::RedisPy,
         Self::Redsync,
         Self::Redislock,
         Self::NodeRedlock,
+        Self::Rslock,
+    ];
+
+    /// The libraries of others on several servers.
+    pub const REDLOCK_PEERS: [Self; 5] = [
+        Self::Redsync,
+        Self::NodeRedlock,
+        Self::NodeRedlock5,
+        Self::Sesamecare,
         Self::Rslock,
     ];
 
@@ -45,6 +58,8 @@ impl Library {
             Self::Redsync => "redsync",
             Self::Redislock => "redislock",
             Self::NodeRedlock => "redlock",
+            Self::NodeRedlock5 => "redlock-5",
+            Self::Sesamecare => "redlock-sesamecare",
             Self::Rslock => "rslock",
         }
     }
@@ -55,6 +70,7 @@ impl Library {
         [Self::Ours, Self::Raw]
             .into_iter()
             .chain(Self::PEERS)
+            .chain(Self::REDLOCK_PEERS)
             .find(|library| library.name() == name)
     }
 
@@ -77,7 +93,7 @@ impl Library {
                 python.arg(source("redis-python/driver.py"));
                 python
             }
-            Self::NodeRedlock => {
+            Self::NodeRedlock | Self::NodeRedlock5 | Self::Sesamecare => {
                 let mut node = Command::new("node");
                 node.env("NODE_PATH", installed("redis-node")?.join("node_modules"))
                     .arg(source("redis-node/driver.js"));

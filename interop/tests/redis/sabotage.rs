@@ -18,8 +18,19 @@ const CONTESTS: u32 = 20;
 
 fn sabotaged(mistake: Mistake) -> Result<Outcome, Fault> {
     let redis = Redis::start();
-    let saboteur: Box<dyn Participant> = Box::new(Saboteur::connect(&redis.url(), mistake)?);
-    let mut participants = contestants(&HONEST, &redis.url())?;
+    let url = redis.url();
+    among(&HONEST, &url, &url, mistake)
+}
+
+/// A contest that the saboteur has spoilt, with these honest participants at these servers.
+pub(crate) fn among(
+    honest: &[Library],
+    url: &str,
+    witness: &str,
+    mistake: Mistake,
+) -> Result<Outcome, Fault> {
+    let saboteur: Box<dyn Participant> = Box::new(Saboteur::connect(url, mistake)?);
+    let mut participants = contestants(honest, url)?;
     participants.push(("saboteur".into(), saboteur));
     // Long enough inside to overlap.
     let contest = Contest {
@@ -27,7 +38,7 @@ fn sabotaged(mistake: Mistake) -> Result<Outcome, Fault> {
         ..Contest::new("contested", Duration::from_millis(500))
     };
     for _ in 0..CONTESTS {
-        let outcome = contest.run(&mut participants, &Witness::new(&redis.url())?)?;
+        let outcome = contest.run(&mut participants, &Witness::new(witness)?)?;
         if finds(&outcome, |violation| {
             matches!(violation, Violation::Together { .. })
         }) && finds(&outcome, |violation| {
