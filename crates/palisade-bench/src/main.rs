@@ -3,7 +3,8 @@
 //! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the
 //! public API. `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
 //! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside
-//! what a private server can do. `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` —
+//! what a private server can do. `palisade-bench redlock [all|cycle|hung] [SECONDS]` — Redlock beside
+//! what five private servers can do, and beside rslock. `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` —
 //! the etcd store beside what a private server can do, and beside others. `palisade-bench zookeeper
 //! [all|cycle|tasks|handoff] [SECONDS]` — the ZooKeeper store beside Apache Curator, on a private
 //! server. With `--rtt TIME` behind them, a relay between all clients and the server takes so long
@@ -17,6 +18,7 @@ mod etcd;
 mod hold;
 mod overhead;
 mod redis;
+mod redlock;
 mod sqlite;
 mod usage;
 mod zookeeper;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["worker", words @ ..] => sqlite::worker(words),
         ["redis", words @ ..] => redis::run(words),
         ["redis-worker", words @ ..] => redis::worker(words),
+        ["redlock", words @ ..] => redlock::run(words),
         ["etcd", words @ ..] => etcd::run(words),
         ["etcd-worker", words @ ..] => etcd::worker(words),
         ["zookeeper", words @ ..] => zookeeper::run(words),
@@ -45,7 +48,7 @@ fn main() -> ExitCode {
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
             eprintln!(
-                "usage: palisade-bench overhead | sqlite | redis|etcd|zookeeper [PART] [SECONDS] [--rtt TIME] | cli [URL] | hold [GUARDS] [SECONDS]"
+                "usage: palisade-bench overhead | sqlite | redis|redlock|etcd|zookeeper [PART] [SECONDS] [--rtt TIME] | cli [URL] | hold [GUARDS] [SECONDS]"
             );
             ExitCode::from(64)
         }

@@ -12,7 +12,7 @@ use super::{Result, Server};
 
 /// Dropping it lets both use all cores again.
 pub(crate) struct CpuPinning {
-    server: u32,
+    servers: Vec<u32>,
     /// All cores that we may use, as they are written.
     all: String,
 }
@@ -33,20 +33,22 @@ impl CpuPinning {
             return Ok(None);
         };
         let pinning = CpuPinning {
-            server: server.pid(),
+            servers: server.pids(),
             all,
         };
         let others: Vec<String> = others.iter().map(u32::to_string).collect();
         pin(std::process::id(), &first.to_string())?;
-        pin(pinning.server, &others.join(","))?;
+        for server in &pinning.servers {
+            pin(*server, &others.join(","))?;
+        }
         Ok(Some(pinning))
     }
 }
 
 impl Drop for CpuPinning {
     fn drop(&mut self) {
-        for process in [std::process::id(), self.server] {
-            if let Err(error) = pin(process, &self.all) {
+        for process in [std::process::id()].iter().chain(&self.servers) {
+            if let Err(error) = pin(*process, &self.all) {
                 eprintln!("palisade-bench: {error}");
             }
         }

@@ -31,6 +31,11 @@ pub(crate) trait Server {
     /// Its process.
     fn pid(&self) -> u32;
 
+    /// Its processes, where it is several.
+    fn pids(&self) -> Vec<u32> {
+        vec![self.pid()]
+    }
+
     /// CPU time that it has used so far.
     fn cpu(&self) -> Result<Duration>;
 

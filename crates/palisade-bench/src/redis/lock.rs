@@ -66,7 +66,7 @@ impl Lock {
 }
 
 /// Anything but done means that the lock was not ours any more.
-pub(super) fn released(released: Released) -> Result<()> {
+pub(crate) fn released(released: Released) -> Result<()> {
     match released {
         Released::Done => Ok(()),
         other => Err(format!("ours: not released: {other:?}").into()),

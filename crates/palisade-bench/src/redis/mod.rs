@@ -9,9 +9,9 @@ mod cycle;
 mod floor;
 mod handoff;
 mod hold;
-mod lock;
-mod raw;
-mod server;
+pub(crate) mod lock;
+pub(crate) mod raw;
+pub(crate) mod server;
 mod tasks;
 
 pub(crate) use handoff::worker;

@@ -19,7 +19,7 @@ const EXTEND_IF_MINE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then retu
 pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Connects; whatever drives the connection lives on the runtime that this is called on.
-pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
     let info = url.into_connection_info()?.set_tcp_settings(no_delay());
     // No limit: a timer per request is not the server's cost, and BLPOP waits as long as it takes.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -74,6 +74,34 @@ impl Drop for OwnThread {
     }
 }
 
+fn key(name: &str) -> String {
+    format!("raw:{name}")
+}
+
+/// The command that takes a lock.
+pub(crate) fn take(name: &str, lease: Duration) -> Cmd {
+    let millis = lease.as_millis() as u64;
+    let mut take = redis::cmd("SET");
+    take.arg(key(name))
+        .arg(TOKEN)
+        .arg("NX")
+        .arg("PX")
+        .arg(millis);
+    take
+}
+
+/// The command that gives it back, on a connection of [`connect`].
+pub(crate) fn give_back(name: &str) -> Cmd {
+    let mut give_back = redis::cmd("EVALSHA");
+    let delete = Script::new(DELETE_IF_MINE);
+    give_back
+        .arg(delete.get_hash())
+        .arg(1)
+        .arg(key(name))
+        .arg(TOKEN);
+    give_back
+}
+
 /// The commands of one lock, written once.
 pub(super) struct RawLock {
     connection: MultiplexedConnection,
@@ -84,25 +112,14 @@ pub(super) struct RawLock {
 
 impl RawLock {
     pub(super) fn new(connection: MultiplexedConnection, name: &str, lease: Duration) -> RawLock {
-        let (delete, extend) = (Script::new(DELETE_IF_MINE), Script::new(EXTEND_IF_MINE));
-        let (key, millis) = (format!("raw:{name}"), lease.as_millis() as u64);
+        let extend = Script::new(EXTEND_IF_MINE);
+        let (key, millis) = (key(name), lease.as_millis() as u64);
         let mut lock = RawLock {
             connection,
-            take: redis::cmd("SET"),
-            give_back: redis::cmd("EVALSHA"),
+            take: take(name, lease),
+            give_back: give_back(name),
             extend: redis::cmd("EVALSHA"),
         };
-        lock.take
-            .arg(&key)
-            .arg(TOKEN)
-            .arg("NX")
-            .arg("PX")
-            .arg(millis);
-        lock.give_back
-            .arg(delete.get_hash())
-            .arg(1)
-            .arg(&key)
-            .arg(TOKEN);
         lock.extend
             .arg(extend.get_hash())
             .arg(1)

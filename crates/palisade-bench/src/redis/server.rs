@@ -40,22 +40,26 @@ impl compare::Server for Server {
         self.redis.pid()
     }
 
-    /// The server's own figure has microseconds; the kernel's table counts in hundredths of a
-    /// second.
     fn cpu(&self) -> Result<Duration> {
-        let said = self.redis.try_call(&["INFO", "cpu"])?.text();
-        let seconds = |what: &str| {
-            said.lines().find_map(|line| {
-                line.strip_prefix(what)?
-                    .strip_prefix(':')?
-                    .trim()
-                    .parse::<f64>()
-                    .ok()
-            })
-        };
-        match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
-            (Some(user), Some(kernel)) => Ok(Duration::try_from_secs_f64(user + kernel)?),
-            _ => Err("the server does not say what CPU time it has used".into()),
-        }
+        cpu(&self.redis)
+    }
+}
+
+/// CPU time that a server has used so far. Its own figure has microseconds; the kernel's table counts
+/// in hundredths of a second.
+pub(crate) fn cpu(redis: &Redis) -> Result<Duration> {
+    let said = redis.try_call(&["INFO", "cpu"])?.text();
+    let seconds = |what: &str| {
+        said.lines().find_map(|line| {
+            line.strip_prefix(what)?
+                .strip_prefix(':')?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        })
+    };
+    match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
+        (Some(user), Some(kernel)) => Ok(Duration::try_from_secs_f64(user + kernel)?),
+        _ => Err("the server does not say what CPU time it has used".into()),
     }
 }
