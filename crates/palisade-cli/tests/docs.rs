@@ -7,6 +7,7 @@
 //! | `sh` | run by `sh -eu`; must end with 0 |
 //! | `console` | run line by line; what follows a `$ ` line is its output, stdout and stderr together, `…` is a wildcard; must end with 0 |
 //! | `python` | run by the Python of a peer, redis-py's, kazoo's or a database's, as `interop/peers/install` made it |
+//! | `js` | run by node with the modules of redis-node, as `interop/peers/install` brought them |
 //! | `java` | a class `Example`, run beside Curator's or ShedLock's jars, as `interop/peers/install` brought them |
 //! | `text` | a picture; may hold no command |
 //! | `mermaid` | a diagram |
@@ -15,7 +16,8 @@
 //! Any other language fails. Each block has a folder of its own, with `palisade` on its path and no
 //! store chosen. One that speaks of `127.0.0.1:6379` has a Redis of its own as well, at another
 //! address, and one that speaks of `127.0.0.1:2379` an etcd, of `127.0.0.1:2181` a ZooKeeper, of
-//! `127.0.0.1:5432` a PostgreSQL, of `127.0.0.1:3306` a MariaDB.
+//! `127.0.0.1:5432` a PostgreSQL, of `127.0.0.1:3306` a MariaDB. The ports up to 6383 are further
+//! Redis servers.
 
 // The pages use them.
 #![cfg(all(
@@ -57,8 +59,14 @@ const NOT_RUN: &[(&str, &str)] = &[
 /// How the quick start builds and runs palisade.
 const QUICK_START: &str = "cargo run --no-default-features -F sqlite -- ";
 
-/// Where the pages say that the servers are.
-const REDIS: &str = "127.0.0.1:6379";
+/// Where the pages say that the servers are: one Redis, or several.
+const REDIS: [&str; 5] = [
+    "127.0.0.1:6379",
+    "127.0.0.1:6380",
+    "127.0.0.1:6381",
+    "127.0.0.1:6382",
+    "127.0.0.1:6383",
+];
 const ETCD: &str = "127.0.0.1:2379";
 const ZOOKEEPER: &str = "127.0.0.1:2181";
 const POSTGRES: &str = "127.0.0.1:5432";
@@ -216,11 +224,12 @@ fn task(block: &Block, included: &str) -> Result<Option<Task>, String> {
         "mermaid" => Ok(None),
         "sh" => Ok(Some(Task::Script)),
         "python" => Ok(Some(Task::Peer(python(block)?))),
+        "js" => Ok(Some(Task::Peer(js(block)?))),
         "java" => Ok(Some(Task::Peer(java(block)?))),
         "go" => Ok(Some(Task::Peer(go()?))),
         "console" => Ok(Some(Task::Session(session(block)?))),
         other => Err(format!(
-            "{}: unknown language '{other}'; take rust, sh, python, java, go, console, text or mermaid",
+            "{}: unknown language '{other}'; take rust, sh, python, js, java, go, console, text or mermaid",
             block.place()
         )),
     }
@@ -243,6 +252,12 @@ fn python(block: &Block) -> Result<String, String> {
     };
     let python = installed(block, peer, "venv/bin/python")?;
     Ok(format!("{} -", python.display()))
+}
+
+/// Node with the peers' modules.
+fn js(block: &Block) -> Result<String, String> {
+    let modules = installed(block, "redis-node", "node_modules")?;
+    Ok(format!("env NODE_PATH={} node -", modules.display()))
 }
 
 /// Compiles and runs a class with a peer's jars. Assertions are on.
@@ -403,14 +418,16 @@ fn what_is_not_run_is_known() {
 /// Runs a block in a folder of its own.
 fn perform(block: &Block, task: &Task) -> Result<(), String> {
     let home = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let redis = block.body.contains(REDIS).then(Redis::start);
+    let redis = REDIS.map(|said| {
+        let started = block.body.contains(said).then(Redis::start);
+        (said, started)
+    });
     let etcd = block.body.contains(ETCD).then(Etcd::start);
     let zookeeper = block.body.contains(ZOOKEEPER);
     let zookeeper = zookeeper.then(|| ZooKeeper::with().long_sessions().start());
     let postgres = block.body.contains(POSTGRES).then(Postgres::start);
     let mariadb = block.body.contains(MARIADB).then(MariaDb::start);
     let addresses = [
-        (REDIS, redis.as_ref().map(|redis| redis.address())),
         (ETCD, etcd.as_ref().map(|etcd| etcd.address())),
         (
             ZOOKEEPER,
@@ -423,7 +440,10 @@ fn perform(block: &Block, task: &Task) -> Result<(), String> {
         // The quick start builds first, with one store. Here that is done, with all stores, and the
         // rest is the same.
         let mut text = text.replace(QUICK_START, "palisade ");
-        for (said, address) in addresses {
+        let redis = redis
+            .iter()
+            .map(|(said, redis)| (*said, redis.as_ref().map(|redis| redis.address())));
+        for (said, address) in redis.chain(addresses) {
             text = address.map_or(text.clone(), |address| {
                 text.replace(said, &address.to_string())
             });
