@@ -107,8 +107,13 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../../../docs/choosing.md")]
     struct Choosing;
-    // It shows a database and a Redis.
-    #[cfg(all(feature = "sqlite", feature = "redis"))]
+    // It shows databases and a Redis.
+    #[cfg(all(
+        feature = "sqlite",
+        feature = "redis",
+        feature = "postgres",
+        feature = "mysql"
+    ))]
     #[doc = include_str!("../../../docs/fencing.md")]
     struct Fencing;
     #[doc = include_str!("../../../docs/stores/redis.md")]
