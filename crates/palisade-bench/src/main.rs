@@ -7,10 +7,11 @@
 //! what five private servers can do, and beside rslock. `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` —
 //! the etcd store beside what a private server can do, and beside others. `palisade-bench zookeeper
 //! [all|cycle|tasks|handoff] [SECONDS]` — the ZooKeeper store beside Apache Curator, on a private
-//! server. With `--rtt TIME` behind them, a relay between all clients and the server takes so long
-//! there and back: `redis --rtt 200us`. `palisade-bench cli [URL]` — what a run under a lock costs
-//! beside the bare command. `palisade-bench hold [GUARDS] [SECONDS]` — many guards held by one
-//! client: losses, CPU and memory.
+//! server. `palisade-bench postgres|mysql [all|cycle|tasks|handoff|names] [SECONDS]` — the stores in
+//! SQL beside plain statements, on a private server. With `--rtt TIME` behind them, a relay between
+//! all clients and the server takes so long there and back: `redis --rtt 200us`. `palisade-bench
+//! cli [URL]` — what a run under a lock costs beside the bare command. `palisade-bench hold [GUARDS]
+//! [SECONDS]` — many guards held by one client: losses, CPU and memory.
 
 mod cli;
 mod compare;
@@ -19,6 +20,7 @@ mod hold;
 mod overhead;
 mod redis;
 mod redlock;
+mod sql;
 mod sqlite;
 mod usage;
 mod zookeeper;
@@ -42,13 +44,16 @@ fn main() -> ExitCode {
         ["etcd-worker", words @ ..] => etcd::worker(words),
         ["zookeeper", words @ ..] => zookeeper::run(words),
         ["zookeeper-worker", words @ ..] => zookeeper::worker(words),
+        ["postgres", words @ ..] => sql::run(sql::POSTGRES, words),
+        ["mysql", words @ ..] => sql::run(sql::MYSQL, words),
+        ["sql-worker", words @ ..] => sql::worker(words),
         ["relay", words @ ..] => compare::network::relay(words),
         ["hold"] => hold::run(10_000, 60),
         ["hold", guards] => hold::run(number(guards, 10_000), 60),
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
             eprintln!(
-                "usage: palisade-bench overhead | sqlite | redis|redlock|etcd|zookeeper [PART] [SECONDS] [--rtt TIME] | cli [URL] | hold [GUARDS] [SECONDS]"
+                "usage: palisade-bench overhead | sqlite | redis|redlock|etcd|zookeeper|postgres|mysql [PART] [SECONDS] [--rtt TIME] | cli [URL] | hold [GUARDS] [SECONDS]"
             );
             ExitCode::from(64)
         }

@@ -8,6 +8,7 @@ pub(crate) mod contest;
 pub(crate) mod cpu_pinning;
 pub(crate) mod interleaved;
 pub(crate) mod network;
+pub(crate) mod ours;
 mod owner_changes;
 pub(crate) mod round;
 pub(crate) mod spread;

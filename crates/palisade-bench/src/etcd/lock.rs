@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use palisade::{Client, Mutex, Released};
+use palisade::{Client, Mutex};
 
 use super::raw::{GivesBack, Raw, RawLock};
 use crate::compare::Result;
+use crate::compare::ours::released;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -59,13 +60,5 @@ impl Lock {
                 lock.give_back().await
             }
         }
-    }
-}
-
-/// Anything but done means that the lock was not ours any more.
-pub(super) fn released(released: Released) -> Result<()> {
-    match released {
-        Released::Done => Ok(()),
-        other => Err(format!("ours: not released: {other:?}").into()),
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use palisade::{Client, Mutex, Released};
+use palisade::{Client, Mutex};
 use redis::aio::MultiplexedConnection;
 
 use super::Result;
 use super::floor::FloorLock;
 use super::raw::RawLock;
+use crate::compare::ours::released;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -62,13 +63,5 @@ impl Lock {
             }
             Lock::Floor(lock) => lock.cycle().await,
         }
-    }
-}
-
-/// Anything but done means that the lock was not ours any more.
-pub(crate) fn released(released: Released) -> Result<()> {
-    match released {
-        Released::Done => Ok(()),
-        other => Err(format!("ours: not released: {other:?}").into()),
     }
 }

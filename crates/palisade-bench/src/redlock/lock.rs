@@ -8,7 +8,7 @@ use rslock::LockManager;
 
 use super::Result;
 use super::raw::RawLock;
-use crate::redis::lock::released;
+use crate::compare::ours::released;
 
 const LEASE: Duration = Duration::from_secs(30);
 

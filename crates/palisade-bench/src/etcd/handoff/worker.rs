@@ -2,12 +2,10 @@
 
 use std::process::ExitCode;
 
-use palisade::{Guard, Mutex};
-
-use super::super::lock::released;
 use super::super::raw::Raw;
 use crate::compare::Result;
 use crate::compare::caller_kind::CallerKind;
+use crate::compare::ours;
 use crate::compare::worker::{Contender, contend};
 
 const NAME: &str = "handoff";
@@ -15,32 +13,11 @@ const NAME: &str = "handoff";
 /// Runs as one process of a contest.
 pub(crate) fn worker(words: &[&str]) -> ExitCode {
     match words {
-        ["ours", url] => contend(CallerKind::CurrentThread, async || ours(url).await),
+        ["ours", url] => contend(CallerKind::CurrentThread, async || {
+            ours::connect(url, NAME).await
+        }),
         ["server", url] => contend(CallerKind::CurrentThread, async || Raw::connect(url).await),
         _ => ExitCode::from(64),
-    }
-}
-
-async fn ours(url: &str) -> Result<Mutex> {
-    let locks = palisade::connect(url).await?;
-    // Connects, without taking the contested lock.
-    let warm = locks
-        .mutex(format!("handoff/warm/{}", std::process::id()))
-        .acquire()
-        .await?;
-    released(warm.release().await?)?;
-    Ok(locks.mutex(NAME))
-}
-
-impl Contender for Mutex {
-    type Held = Guard;
-
-    async fn take(&mut self) -> Result<Guard> {
-        Ok(self.acquire().await?)
-    }
-
-    async fn give_back(&mut self, held: Guard) -> Result<()> {
-        released(held.release().await?)
     }
 }
 

@@ -6,10 +6,10 @@ use palisade::{Guard, Mutex};
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
 
-use super::super::lock::released;
 use super::super::{Result, raw};
 use super::bare::BareLock;
 use crate::compare::caller_kind::CallerKind;
+use crate::compare::ours;
 use crate::compare::worker::{Contender, contend};
 
 const TOKEN: &str = "raw:handoff";
@@ -27,7 +27,7 @@ pub(crate) fn worker(words: &[&str]) -> ExitCode {
         return ExitCode::from(64);
     };
     contend(kind, async || match *side {
-        "ours" => Lock::ours(url).await,
+        "ours" => Ok(Lock::Ours(ours::connect(url, "handoff").await?)),
         "floor" => Ok(Lock::Floor(BareLock::connect(url).await?)),
         _ => Lock::raw(url).await,
     })
@@ -45,17 +45,6 @@ enum Lock {
 }
 
 impl Lock {
-    async fn ours(url: &str) -> Result<Lock> {
-        let locks = palisade::connect(url).await?;
-        // Connects, without taking the contested lock.
-        let warm = locks
-            .mutex(format!("handoff/warm/{}", std::process::id()))
-            .acquire()
-            .await?;
-        released(warm.release().await?)?;
-        Ok(Lock::Ours(locks.mutex("handoff")))
-    }
-
     async fn raw(url: &str) -> Result<Lock> {
         let connection = raw::connect(url).await?;
         let (mut pop, mut push) = (redis::cmd("BLPOP"), redis::cmd("RPUSH"));
@@ -98,7 +87,7 @@ impl Contender for Lock {
 
     async fn give_back(&mut self, held: Option<Guard>) -> Result<()> {
         match (self, held) {
-            (Lock::Ours(_), Some(guard)) => released(guard.release().await?),
+            (Lock::Ours(_), Some(guard)) => ours::released(guard.release().await?),
             (Lock::Ours(_), None) => Ok(()),
             (
                 Lock::Raw {
