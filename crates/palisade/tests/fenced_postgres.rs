@@ -33,6 +33,15 @@ async fn open(server: &Postgres) -> Client {
     client
 }
 
+/// For each task one: in a build for tests, a login takes a while.
+async fn open_all(server: &Postgres) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..TASKS {
+        clients.push(open(server).await);
+    }
+    clients
+}
+
 async fn database(server: &Postgres) -> Client {
     let client = open(server).await;
     client
@@ -183,58 +192,65 @@ async fn what_is_no_fence_is_not_taken_for_one() {
     );
 }
 
-/// All have read the row before the first of them writes. What was written has rising fences, and
-/// the highest fence is the last.
-async fn many_writers(server: &Arc<Postgres>, level: IsolationLevel, key: &'static str) {
+/// Writes with this fence, unless it is refused. The transaction has read the row before any other
+/// has written it.
+async fn write(
+    database: &mut Client,
+    level: IsolationLevel,
+    key: &str,
+    number: u64,
+    ready: &Barrier,
+) {
+    let (value, mut first) = (number as i64, true);
+    loop {
+        let begin = database.build_transaction().isolation_level(level);
+        let transaction = begin.start().await.expect("begun");
+        transaction
+            .query("SELECT pieces FROM stock WHERE item = $1", &[&key])
+            .await
+            .expect("read");
+        if first {
+            ready.wait().await;
+            first = false;
+        }
+        let columns: [(&str, Value<'_>); 1] = [("pieces", &value)];
+        let written = async {
+            stock()
+                .upsert(&transaction, &key, fence(number), Writes::Once, &columns)
+                .await?;
+            let note = "INSERT INTO written (fence) VALUES ($1)";
+            transaction.execute(note, &[&value]).await?;
+            transaction.commit().await?;
+            Ok::<_, RowError>(())
+        };
+        match written.await {
+            Ok(()) => return,
+            Err(RowError::Stale { highest, .. }) => return assert!(highest.get() > number),
+            Err(error) if error.may_retry() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What was written has rising fences, and the highest fence is the last.
+async fn many_writers(
+    server: &Postgres,
+    clients: Vec<Client>,
+    level: IsolationLevel,
+    key: &'static str,
+) -> Vec<Client> {
     let ready = Arc::new(Barrier::new(TASKS as usize));
     let mut tasks = JoinSet::new();
-    for number in 1..=TASKS {
-        let (server, ready) = (Arc::clone(server), Arc::clone(&ready));
+    for (number, mut database) in (1..=TASKS).zip(clients) {
+        let ready = Arc::clone(&ready);
         tasks.spawn(async move {
-            let mut database = open(&server).await;
-            let mut first = true;
-            loop {
-                let begin = database.build_transaction().isolation_level(level);
-                let transaction = begin.start().await.expect("begun");
-                transaction
-                    .query("SELECT pieces FROM stock WHERE item = $1", &[&key])
-                    .await
-                    .expect("read");
-                if first {
-                    ready.wait().await;
-                    first = false;
-                }
-                let value = number as i64;
-                let written = stock()
-                    .upsert(
-                        &transaction,
-                        &key,
-                        fence(number),
-                        Writes::Once,
-                        &[("pieces", &value)],
-                    )
-                    .await;
-                match written {
-                    Ok(()) => {}
-                    Err(RowError::Stale { highest, .. }) => return assert!(highest.get() > number),
-                    Err(error) if error.may_retry() => continue,
-                    Err(error) => panic!("{error}"),
-                }
-                let note = "INSERT INTO written (fence) VALUES ($1)";
-                let noted = async {
-                    transaction.execute(note, &[&value]).await?;
-                    transaction.commit().await
-                };
-                match noted.await.map_err(RowError::from) {
-                    Ok(()) => return,
-                    Err(error) if error.may_retry() => {}
-                    Err(error) => panic!("{error}"),
-                }
-            }
+            write(&mut database, level, key, number, &ready).await;
+            database
         });
     }
+    let mut clients = Vec::new();
     while let Some(ended) = tasks.join_next().await {
-        ended.expect("no task fails");
+        clients.push(ended.expect("no task fails"));
     }
     let row = server.sql(&format!(
         "SELECT pieces, fence FROM stock WHERE item = '{key}'"
@@ -250,23 +266,25 @@ async fn many_writers(server: &Arc<Postgres>, level: IsolationLevel, key: &'stat
         "{level:?} {key}: {written:?}"
     );
     server.sql("TRUNCATE written; UPDATE stock SET fence = 0");
+    clients
 }
 
 #[tokio::test]
 async fn writers_at_once_leave_the_highest_fence() {
-    let server = Arc::new(Postgres::start());
+    let server = Postgres::start();
     let _tables = database(&server).await;
+    let mut clients = open_all(&server).await;
     for level in LEVELS {
-        many_writers(&server, level, "bolt").await;
+        clients = many_writers(&server, clients, level, "bolt").await;
     }
     for (level, key) in LEVELS.into_iter().zip(["nut", "screw", "nail"]) {
-        many_writers(&server, level, key).await;
+        clients = many_writers(&server, clients, level, key).await;
     }
 }
 
 #[tokio::test]
 async fn one_grant_makes_a_row_once() {
-    let server = Arc::new(Postgres::start());
+    let server = Postgres::start();
     let _tables = database(&server).await;
     let mut tasks = JoinSet::new();
     for number in 1..=TASKS as i64 {
@@ -382,8 +400,9 @@ async fn request(database: &mut Client, level: IsolationLevel, id: &str, mine: &
 
 #[tokio::test]
 async fn a_repeated_request_gets_the_first_result() {
-    let server = Arc::new(Postgres::start());
+    let server = Postgres::start();
     let mut database = database(&server).await;
+    let mut clients = open_all(&server).await;
     let requests = Requests::new("request").expect("a good name");
     database
         .batch_execute(&requests.create_statement())
@@ -396,10 +415,11 @@ async fn a_repeated_request_gets_the_first_result() {
         let first = requests.begin(&failing, &id).await.expect("begun");
         assert_eq!(first, Request::New);
         let mut tasks = JoinSet::new();
-        for number in 1..=TASKS {
-            let (mut database, id) = (open(&server).await, id.clone());
+        for (number, mut database) in std::mem::take(&mut clients).into_iter().enumerate() {
+            let id = id.clone();
             tasks.spawn(async move {
-                request(&mut database, level, &id, &format!("by {number}")).await
+                let result = request(&mut database, level, &id, &format!("by {number}")).await;
+                (database, result)
             });
         }
         eventually("all wait", async || {
@@ -408,7 +428,8 @@ async fn a_repeated_request_gets_the_first_result() {
         })
         .await;
         failing.rollback().await.expect("rolled back");
-        let results = tasks.join_all().await;
+        let results: Vec<String>;
+        (clients, results) = tasks.join_all().await.into_iter().unzip();
         assert!(
             results.iter().all(|result| *result == results[0]),
             "{level:?}: {results:?}"
