@@ -58,11 +58,15 @@ fn one(setting: &Setting, load: &Load, verdicts: &mut Verdicts) -> Result<()> {
     }
     let measured = take_turns(&sides, |side| {
         let before = setting.server.counted()?;
-        let round = Round::measure(&setting.server, || all(side, setting.round))?;
+        let mut cycles = 0;
+        let round = Round::measure(&setting.server, || {
+            let times = all(side, setting.round)?;
+            cycles = times.len();
+            Ok(times)
+        })?;
         let counted = setting.server.counted()?.into_iter().zip(before);
         let statements: f64 = counted.map(|(after, before)| after - before).sum();
-        let cycles = round.per_second * setting.round.as_secs_f64();
-        Ok((round, statements / cycles))
+        Ok((round, statements / cycles as f64))
     })?;
     let [ours, raw] = measured;
     let what = load.what;
