@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::ms;
 use common::postgres::{LONG, connect, soon};
-use palisade::{ErrorKind, Fence, Revoked};
+use palisade::store::Revoked;
+use palisade::{ErrorKind, Fence};
 use palisade_testkit::mariadb::MariaDb;
 use palisade_testkit::postgres::Postgres;
 

@@ -280,7 +280,7 @@ mod tests {
             let label = format!("{}{}", "x".repeat(extra), "%2E".repeat(room));
             let cut = facts.cut(label);
             assert!(cut.len() <= room && cut.len() > room - 3, "{}", cut.len());
-            assert!((cut.len() - extra) % 3 == 0, "{cut}");
+            assert!((cut.len() - extra).is_multiple_of(3), "{cut}");
         }
         assert_eq!(facts.cut("short".to_owned()), "short");
     }
