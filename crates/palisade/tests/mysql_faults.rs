@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::actors::{Believer, connect, gets_in, is_told, number, rise, soon, wait_for};
+use common::actors::{
+    Believer, connect, gets_in, is_told, number, rise, some_gets_in, soon, wait_for,
+};
 use common::{actors, in_line, ms};
 use palisade::ErrorKind;
 use palisade_conformance::eventually;
@@ -103,7 +105,7 @@ async fn a_locked_row_costs_none_of_its_batch() {
     let stuck = locks.mutex("other-07-stuck").lease(lease);
     let stuck = soon("free", stuck.acquire()).await.expect("free");
     let outside = lock_row(&server, "other-07-stuck", ms(5500));
-    let blocked: Vec<_> = (0..10)
+    let mut blocked: Vec<_> = (0..10)
         .map(|_| wait_for(&locks.mutex("other-07-stuck")))
         .collect();
     tokio::time::sleep(ms(4500)).await;
@@ -115,8 +117,8 @@ async fn a_locked_row_costs_none_of_its_batch() {
     }
     is_told(&stuck).await;
     outside.join().expect("no panic");
-    for waiter in blocked {
-        give_back(gets_in(waiter).await).await;
+    while !blocked.is_empty() {
+        give_back(some_gets_in(&mut blocked).await).await;
     }
 }
 
