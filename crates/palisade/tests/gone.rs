@@ -21,8 +21,9 @@ use palisade_testkit::redis::Redis;
 use palisade_testkit::shared::name;
 use palisade_testkit::zookeeper::ZooKeeper;
 
-const LEASE: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
+/// The shortest that all of them take.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// Two stores of one kind, and two clients of the first.
 struct Pair {
@@ -56,10 +57,15 @@ struct Stores {
     _folder: tempfile::TempDir,
 }
 
+/// A server that takes long sessions.
+fn patient() -> ZooKeeper {
+    ZooKeeper::with().long_sessions().start()
+}
+
 fn stores() -> Stores {
     let redis = [Redis::start(), Redis::start()];
     let etcd = [Etcd::start(), Etcd::start()];
-    let zookeeper = [ZooKeeper::start(), ZooKeeper::start()];
+    let zookeeper = [patient(), patient()];
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
     let plain = redis.each_ref().map(Redis::url);
@@ -195,7 +201,7 @@ async fn a_reader_that_has_released_was_not_taken_over_by_other_readers() {
 #[tokio::test]
 async fn an_emptied_server_has_no_record_of_a_grant() {
     let (redis, etcd) = (Redis::start(), Etcd::start());
-    let zookeeper = ZooKeeper::start();
+    let zookeeper = patient();
     let folder = tempfile::tempdir().expect("a folder");
     let urls = [
         format!("sqlite:{}", folder.path().join("locks.db").display()),

@@ -11,7 +11,7 @@ use super::backend::Backend;
 use super::client::{How, Statement};
 use crate::error::Result;
 use crate::name::Name;
-use crate::store::{Capability, ClientHandle, Extensions, Ping, ServerInfo};
+use crate::store::{Capability, ClientHandle, Durability, Extensions, Ping, ServerInfo};
 use crate::stores::kit::token::TokenBackend;
 use crate::stores::sql::token::{
     self as shared, Call, Column, Layout, LockTable, Reply, Tokens, unexpected,
@@ -22,6 +22,7 @@ pub const SIMPLE: Capability = Capability {
     store: "mysql",
     format: shared::SIMPLE.format,
     any_name: false,
+    durability: Durability::Failover,
     ..Capability::TOKEN
 };
 

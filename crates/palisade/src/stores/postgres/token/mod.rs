@@ -12,7 +12,7 @@ use super::backend::{Backend, locked, long_patience, short_patience, unwanted};
 use super::client::{Failed, Parameters, Purpose, Remedy};
 use crate::error::Result;
 use crate::name::Name;
-use crate::store::{Capability, ClientHandle, Extensions, Ping, Schema, ServerInfo};
+use crate::store::{Capability, ClientHandle, Durability, Extensions, Ping, Schema, ServerInfo};
 use crate::stores::kit::token::TokenBackend;
 use crate::stores::sql::token::{
     self as shared, Call, Column, Layout, LockTable, Reply, Tokens, unexpected,
@@ -23,6 +23,7 @@ pub const SIMPLE: Capability = Capability {
     store: "postgres",
     format: shared::SIMPLE.format,
     any_name: false,
+    durability: Durability::Failover,
     ..Capability::TOKEN
 };
 
