@@ -23,7 +23,7 @@ use palisade_testkit::zookeeper::ZooKeeper;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The shortest that all of them take.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(4);
 
 /// Two stores of one kind, and two clients of the first.
 struct Pair {
