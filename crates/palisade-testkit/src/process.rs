@@ -17,8 +17,8 @@ use crate::port::Port;
 use crate::ready::{PATIENCE, within};
 use crate::{command, process_tree, spawner};
 
-/// How much of the log an error shows.
-const TAIL_LINES: usize = 20;
+/// How much of the log an error shows: enough for the backtrace of a server that crashed.
+const TAIL_LINES: usize = 80;
 
 /// How a server is started, again and again.
 pub(crate) struct Recipe {
