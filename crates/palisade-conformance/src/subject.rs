@@ -128,7 +128,7 @@ impl Subject {
         let store = self.store();
         store.attach(ClientHandle::new(
             tokio::runtime::Handle::current(),
-            Arc::new(Hears(tell)),
+            Arc::new(PushSender(tell)),
         ));
         (store, heard)
     }
@@ -168,9 +168,9 @@ impl Subject {
     }
 }
 
-struct Hears(mpsc::UnboundedSender<Push>);
+struct PushSender(mpsc::UnboundedSender<Push>);
 
-impl Listener for Hears {
+impl Listener for PushSender {
     fn hear(&self, push: Push) {
         // A check that has ended does not listen any more.
         let _ = self.0.send(push);

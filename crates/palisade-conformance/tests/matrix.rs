@@ -226,7 +226,7 @@ fn etcd(format: &str) -> Subject {
     let paused = Arc::clone(&server);
     let pause = move || -> Box<dyn Send> {
         paused.pause();
-        Box::new(Goes(Arc::clone(&paused)))
+        Box::new(ResumesEtcd(Arc::clone(&paused)))
     };
     let lose_sessions = move || -> Box<dyn Send> {
         let leases = server.etcdctl(&["lease", "list"]);
@@ -247,9 +247,9 @@ fn etcd(format: &str) -> Subject {
     Subject::new(open).with_url(url).with_hooks(hooks)
 }
 
-struct Goes(Arc<Etcd>);
+struct ResumesEtcd(Arc<Etcd>);
 
-impl Drop for Goes {
+impl Drop for ResumesEtcd {
     fn drop(&mut self) {
         self.0.resume();
     }
@@ -278,7 +278,7 @@ fn zookeeper(format: &str) -> Subject {
     let paused = Arc::clone(&server);
     let pause = move || -> Box<dyn Send> {
         paused.pause();
-        Box::new(GoesOn(Arc::clone(&paused)))
+        Box::new(ResumesZooKeeper(Arc::clone(&paused)))
     };
     let lose_sessions = move || -> Box<dyn Send> {
         for session in server.sessions() {
@@ -293,9 +293,9 @@ fn zookeeper(format: &str) -> Subject {
     Subject::new(open).with_url(url).with_hooks(hooks)
 }
 
-struct GoesOn(Arc<ZooKeeper>);
+struct ResumesZooKeeper(Arc<ZooKeeper>);
 
-impl Drop for GoesOn {
+impl Drop for ResumesZooKeeper {
     fn drop(&mut self) {
         self.0.resume();
     }

@@ -151,9 +151,9 @@ async fn a_seal_whose_answer_was_lost_is_found() {
 }
 
 /// A waker that panics.
-struct Bomb;
+struct PanickingWaker;
 
-impl Wake for Bomb {
+impl Wake for PanickingWaker {
     fn wake(self: Arc<Self>) {
         panic!("the test wants a panic here");
     }
@@ -161,11 +161,11 @@ impl Wake for Bomb {
 
 /// Polls a future once, with a waker that panics.
 fn arm<F: Future>(future: &mut std::pin::Pin<Box<F>>) {
-    let bomb = Waker::from(Arc::new(Bomb));
+    let panicking = Waker::from(Arc::new(PanickingWaker));
     assert!(
         future
             .as_mut()
-            .poll(&mut Context::from_waker(&bomb))
+            .poll(&mut Context::from_waker(&panicking))
             .is_pending()
     );
 }

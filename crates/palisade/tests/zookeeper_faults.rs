@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use common::actors::{Confirmed, connect, gets_in, in_line, wait_for};
 use common::zookeeper::{
-    LIMIT, LONG, Pair, SHORT, Stranger, client, has, line_is, line_of, nodes, op, proxy,
+    LIMIT, LONG, Pair, RawSession, SHORT, client, has, line_is, line_of, nodes, op, proxy,
 };
 use palisade::blocking::Wait;
 use palisade::{Client, LossReason, Released, Status};
@@ -219,8 +219,8 @@ async fn the_node_of_another_session_is_not_taken_for_our_own() {
     .await;
     let (node, session) = line_of(&scene.server, "guid").remove(0);
     let (prefix, _) = node.split_at(node.len() - 10);
-    let mut stranger = Stranger::connect(&scene.server);
-    stranger.create(prefix);
+    let mut other = RawSession::connect(&scene.server);
+    other.create(prefix);
     scene.server.cli(&["delete", &node]);
     scene.proxy.reset();
     scene.proxy.heal();
@@ -231,8 +231,8 @@ async fn the_node_of_another_session_is_not_taken_for_our_own() {
             .any(|(other, of)| *of == session && *other != node)
     })
     .await;
-    assert!(!waiting.is_finished(), "the stranger is before it");
-    drop(stranger);
+    assert!(!waiting.is_finished(), "the other session is before it");
+    drop(other);
     let guard = gets_in(waiting).await;
     let line = line_of(&scene.server, "guid");
     assert!(line.len() == 1 && line[0].1 == session, "{line:?}");

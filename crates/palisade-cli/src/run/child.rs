@@ -25,7 +25,7 @@ pub(super) enum State {
 }
 
 /// What the command is given beside its arguments.
-pub(super) struct Gifts {
+pub(super) struct ChildSetup {
     /// `None` takes a variable away.
     pub(super) variables: Vec<(&'static str, Option<String>)>,
     /// Stays open in the command and its children: while it is, the lock is not taken for
@@ -40,17 +40,17 @@ pub(super) struct Gifts {
 impl Child {
     /// Starts the command. From the thread that lives as long as palisade: the parent-death signal
     /// follows the thread.
-    pub(super) fn start(command: &[OsString], gifts: Gifts) -> io::Result<Child> {
+    pub(super) fn start(command: &[OsString], setup: ChildSetup) -> io::Result<Child> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
-        for (name, value) in gifts.variables {
+        for (name, value) in setup.variables {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
-        let (liveness, terminal, watcher) = (gifts.liveness, gifts.terminal, gifts.watcher);
+        let (liveness, terminal, watcher) = (setup.liveness, setup.terminal, setup.watcher);
         let parent = rustix::process::getpid();
         // SAFETY: between fork and exec, only calls that are safe there: no allocation, no lock.
         #[allow(unsafe_code, reason = "the only way to act between fork and exec")]

@@ -7,7 +7,7 @@ use palisade::{Released, Status};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::child::{Child, Gifts, State};
+use super::child::{Child, ChildSetup, State};
 use super::renewals::Renewals;
 use super::signals::Signals;
 use super::terminal::Terminal;
@@ -33,7 +33,7 @@ impl Session {
         let mut ended = listen(SignalKind::child())?;
         let mut stop_key = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
         let mut terminal = Terminal::ours();
-        let gifts = Gifts {
+        let setup = ChildSetup {
             variables: self.variables(&held),
             liveness: self
                 .store
@@ -43,20 +43,20 @@ impl Session {
             terminal: terminal.as_ref().and_then(Terminal::for_a_start),
             watcher: self.watcher.for_a_start(self.deadline(&held)),
         };
-        let child = match Child::start(&self.job.command, gifts) {
+        let child = match Child::start(&self.job.command, setup) {
             Ok(child) => child,
             Err(error) => {
                 self.watcher.disarm();
                 return Ok(End::Here(self.not_started(held, &error).await));
             }
         };
-        let ears = Ears {
+        let events = Events {
             signals,
             ended: &mut ended,
             stop_key: &mut stop_key,
         };
         let end = self
-            .attend(&held, &child, &mut terminal, ears)
+            .attend(&held, &child, &mut terminal, events)
             .await
             .map_err(failed)?;
         self.watcher.disarm();
@@ -128,13 +128,13 @@ impl Session {
         held: &Held,
         child: &Child,
         terminal: &mut Option<Terminal>,
-        ears: Ears<'_>,
+        events: Events<'_>,
     ) -> Result<End, String> {
-        let Ears {
+        let Events {
             signals,
             ended,
             stop_key,
-        } = ears;
+        } = events;
         let mut stop = Box::pin(held.must_stop());
         let mut renewals = Renewals::new(self.notices);
         let (mut told, mut leaving) = (false, false);
@@ -255,7 +255,7 @@ fn ends(signal: Signal) -> bool {
 }
 
 /// What a run listens to.
-struct Ears<'a> {
+struct Events<'a> {
     signals: &'a mut Signals,
     ended: &'a mut tokio::signal::unix::Signal,
     stop_key: &'a mut tokio::signal::unix::Signal,

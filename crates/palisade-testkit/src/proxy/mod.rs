@@ -125,24 +125,28 @@ impl Proxy {
         if !jitter.is_zero() {
             println!("proxy: PALISADE_SEED={} for the jitter", self.shared.seed);
         }
-        self.change(|plan| plan.each(way, |lane| (lane.delay, lane.jitter) = (delay, jitter)));
+        self.change(|plan| {
+            plan.each(way, |faults| {
+                (faults.delay, faults.jitter) = (delay, jitter)
+            })
+        });
     }
 
     /// Delivers so many bytes in a second.
     pub fn slow(&self, way: Way, bytes_per_second: u32) {
-        self.change(|plan| plan.each(way, |lane| lane.rate = Some(bytes_per_second.max(1))));
+        self.change(|plan| plan.each(way, |faults| faults.rate = Some(bytes_per_second.max(1))));
     }
 
     /// Takes everything and delivers nothing, the end of a connection included. New connections are
     /// accepted.
     pub fn swallow(&self, way: Way) {
-        self.change(|plan| plan.each(way, |lane| lane.flow = Flow::Swallow));
+        self.change(|plan| plan.each(way, |faults| faults.flow = Flow::Swallow));
     }
 
     /// Takes nothing and delivers nothing, and keeps the connections: half-open. What was sent
     /// meanwhile comes when it is healed.
     pub fn stall(&self, way: Way) {
-        self.change(|plan| plan.each(way, |lane| lane.flow = Flow::Stall));
+        self.change(|plan| plan.each(way, |faults| faults.flow = Flow::Stall));
     }
 
     /// Silently drops everything on the connections that are open now, for good, as a firewall does

@@ -22,7 +22,7 @@ pub(super) enum Flow {
 
 /// The faults of one direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct DirectionFaults {
     pub(super) delay: Duration,
     pub(super) jitter: Duration,
     pub(super) rate: Option<u32>,
@@ -32,8 +32,8 @@ pub(super) struct Lane {
 /// The faults in force.
 #[derive(Clone, Default)]
 pub(super) struct Plan {
-    pub(super) to_server: Lane,
-    pub(super) to_client: Lane,
+    pub(super) to_server: DirectionFaults,
+    pub(super) to_client: DirectionFaults,
     pub(super) lose: Option<Arc<Choice>>,
     pub(super) refuse: bool,
     /// Connections made in an earlier one are reset.
@@ -45,7 +45,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn each(&mut self, way: Way, change: impl Fn(&mut Lane)) {
+    pub(super) fn each(&mut self, way: Way, change: impl Fn(&mut DirectionFaults)) {
         if way != Way::ToClient {
             change(&mut self.to_server);
         }
@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    pub(super) fn lane(&self, way: Way) -> &Lane {
+    pub(super) fn faults(&self, way: Way) -> &DirectionFaults {
         if way == Way::ToServer {
             &self.to_server
         } else {
@@ -99,11 +99,11 @@ impl Shared {
     }
 
     /// How long the next message of this direction takes.
-    pub(super) fn latency(&self, lane: &Lane) -> Duration {
-        if lane.jitter.is_zero() {
-            return lane.delay;
+    pub(super) fn latency(&self, faults: &DirectionFaults) -> Duration {
+        if faults.jitter.is_zero() {
+            return faults.delay;
         }
-        lane.delay + lane.jitter.mul_f64(lock(&self.random).f64())
+        faults.delay + faults.jitter.mul_f64(lock(&self.random).f64())
     }
 
     /// The request whose reply shall be lost, while none came yet.

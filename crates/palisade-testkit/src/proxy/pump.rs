@@ -90,7 +90,7 @@ impl Pump<'_> {
     }
 
     async fn enqueue(&self, bytes: Vec<u8>, last: &mut Instant, queue: &mpsc::Sender<Message>) {
-        let latency = self.shared.latency(self.plan().lane(self.way));
+        let latency = self.shared.latency(self.plan().faults(self.way));
         // Jitter must not let one overtake another: this is TCP.
         *last = (*last).max(Instant::now() + latency);
         let lose = self.way == Way::ToClient && self.losing.load(Ordering::SeqCst);
@@ -147,7 +147,7 @@ impl Pump<'_> {
         // Asked for each piece, so that healing also ends a long message.
         while let Some(rate) = self
             .plan()
-            .lane(self.way)
+            .faults(self.way)
             .rate
             .filter(|_| !bytes.is_empty())
         {
@@ -166,7 +166,7 @@ impl Pump<'_> {
         if plan.freezes > self.born {
             Flow::Stall
         } else {
-            plan.lane(self.way).flow
+            plan.faults(self.way).flow
         }
     }
 

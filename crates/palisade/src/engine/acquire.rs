@@ -7,16 +7,17 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Core;
 use super::back_pressure::Permit;
 use super::held_claim::HeldClaim;
+use super::pending_claim::{Entered, PendingClaim, UnconfirmedClaim};
 use super::plan::{Plan, Spin};
-use super::poll_inside::{caught, inside};
-use super::{Boxed, Core};
+use super::poll_inside::inside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Moment;
 use crate::lease::registry::Pending;
 use crate::lease::tracked::{Stage, TrackedClaim, Trouble};
-use crate::store::{Answer, Busy, Claim, ClaimId, Gone, Holder, Query, Wakes};
+use crate::store::{Answer, Busy, Claim, Gone, Holder, Query, Wakes};
 
 /// How long a caller whose wait is over stays to learn who holds the name.
 const NAMING: Duration = Duration::from_millis(100);
@@ -74,106 +75,6 @@ pub(crate) async fn acquire(core: &Arc<Core>, plan: &Plan, wait: WaitLimit) -> R
         is_answered: false,
     };
     inside(core.handle()?, acquisition.run()).await
-}
-
-/// A claim in the registry, from before it is sent until it is tracked or given up.
-struct Entered {
-    core: Arc<Core>,
-    claim: ClaimId,
-    pending: Arc<Pending>,
-}
-
-impl Entered {
-    fn new(core: &Arc<Core>, claim: ClaimId) -> Entered {
-        Entered {
-            core: Arc::clone(core),
-            claim,
-            pending: core.registry.enter(claim),
-        }
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.core.registry.leave(self.claim);
-    }
-}
-
-/// A claim in flight. Dropped before its answer, the client's thread waits for the answer and
-/// withdraws the claim.
-struct PendingClaim {
-    core: Arc<Core>,
-    claim: Arc<Claim>,
-    sent: Moment,
-    answer: Boxed<Result<Answer>>,
-    permit: Option<Permit>,
-    /// An earlier attempt with the same claim may have arrived.
-    may_be_there: bool,
-    answered: bool,
-}
-
-impl PendingClaim {
-    fn send(core: &Arc<Core>, claim: &Arc<Claim>, permit: Permit) -> PendingClaim {
-        let (store, asking) = (Arc::clone(&core.store), Arc::clone(claim));
-        let answer = caught(async move { store.claim(&asking).await });
-        PendingClaim {
-            core: Arc::clone(core),
-            claim: Arc::clone(claim),
-            sent: core.now(),
-            answer,
-            permit: Some(permit),
-            may_be_there: false,
-            answered: false,
-        }
-    }
-
-    async fn answered(&mut self) -> Result<Answer> {
-        let answer = (&mut self.answer).await;
-        self.answered = true;
-        self.permit = None;
-        answer
-    }
-}
-
-impl Drop for PendingClaim {
-    fn drop(&mut self) {
-        if self.answered {
-            return;
-        }
-        let answer = std::mem::replace(&mut self.answer, Box::pin(std::future::pending()));
-        let (core, claim, may_be_there) = (
-            Arc::clone(&self.core),
-            self.claim.to_ref(None),
-            self.may_be_there,
-        );
-        let permit = self.permit.take();
-        self.core.spawn(async move {
-            if core.capability().claim_blocks {
-                core.withdraw(claim.clone());
-            }
-            match answer.await {
-                Ok(Answer::Busy(_) | Answer::Sealed) => {}
-                Err(error) if error.nothing_was_sent() && !may_be_there => {}
-                Ok(Answer::Granted(_) | Answer::Queued(_)) | Err(_) => core.withdrawn(claim).await,
-            }
-            // Only now: the next claim is sent when this one has left the store.
-            drop(permit);
-        });
-    }
-}
-
-/// A claim that may have arrived although no answer came. Dropping it withdraws the claim.
-struct UnconfirmedClaim<'a> {
-    core: &'a Arc<Core>,
-    claim: Option<&'a Arc<Claim>>,
-}
-
-impl Drop for UnconfirmedClaim<'_> {
-    fn drop(&mut self) {
-        if let Some(claim) = self.claim {
-            self.core.withdraw(claim.to_ref(None));
-        }
-    }
 }
 
 /// One acquisition.

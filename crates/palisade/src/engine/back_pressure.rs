@@ -46,8 +46,8 @@ struct Place {
 
 /// Bounds the requests of one client in flight.
 pub(super) struct Gate {
-    claims: Arc<Lane>,
-    endings: Arc<Lane>,
+    claims: Arc<RequestQueue>,
+    endings: Arc<RequestQueue>,
 }
 
 impl Gate {
@@ -82,7 +82,7 @@ impl Gate {
 }
 
 /// One kind of request.
-struct Lane {
+struct RequestQueue {
     free: Arc<Semaphore>,
     /// The places that are taken, the oldest first, and some that have been freed since.
     taken: Mutex<VecDeque<Weak<Place>>>,
@@ -92,9 +92,9 @@ struct Lane {
     sweeps: std::sync::atomic::AtomicUsize,
 }
 
-impl Default for Lane {
-    fn default() -> Lane {
-        Lane {
+impl Default for RequestQueue {
+    fn default() -> RequestQueue {
+        RequestQueue {
             free: Arc::new(Semaphore::new(IN_FLIGHT)),
             taken: Mutex::default(),
             sweeper: tokio::sync::Mutex::default(),
@@ -104,7 +104,7 @@ impl Default for Lane {
     }
 }
 
-impl Lane {
+impl RequestQueue {
     fn is_full(&self) -> bool {
         self.free.available_permits() == 0
     }
@@ -114,14 +114,14 @@ impl Lane {
             return self.take(permit);
         }
         let (reply, given) = oneshot::channel();
-        let lane = Arc::clone(self);
-        Handle::current().spawn(lane.queue(reply));
+        let queue = Arc::clone(self);
+        Handle::current().spawn(queue.wait(reply));
         // Without the client's runtime nothing is sent.
         given.await.unwrap_or(Permit::unbounded())
     }
 
     /// Waits for a place as a task of the client's, for as long as the caller stays.
-    async fn queue(self: Arc<Self>, mut reply: oneshot::Sender<Permit>) {
+    async fn wait(self: Arc<Self>, mut reply: oneshot::Sender<Permit>) {
         let mut place = std::pin::pin!(Arc::clone(&self.free).acquire_owned());
         let mut sweeper = std::pin::pin!(self.sweeper.lock());
         let mut sweeps = None;

@@ -11,6 +11,7 @@ pub(crate) mod acquire;
 mod back_pressure;
 mod client_thread;
 pub(crate) mod held_claim;
+mod pending_claim;
 pub(crate) mod plan;
 pub(crate) mod poll_inside;
 pub(crate) mod release;

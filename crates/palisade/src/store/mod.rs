@@ -43,7 +43,7 @@ pub use client_handle::{ClientHandle, Listener, Push};
 pub use extensions::{
     ClearMarks, Extensions, Liveness, LockKeys, NameKeys, Observe, Ping, Schema, ServerInfo,
 };
-pub use observation::{Observation, Teller};
+pub use observation::{Observation, ObservationSender};
 pub use view::{Holder, LineView, Marks, Page, Query, Waiter};
 
 use crate::error::{Error, Result};

@@ -14,16 +14,19 @@ pub struct Observation {
 }
 
 /// The sending side, for a store.
-pub struct Teller {
+pub struct ObservationSender {
     tells: mpsc::UnboundedSender<Result<Leader>>,
     last: Option<Leader>,
 }
 
 impl Observation {
     /// A connected pair.
-    pub fn new() -> (Teller, Observation) {
+    pub fn new() -> (ObservationSender, Observation) {
         let (tells, heard) = mpsc::unbounded_channel();
-        (Teller { tells, last: None }, Observation { heard })
+        (
+            ObservationSender { tells, last: None },
+            Observation { heard },
+        )
     }
 
     /// The next leader, or the next value of the same one; `None` when the store tells nothing
@@ -42,7 +45,7 @@ impl Observation {
     }
 }
 
-impl Teller {
+impl ObservationSender {
     /// Tells who leads, unless that was the last thing told.
     pub fn tell(&mut self, leader: Leader) {
         if self.last.as_ref() != Some(&leader) {
@@ -78,9 +81,9 @@ impl fmt::Debug for Observation {
     }
 }
 
-impl fmt::Debug for Teller {
+impl fmt::Debug for ObservationSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Teller")
+        f.debug_struct("ObservationSender")
             .field("last", &self.last)
             .finish_non_exhaustive()
     }
@@ -106,7 +109,7 @@ mod tests {
     /// A store may tell all observers in one task.
     #[test]
     fn the_waker_of_an_observer_does_not_panic_in_the_store() {
-        let (mut teller, mut observation) = Observation::new();
+        let (mut sender, mut observation) = Observation::new();
         let leader = Leader {
             value: "one".into(),
             fence: Fence::NONE,
@@ -114,7 +117,7 @@ mod tests {
         let waker = Waker::from(Arc::new(Panics));
         let mut context = Context::from_waker(&waker);
         assert!(pin!(observation.next()).poll(&mut context).is_pending());
-        teller.tell(leader.clone());
+        sender.tell(leader.clone());
         let mut context = Context::from_waker(Waker::noop());
         let heard = pin!(observation.next()).poll(&mut context);
         assert!(

@@ -215,11 +215,11 @@ impl Tally {
 
 /// A session without a client, by which nodes can be made that are not ours. It lives for ten
 /// seconds after the last that was asked.
-pub struct Stranger(TcpStream);
+pub struct RawSession(TcpStream);
 
-impl Stranger {
-    pub fn connect(server: &ZooKeeper) -> Stranger {
-        let mut stranger = Stranger(TcpStream::connect(server.address()).expect("a connection"));
+impl RawSession {
+    pub fn connect(server: &ZooKeeper) -> RawSession {
+        let mut raw = RawSession(TcpStream::connect(server.address()).expect("a connection"));
         let hello = [
             &[0; 12][..],
             &10_000_i32.to_be_bytes(),
@@ -229,8 +229,8 @@ impl Stranger {
             &[0],
         ]
         .concat();
-        drop(stranger.ask(&hello));
-        stranger
+        drop(raw.ask(&hello));
+        raw
     }
 
     /// Makes a node that ends with this session, and a number behind its name.

@@ -20,7 +20,7 @@ use super::entry::{Entry, Purpose};
 use super::lines::Lines;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
-use crate::store::{Leader, Observation, Teller};
+use crate::store::{Leader, Observation, ObservationSender};
 use crate::stores::backoff::Backoff;
 
 /// Between two attempts to read a line whose watch is open.
@@ -66,9 +66,9 @@ impl Backend {
         // An error of the server or of our rights is returned here, and not only reported by the
         // watch.
         let line = self.lines.keys(&prefix).await?;
-        let (mut teller, observation) = Observation::new();
+        let (mut sender, observation) = Observation::new();
         if let Some(leader) = line.leader()? {
-            teller.tell(leader);
+            sender.tell(leader);
         }
         let (tells, heard) = mpsc::unbounded_channel();
         let watch = self
@@ -78,8 +78,8 @@ impl Backend {
             });
         let backend = Arc::clone(self);
         spawn(async move {
-            if let Some((teller, error)) = backend.tell_leaders(&prefix, teller, heard).await {
-                teller.fail(error);
+            if let Some((sender, error)) = backend.tell_leaders(&prefix, sender, heard).await {
+                sender.fail(error);
             }
             backend.watches.close(watch);
         });
@@ -90,26 +90,26 @@ impl Backend {
     async fn tell_leaders(
         &self,
         prefix: &[u8],
-        mut teller: Teller,
+        mut sender: ObservationSender,
         mut heard: mpsc::UnboundedReceiver<WatchEvent>,
-    ) -> Option<(Teller, Error)> {
+    ) -> Option<(ObservationSender, Error)> {
         // None while the watch is closed.
         let mut line: Option<Line> = None;
         loop {
             let next = tokio::select! {
-                () = teller.deserted() => return None,
+                () = sender.deserted() => return None,
                 next = heard.recv() => next?,
             };
             match (next, &mut line) {
-                (WatchEvent::Opened(_), _) => match self.lines.keys_at_last(prefix, &teller).await?
+                (WatchEvent::Opened(_), _) => match self.lines.keys_at_last(prefix, &sender).await?
                 {
                     Ok(read) => line = Some(read),
-                    Err(error) => return Some((teller, error)),
+                    Err(error) => return Some((sender, error)),
                 },
                 (WatchEvent::Closed, _) => line = None,
                 (WatchEvent::Denied, _) => {
                     let message = "the server denies the right to watch the keys of the election; see docs/stores/etcd.md";
-                    return Some((teller, Error::new(ErrorKind::Denied, message)));
+                    return Some((sender, Error::new(ErrorKind::Denied, message)));
                 }
                 (WatchEvent::Deleted(kv), Some(line)) => {
                     line.delete(&kv);
@@ -122,9 +122,9 @@ impl Backend {
                 (WatchEvent::Deleted(_) | WatchEvent::Changed(_) | WatchEvent::Settled, _) => {}
             }
             match line.as_ref().map_or(Ok(None), Line::leader) {
-                Ok(Some(leader)) => teller.tell(leader),
+                Ok(Some(leader)) => sender.tell(leader),
                 Ok(None) => {}
-                Err(error) => return Some((teller, error)),
+                Err(error) => return Some((sender, error)),
             }
         }
     }
@@ -143,7 +143,11 @@ impl Lines {
     }
 
     /// Reads the line, however long that takes; `None` when the observer is dropped.
-    async fn keys_at_last(&self, prefix: &[u8], teller: &Teller) -> Option<Result<Line>> {
+    async fn keys_at_last(
+        &self,
+        prefix: &[u8],
+        sender: &ObservationSender,
+    ) -> Option<Result<Line>> {
         let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
         loop {
             match self.keys(prefix).await.map_err(Error::from) {
@@ -153,7 +157,7 @@ impl Lines {
                 read => return Some(read),
             }
             tokio::select! {
-                () = teller.deserted() => return None,
+                () = sender.deserted() => return None,
                 () = backoff.pause() => {}
             }
         }

@@ -9,8 +9,8 @@ use crate::fence::Fence;
 use crate::line::{Line, StoreTime, Told};
 use crate::name::Name;
 use crate::store::{
-    Answer, Claim, ClaimId, ClaimRef, ClientHandle, Leader, LineView, Observation, Page, Query,
-    Released, Standing, Teller,
+    Answer, Claim, ClaimId, ClaimRef, ClientHandle, Leader, LineView, Observation,
+    ObservationSender, Page, Query, Released, Standing,
 };
 use crate::stores::kit::line::{self, Effect, Event};
 
@@ -23,7 +23,7 @@ pub(super) struct Lines {
     lines: BTreeMap<Name, Line>,
     routes: HashMap<ClaimId, Route>,
     /// The observers of the leaders of a name.
-    observers: HashMap<Name, Vec<Teller>>,
+    observers: HashMap<Name, Vec<ObservationSender>>,
     /// The highest fence of all lines: an idle line is forgotten, its fence is not.
     last_fence: Option<Fence>,
     /// Verbs until the next sweep: at least as many as the last sweep left lines.
@@ -101,11 +101,11 @@ impl Lines {
     }
 
     pub(super) fn observe(&mut self, now: StoreTime, name: &Name) -> Observation {
-        let (mut teller, observation) = Observation::new();
+        let (mut sender, observation) = Observation::new();
         if let Some(leader) = self.leader(now, name) {
-            teller.tell(leader);
+            sender.tell(leader);
         }
-        self.observers.entry(name.clone()).or_default().push(teller);
+        self.observers.entry(name.clone()).or_default().push(sender);
         observation
     }
 

@@ -36,33 +36,33 @@ pub const CAPABILITY: Capability = Capability {
 };
 
 /// The lines that clients of one name share.
-static SHARED: Mutex<Option<HashMap<String, Weak<Hall>>>> = Mutex::new(None);
+static SHARED: Mutex<Option<HashMap<String, Weak<NamedLines>>>> = Mutex::new(None);
 
 /// The lines of one `memory:NAME`, and their clock.
-struct Hall {
+struct NamedLines {
     lines: Mutex<Lines>,
     clock: Arc<dyn Clock>,
 }
 
-impl Hall {
-    fn new(clock: Arc<dyn Clock>) -> Arc<Hall> {
-        Arc::new(Hall {
+impl NamedLines {
+    fn new(clock: Arc<dyn Clock>) -> Arc<NamedLines> {
+        Arc::new(NamedLines {
             lines: Mutex::default(),
             clock,
         })
     }
 
     /// The lines of this name; made if no client has them.
-    fn named(name: &str) -> Arc<Hall> {
+    fn named(name: &str) -> Arc<NamedLines> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let halls = shared.get_or_insert_default();
-        if let Some(hall) = halls.get(name).and_then(Weak::upgrade) {
-            return hall;
+        let stores = shared.get_or_insert_default();
+        if let Some(lines) = stores.get(name).and_then(Weak::upgrade) {
+            return lines;
         }
-        halls.retain(|_, hall| hall.strong_count() > 0);
-        let hall = Hall::new(Arc::new(BootClock));
-        halls.insert(name.to_owned(), Arc::downgrade(&hall));
-        hall
+        stores.retain(|_, lines| lines.strong_count() > 0);
+        let lines = NamedLines::new(Arc::new(BootClock));
+        stores.insert(name.to_owned(), Arc::downgrade(&lines));
+        lines
     }
 }
 
@@ -71,7 +71,7 @@ pub type MemoryStore = LineStore<Memory>;
 
 /// One client's access to the lines.
 pub struct Memory {
-    hall: Arc<Hall>,
+    lines: Arc<NamedLines>,
     client: OnceLock<ClientHandle>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
     url.finish(&[])?;
     let store = match url.local_path()? {
         "" => MemoryStore::new(Arc::new(BootClock)),
-        name => LineStore(Memory::of(Hall::named(name))),
+        name => LineStore(Memory::of(NamedLines::named(name))),
     };
     Ok(Arc::new(store))
 }
@@ -88,13 +88,13 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
 impl MemoryStore {
     /// Empty lines, which expire by this clock.
     pub fn new(clock: Arc<dyn Clock>) -> MemoryStore {
-        LineStore(Memory::of(Hall::new(clock)))
+        LineStore(Memory::of(NamedLines::new(clock)))
     }
 
     /// Another client's access to the same lines.
     #[must_use]
     pub fn another(&self) -> MemoryStore {
-        LineStore(Memory::of(Arc::clone(&self.0.hall)))
+        LineStore(Memory::of(Arc::clone(&self.0.lines)))
     }
 
     /// How many names the lines know: held, waited for, closed, marked or sealed.
@@ -104,21 +104,21 @@ impl MemoryStore {
 }
 
 impl Memory {
-    fn of(hall: Arc<Hall>) -> Memory {
+    fn of(lines: Arc<NamedLines>) -> Memory {
         Memory {
-            hall,
+            lines,
             client: OnceLock::new(),
         }
     }
 
     fn with_lines<T>(&self, act: impl FnOnce(&mut Lines, StoreTime) -> T) -> T {
         let mut lines = self
-            .hall
+            .lines
             .lines
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         // Under the mutex, so that two events are applied in the order of their times.
-        let now = StoreTime::at(self.hall.clock.now().since_zero());
+        let now = StoreTime::at(self.lines.clock.now().since_zero());
         act(&mut lines, now)
     }
 }

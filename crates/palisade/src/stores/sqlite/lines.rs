@@ -1,14 +1,16 @@
 //! Lines in tables: one is loaded, one event is applied to it, and the difference is saved.
 
-use std::time::Duration;
-
 use rusqlite::{Connection, Row, params};
 
+use super::columns::{
+    as_i64, at, fence, nanos, read_gone, read_kind, read_mark, read_mode, span, time, write_gone,
+    write_kind, write_mode,
+};
 use super::liveness::Folder;
 use crate::fence::Fence;
-use crate::line::{HolderEntry, Line, Mark, Seal, StoreTime, Told, Tombstone, WaiterEntry};
+use crate::line::{HolderEntry, Line, Seal, StoreTime, Told, Tombstone, WaiterEntry};
 use crate::name::Name;
-use crate::store::{ClaimId, Ending, Gone, Kind, Mode};
+use crate::store::{ClaimId, Ending, Kind, Mode};
 
 /// A line as loaded from the tables, and its new state.
 pub(super) struct Loaded<'a> {
@@ -32,7 +34,7 @@ struct Stored {
 }
 
 /// A message to the client of another claim.
-pub(super) struct Letter {
+pub(super) struct WakeMessage {
     pub(super) client: String,
     pub(super) told: Told,
 }
@@ -139,8 +141,8 @@ impl<'a> Loaded<'a> {
         folder: &Folder,
         us: &str,
         mut told: Vec<Told>,
-    ) -> rusqlite::Result<Vec<Letter>> {
-        let mut letters = Vec::new();
+    ) -> rusqlite::Result<Vec<WakeMessage>> {
+        let mut messages = Vec::new();
         while !told.is_empty() {
             let mut next = Vec::new();
             for news in told {
@@ -156,7 +158,7 @@ impl<'a> Loaded<'a> {
                             .release(self.now, claim, Some(fence), Ending::Release, &mut next);
                     continue;
                 }
-                letters.push(Letter { client, told: news });
+                messages.push(WakeMessage { client, told: news });
             }
             told = next;
         }
@@ -170,7 +172,7 @@ impl<'a> Loaded<'a> {
                 update.execute([as_i64(self.line.last_fence)])?;
             }
         }
-        Ok(letters)
+        Ok(messages)
     }
 
     fn write_entries(&mut self) -> rusqlite::Result<()> {
@@ -437,103 +439,4 @@ fn load_notes(connection: &Connection, name: &Name, line: &mut Line) -> rusqlite
         }
     }
     Ok(())
-}
-
-fn read_mark(set_at: Option<i64>, lasts: Option<i64>, by: Option<i64>) -> Option<Mark> {
-    Some(Mark {
-        at: at(set_at?),
-        span: span(lasts?),
-        fence: fence(by?),
-    })
-}
-
-fn write_kind(kind: Kind) -> (&'static str, Option<u32>) {
-    match kind {
-        Kind::Mutex => ("mutex", None),
-        Kind::RwLock => ("rwlock", None),
-        Kind::Semaphore { limit } => ("semaphore", Some(limit)),
-    }
-}
-
-fn read_kind(word: &str, limit: Option<u32>) -> Kind {
-    match (word, limit) {
-        ("semaphore", Some(limit)) => Kind::Semaphore { limit },
-        ("rwlock", _) => Kind::RwLock,
-        _ => Kind::Mutex,
-    }
-}
-
-fn write_mode(mode: Mode) -> (&'static str, Option<u32>) {
-    match mode {
-        Mode::Exclusive => ("exclusive", None),
-        Mode::Shared => ("shared", None),
-        Mode::Permits(count) => ("permits", Some(count)),
-    }
-}
-
-fn read_mode(word: &str, permits: Option<u32>) -> Mode {
-    match (word, permits) {
-        ("permits", Some(count)) => Mode::Permits(count),
-        ("shared", _) => Mode::Shared,
-        _ => Mode::Exclusive,
-    }
-}
-
-fn write_gone(why: Gone) -> &'static str {
-    match why {
-        Gone::Expired => "expired",
-        Gone::Ended => "ended",
-        Gone::Unknown => "unknown",
-        Gone::Taken => "taken",
-        Gone::Revoked => "revoked",
-        Gone::SessionEnded => "session-ended",
-        Gone::Sealed => "sealed",
-        Gone::TooSoon => "too-soon",
-    }
-}
-
-fn read_gone(word: &str) -> Gone {
-    match word {
-        "ended" => Gone::Ended,
-        "unknown" => Gone::Unknown,
-        "taken" => Gone::Taken,
-        "revoked" => Gone::Revoked,
-        "session-ended" => Gone::SessionEnded,
-        "sealed" => Gone::Sealed,
-        "too-soon" => Gone::TooSoon,
-        _ => Gone::Expired,
-    }
-}
-
-/// SQLite's integers end at 2^63, as fences do.
-fn as_i64(fence: Fence) -> i64 {
-    i64::try_from(fence.get()).unwrap_or(i64::MAX)
-}
-
-fn fence(number: i64) -> Fence {
-    u64::try_from(number)
-        .ok()
-        .and_then(Fence::new)
-        .unwrap_or(Fence::NONE)
-}
-
-pub(super) fn nanos(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
-}
-
-fn span(nanos: i64) -> Duration {
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
-}
-
-/// The end of SQLite's integers is the end of time.
-pub(super) fn time(time: StoreTime) -> i64 {
-    nanos(time.since_zero())
-}
-
-fn at(nanos: i64) -> StoreTime {
-    if nanos == i64::MAX {
-        StoreTime::NEVER
-    } else {
-        StoreTime::at(span(nanos))
-    }
 }

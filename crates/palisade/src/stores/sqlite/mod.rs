@@ -23,7 +23,10 @@
 
 mod blocking_process;
 mod boot;
+mod columns;
+mod deaths;
 mod file;
+mod inspect;
 mod lines;
 mod liveness;
 mod wake_socket;
@@ -38,16 +41,15 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use self::file::{Database, Refusal};
-use self::lines::{Letter, Loaded};
+use self::lines::{Loaded, WakeMessage};
 use self::liveness::{Folder, Life};
 use self::wake_socket::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::line::StoreTime;
-use crate::name::Name;
 use crate::store::{
     Answer, Capability, Change, Claim, ClaimId, ClaimRef, ClientHandle, Durability, Extensions,
-    FenceSource, Grant, Lease, LineView, Liveness, Page, Ping, Query, ServerInfo, Standing, Store,
+    FenceSource, Grant, Lease, Liveness, Page, Ping, Query, ServerInfo, Standing, Store,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::url::StoreUrl;
@@ -134,10 +136,10 @@ impl Sqlite {
     /// blocking task.
     async fn transact<T: Send + 'static>(
         &self,
-        work: impl Fn(&Shared, &Connection, StoreTime) -> Result<(T, Vec<Letter>)> + Send + 'static,
+        work: impl Fn(&Shared, &Connection, StoreTime) -> Result<(T, Vec<WakeMessage>)> + Send + 'static,
     ) -> Result<T> {
         let shared = Arc::clone(&self.0);
-        let (answer, letters) = match shared
+        let (answer, messages) = match shared
             .database
             .attempt(|connection, now| work(&shared, connection, now))
         {
@@ -163,10 +165,10 @@ impl Sqlite {
                 patient.await.map_err(broken)?.map_err(broken)??
             }
         };
-        if !letters.is_empty()
+        if !messages.is_empty()
             && let Ok(client) = self.0.client()
         {
-            self.0.inbox.send(&client.folder, letters);
+            self.0.inbox.send(&client.folder, messages);
         }
         Ok(answer)
     }
@@ -222,7 +224,7 @@ impl Shared {
         if last == 0 && fastrand::u8(..) >= 8 {
             return Ok(());
         }
-        let now = lines::time(now);
+        let now = columns::time(now);
         self.sql(connection.execute(
             "DELETE FROM entries WHERE max(expiry_ns, keep_until_ns) <= ?1",
             [now],
@@ -238,7 +240,7 @@ impl Shared {
         connection: &Connection,
         now: StoreTime,
         event: &Event,
-    ) -> Result<(Effect, Vec<Letter>)> {
+    ) -> Result<(Effect, Vec<WakeMessage>)> {
         let client = self.client()?;
         let mut told = Vec::new();
         let mut loaded = self.sql(Loaded::load(connection, now, event.name()))?;
@@ -248,7 +250,7 @@ impl Shared {
             loaded.reap(&client.folder, &client.id, &mut told);
         }
         let effect = event.apply(&mut loaded.line, now, &mut told)?;
-        let letters = self.sql(loaded.save(&client.folder, &client.id, told))?;
+        let messages = self.sql(loaded.save(&client.folder, &client.id, told))?;
         if let (Event::Change(claim, Change::Detach), Effect::Stands(Standing::Held(_))) =
             (event, &effect)
         {
@@ -261,7 +263,7 @@ impl Shared {
             );
             self.sql(let_go)?;
         }
-        Ok((effect, letters))
+        Ok((effect, messages))
     }
 
     /// Renews one claim inside a transaction. A holder needs one statement.
@@ -270,7 +272,7 @@ impl Shared {
         connection: &Connection,
         now: StoreTime,
         claim: &ClaimRef,
-    ) -> Result<(Standing, Vec<Letter>)> {
+    ) -> Result<(Standing, Vec<WakeMessage>)> {
         let ClaimRef { claim, fence } = claim;
         if let Some(fence) = fence
             && let Some(grant) = self.sql(renew_holder(connection, now, claim, *fence))?
@@ -313,43 +315,6 @@ impl Shared {
             holders.query_map([claim.name.as_str()], |row| row.get(0))?.collect()
         })
     }
-
-    fn view(
-        &self,
-        connection: &Connection,
-        now: StoreTime,
-        name: &Name,
-    ) -> Result<Option<LineView>> {
-        let client = self.client()?;
-        let mut loaded = self.sql(Loaded::load(connection, now, name))?;
-        // Dead clients are not shown. The next claim removes their entries.
-        loaded.reap(&client.folder, &client.id, &mut Vec::new());
-        let view = loaded.line.view(now, name);
-        Ok((!view.is_free()).then_some(view))
-    }
-
-    fn page(
-        &self,
-        connection: &Connection,
-        now: StoreTime,
-        prefix: &str,
-        after: &str,
-    ) -> Result<Page> {
-        let names = connection
-            .prepare_cached(
-                "SELECT name FROM entries WHERE name > ?1 AND substr(name, 1, length(?2)) = ?2 \
-                 UNION SELECT name FROM notes WHERE what IN ('mark', 'seal') AND name > ?1 AND substr(name, 1, length(?2)) = ?2 \
-                 ORDER BY name LIMIT ?3",
-            )
-            .and_then(|mut select| select.query_map(params![after, prefix, PAGE], |row| row.get(0))?.collect());
-        let names: Vec<String> = self.sql(names)?;
-        let next = names.last().filter(|_| names.len() as i64 == PAGE).cloned();
-        let mut lines = Vec::with_capacity(names.len());
-        for name in &names {
-            lines.extend(self.view(connection, now, &Name::new(name)?)?);
-        }
-        Ok(Page { lines, next })
-    }
 }
 
 /// Renews a live holder without reading the rest of its line; `None` when it is not one.
@@ -365,7 +330,7 @@ fn renew_holder(
     )?;
     let fence_number = i64::try_from(fence.get()).unwrap_or(i64::MAX);
     let key = params![
-        lines::time(now),
+        columns::time(now),
         claim.name.as_str(),
         claim.id.bits().to_be_bytes(),
         fence_number
@@ -402,17 +367,17 @@ impl LineBackend for Sqlite {
         let count = claims.len();
         let claims = claims.to_vec();
         let renewed = self.transact(move |shared, connection, now| {
-            let mut letters = Vec::new();
+            let mut messages = Vec::new();
             let mut standings = Vec::with_capacity(claims.len());
             for claim in &claims {
                 let (standing, more) = shared.renew(connection, now, claim)?;
                 standings.push(Ok(standing));
-                letters.extend(more);
+                messages.extend(more);
             }
             if let Some(client) = shared.client.get() {
                 client.folder.keep_young(&client.life);
             }
-            Ok((standings, letters))
+            Ok((standings, messages))
         });
         renewed
             .await
@@ -462,53 +427,5 @@ impl Ping for Sqlite {
 impl Liveness for Sqlite {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.0.client.get()?.life.descriptor()
-    }
-}
-
-impl Sqlite {
-    /// While a claim waits, the death of a client before it makes it ask.
-    fn watch_deaths(&self, claim: &Arc<Claim>) {
-        let Some(client) = self.0.inbox.client() else {
-            return;
-        };
-        let (shared, claim, handle) = (Arc::clone(&self.0), Arc::clone(claim), client.clone());
-        client.while_waiting(claim.id, async move {
-            let Ok(us) = shared.client() else { return };
-            loop {
-                // Our own death needs no watch.
-                let before: Vec<String> = shared
-                    .before(&claim)
-                    .into_iter()
-                    .flatten()
-                    .filter(|other| *other != us.id)
-                    .collect();
-                tokio::select! {
-                    () = any_death(&us.folder, &before) => {
-                        handle.ask_again(claim.id);
-                        // Until the answer is there, the dead client is still before us.
-                        tokio::time::sleep(ANSWERED_BY).await;
-                    }
-                    () = tokio::time::sleep(LOOK_AGAIN) => {}
-                }
-            }
-        });
-    }
-}
-
-/// Completes when one of these clients has died.
-async fn any_death(folder: &Folder, clients: &[String]) {
-    match clients {
-        [] => std::future::pending().await,
-        [one] => folder.death(one).await,
-        [one, rest @ ..] => {
-            let (one, rest) = (
-                Box::pin(folder.death(one)),
-                Box::pin(any_death(folder, rest)),
-            );
-            tokio::select! {
-                () = one => {}
-                () = rest => {}
-            }
-        }
     }
 }

@@ -9,14 +9,14 @@ use std::sync::OnceLock;
 
 use tokio::net::UnixDatagram;
 
-use super::lines::Letter;
+use super::lines::WakeMessage;
 use super::liveness::Folder;
 use crate::fence::Fence;
 use crate::line::Told;
 use crate::store::{ClaimId, ClientHandle, Gone};
 use crate::stores::kit::line;
 
-/// The letters to one client.
+/// The messages to one client.
 #[derive(Default)]
 pub(super) struct Inbox {
     client: OnceLock<ClientHandle>,
@@ -29,7 +29,7 @@ impl Inbox {
         let _ = self.client.set(client);
     }
 
-    /// The client that the letters are for; `None` for a store that is used without one.
+    /// The client that the messages are for; `None` for a store that is used without one.
     pub(super) fn client(&self) -> Option<&ClientHandle> {
         self.client.get()
     }
@@ -44,10 +44,10 @@ impl Inbox {
         let socket = UnixDatagram::bind(folder.socket(id))?;
         let told = client.clone();
         client.runtime().spawn(async move {
-            let mut letter = [0; LETTER];
+            let mut message = [0; MESSAGE];
             // Without a readable socket there are no pushes; heartbeats go on.
-            while let Ok(length) = socket.recv(&mut letter).await {
-                if let Some(news) = letter.get(..length).and_then(decode) {
+            while let Ok(length) = socket.recv(&mut message).await {
+                if let Some(news) = message.get(..length).and_then(decode) {
                     line::hear(&told, news);
                 }
             }
@@ -55,12 +55,12 @@ impl Inbox {
         Ok(())
     }
 
-    /// Sends letters, each to the client of its claim.
-    pub(super) fn send(&self, folder: &Folder, letters: Vec<Letter>) {
-        for letter in letters {
+    /// Sends messages, each to the client of its claim.
+    pub(super) fn send(&self, folder: &Folder, messages: Vec<WakeMessage>) {
+        for message in messages {
             let Some(sender) = self.sender() else { return };
             // If the socket is full or gone, the next heartbeat tells the client.
-            let _ = sender.send_to(&encode(letter.told), folder.socket(&letter.client));
+            let _ = sender.send_to(&encode(message.told), folder.socket(&message.client));
         }
     }
 
@@ -75,11 +75,11 @@ impl Inbox {
 }
 
 /// The type, the claim, and a number.
-const LETTER: usize = 1 + 16 + 8;
+const MESSAGE: usize = 1 + 16 + 8;
 const GRANTED: u8 = b'G';
 const GONE: u8 = b'X';
 
-fn encode(told: Told) -> [u8; LETTER] {
+fn encode(told: Told) -> [u8; MESSAGE] {
     let (what, claim, number) = match told {
         Told::Granted { claim, fence } => (GRANTED, claim, fence.get()),
         Told::Gone { claim, why } => (
@@ -91,16 +91,16 @@ fn encode(told: Told) -> [u8; LETTER] {
                 .unwrap_or(0) as u64,
         ),
     };
-    let mut letter = [0; LETTER];
-    letter[0] = what;
-    letter[1..17].copy_from_slice(&claim.bits().to_be_bytes());
-    letter[17..].copy_from_slice(&number.to_be_bytes());
-    letter
+    let mut message = [0; MESSAGE];
+    message[0] = what;
+    message[1..17].copy_from_slice(&claim.bits().to_be_bytes());
+    message[17..].copy_from_slice(&number.to_be_bytes());
+    message
 }
 
 /// Accepts only what [`encode`] writes.
-fn decode(letter: &[u8]) -> Option<Told> {
-    let (what, rest) = letter.split_first()?;
+fn decode(message: &[u8]) -> Option<Told> {
+    let (what, rest) = message.split_first()?;
     let (claim, number) = rest.split_first_chunk::<16>()?;
     let claim = ClaimId::from_bits(u128::from_be_bytes(*claim));
     let number = u64::from_be_bytes(number.try_into().ok()?);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::batch::{Join, Joined};
-use super::claims::{Entry, LEASES, Seat, fence_of};
+use super::claims::{ClaimLocation, Entry, LEASES, fence_of};
 use super::cleanup::Leftover;
 use super::client::proto::{Code, Request};
 use super::client::{Failed, OrMissing, Session};
@@ -64,11 +64,11 @@ impl Enter for Backend {
         // with every claim.
         let entry = Entry {
             claim: Arc::clone(claim),
-            seat: Arc::new(Seat::of(&self.settings, claim)?),
+            location: Arc::new(ClaimLocation::of(&self.settings, claim)?),
             session: self.sessions.of_claim(claim, length_of(claim)).await?,
         };
         let _open = entry.session.keep_open();
-        let answer = match entry.seat.permits {
+        let answer = match entry.location.permits {
             None => self.enter_line(&entry).await,
             Some(permits) => Box::pin(self.enter_semaphore(&entry, permits)).await,
         };
@@ -91,7 +91,7 @@ impl Backend {
             // What cannot be deleted now is tried again in the background.
             let _ = self.withdraw(entry.claim.id).await;
         } else if !entry.session.is_gone() {
-            Leftover::Claim(Arc::clone(&entry.seat)).delete_later(&entry.session);
+            Leftover::Claim(Arc::clone(&entry.location)).delete_later(&entry.session);
         }
     }
 
@@ -111,7 +111,7 @@ impl Backend {
         &self,
         Entry {
             claim,
-            seat,
+            location,
             session,
         }: &Entry,
         value: &[u8],
@@ -120,7 +120,7 @@ impl Backend {
     ) -> Result<(Joined, Vec<String>, M), Failed> {
         let mut made_again = 0;
         loop {
-            let (line, node) = (seat.line().into_owned(), seat.own_node());
+            let (line, node) = (location.line().into_owned(), location.own_node());
             failure::check_fits(node.len() + value.len())?;
             // It may have waited for its session.
             if !self.claims.is_wanted(claim.id) {
@@ -162,11 +162,11 @@ impl Backend {
     async fn enter_line(self: &Arc<Self>, entry: &Entry) -> Result<Answer, Failed> {
         let alone_or_in_batch =
             |join| async { (Box::pin(entry.session.batcher.join(join)).await, ()) };
-        let parents = std::slice::from_ref(&entry.seat.base);
+        let parents = std::slice::from_ref(&entry.location.base);
         let (joined, children, ()) = self
             .join(entry, &entry.value(), parents, alone_or_in_batch)
             .await?;
-        let verdict = entry.seat.recipe.verdict(&children, joined.child());
+        let verdict = entry.location.recipe.verdict(&children, joined.child());
         let may_have_permits = children.iter().any(|child| child == LEASES);
         if verdict == Verdict::Held && !may_have_permits {
             return Ok(Answer::Granted(self.holds(
@@ -186,7 +186,7 @@ impl Backend {
         verdict: Verdict,
         may_have_permits: bool,
     ) -> Result<Answer, Failed> {
-        let (claim, seat, session) = entry.parts();
+        let (claim, location, session) = entry.parts();
         self.waits(entry, joined.child(), joined.czxid);
         if may_have_permits && let Err(refused) = check_no_permits(session, entry).await {
             self.withdraw(claim.id).await?;
@@ -199,9 +199,9 @@ impl Backend {
                 fence_of(joined.czxid),
             ))),
             Verdict::Blocked { first, .. } if !claim.queue => {
-                let holder = session.send(Request::get_data(&seat.node(&first)));
+                let holder = session.send(Request::get_data(&location.node(&first)));
                 self.withdraw(claim.id).await?;
-                Ok(busy(holder_of(holder.answer().await, seat, &first)?))
+                Ok(busy(holder_of(holder.answer().await, location, &first)?))
             }
             Verdict::Blocked { by, first } => {
                 match self.watch_blocker(entry, &by, by == first).await? {
@@ -247,9 +247,9 @@ pub(super) fn busy(holder: Option<Holder>) -> Answer {
 /// One name serves one kind at a time. The permits of a semaphore are elsewhere, and read only
 /// where there may be some.
 async fn check_no_permits(session: &Arc<Session>, entry: &Entry) -> Result<(), Failed> {
-    let (claim, seat, _) = entry.parts();
+    let (claim, location, _) = entry.parts();
     let held = session
-        .ask(Request::children(&seat.leases()))
+        .ask(Request::children(&location.leases()))
         .await
         .or_missing()?;
     if held.is_none_or(|held| held.is_empty()) {
@@ -258,7 +258,7 @@ async fn check_no_permits(session: &Arc<Session>, entry: &Entry) -> Result<(), F
     Err(failure::other_kind(
         &claim.name,
         "semaphore",
-        if seat.recipe == Recipe::Mutex {
+        if location.recipe == Recipe::Mutex {
             "mutex"
         } else {
             "rwlock"

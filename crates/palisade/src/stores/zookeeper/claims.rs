@@ -16,7 +16,7 @@ use crate::stores::kit::session::claims as kit;
 
 /// Where a claim's nodes are.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct ClaimLocation {
     /// The node of the name.
     pub(super) base: String,
     pub(super) guid: String,
@@ -36,8 +36,8 @@ pub(super) struct Permits {
 pub(super) const LOCKS: &str = "locks";
 pub(super) const LEASES: &str = "leases";
 
-impl Seat {
-    pub(super) fn of(settings: &Settings, claim: &Claim) -> Result<Seat> {
+impl ClaimLocation {
+    pub(super) fn of(settings: &Settings, claim: &Claim) -> Result<ClaimLocation> {
         let permits = match (claim.kind, claim.mode) {
             (Kind::Semaphore { limit }, Mode::Permits(count)) => Some(Permits { count, limit }),
             _ => None,
@@ -50,7 +50,7 @@ impl Seat {
             (_, Kind::RwLock, _) => Recipe::Write,
             (_, Kind::Mutex | Kind::Semaphore { .. }, _) => Recipe::Mutex,
         };
-        Ok(Seat {
+        Ok(ClaimLocation {
             base: settings.dir(&claim.name)?,
             guid: queue_rules::guid(claim.id),
             recipe,
@@ -87,13 +87,13 @@ impl Seat {
 #[derive(Clone)]
 pub(super) struct Entry {
     pub(super) claim: Arc<Claim>,
-    pub(super) seat: Arc<Seat>,
+    pub(super) location: Arc<ClaimLocation>,
     pub(super) session: LockSession,
 }
 
 impl Entry {
-    pub(super) fn parts(&self) -> (&Arc<Claim>, &Seat, &LockSession) {
-        (&self.claim, &self.seat, &self.session)
+    pub(super) fn parts(&self) -> (&Arc<Claim>, &ClaimLocation, &LockSession) {
+        (&self.claim, &self.location, &self.session)
     }
 
     /// The value of our node. A claim that may be carried elsewhere says how to take its session
@@ -154,7 +154,7 @@ impl OwnClaim {
     /// Its nodes, with their paths.
     pub(super) fn nodes(&self) -> Cow<'_, [String]> {
         match &self.stage {
-            Stage::Waiting(waiting) => vec![self.entry.seat.node(&waiting.child)].into(),
+            Stage::Waiting(waiting) => vec![self.entry.location.node(&waiting.child)].into(),
             Stage::Holding(holding) => Cow::Borrowed(&holding.nodes),
         }
     }

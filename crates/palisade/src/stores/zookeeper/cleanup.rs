@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::claims::{Seat, fence_of};
+use super::claims::{ClaimLocation, fence_of};
 use super::client::proto::Request;
 use super::client::{Failed, OrMissing, Session};
 use super::plain;
@@ -16,9 +16,9 @@ use crate::stores::kit::session::cleanup::{Attempt, until_done};
 pub(super) enum Leftover {
     Nodes(Vec<String>),
     /// Every node of the claim, though none may be there, or arrive only now.
-    Claim(Arc<Seat>),
+    Claim(Arc<ClaimLocation>),
     /// The one node of the format plain, if it is the claim's.
-    Plain(Arc<Seat>),
+    Plain(Arc<ClaimLocation>),
 }
 
 impl Leftover {
@@ -26,8 +26,8 @@ impl Leftover {
     pub(super) async fn delete(&self, session: &Arc<Session>) -> Result<bool, Failed> {
         match self {
             Leftover::Nodes(paths) => delete_all(session, paths).await,
-            Leftover::Claim(seat) => delete_claim(session, seat, None).await,
-            Leftover::Plain(seat) => plain::delete_own(session, seat, false).await,
+            Leftover::Claim(location) => delete_claim(session, location, None).await,
+            Leftover::Plain(location) => plain::delete_own(session, location, false).await,
         }
     }
 
@@ -83,11 +83,11 @@ async fn delete_all(session: &Arc<Session>, paths: &[String]) -> Result<bool, Fa
 /// Deletes every node of a claim, with this fence if one is given; whether there was one.
 pub(super) async fn delete_claim(
     session: &Arc<Session>,
-    seat: &Seat,
+    location: &ClaimLocation,
     fence: Option<Fence>,
 ) -> Result<bool, Failed> {
     let mut any = false;
-    for found in search(session, seat).await? {
+    for found in search(session, location).await? {
         if fence.is_none_or(|fence| fence == fence_of(found.stat.czxid)) {
             any |= session
                 .ask(Request::delete(&found.path))

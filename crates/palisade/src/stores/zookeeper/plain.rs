@@ -14,7 +14,7 @@ use async_trait::async_trait;
 
 use super::CURATOR;
 use super::backend::Backend;
-use super::claims::{Entry, Seat, Stage, fence_of};
+use super::claims::{ClaimLocation, Entry, Stage, fence_of};
 use super::cleanup::Leftover;
 use super::client::proto::{Code, Make, Request, Stat};
 use super::client::{Failed, OrMissing, Session};
@@ -54,16 +54,16 @@ pub(super) struct Plain(pub(super) Arc<Backend>);
 
 impl Plain {
     async fn enter(&self, entry: &Entry) -> Result<Put, Failed> {
-        let (claim, seat, session) = entry.parts();
-        let value = value::of(claim, None, Some(&seat.guid));
-        failure::check_fits(seat.base.len() + value.len())?;
+        let (claim, location, session) = entry.parts();
+        let value = value::of(claim, None, Some(&location.guid));
+        failure::check_fits(location.base.len() + value.len())?;
         let chroot = &self.0.settings.chroot;
         let mut has_parents = chroot.is_empty();
         let mut denied = None;
         for _ in 0..LOOKS {
             match session
                 .ask(Request::create(
-                    &seat.base,
+                    &location.base,
                     &value,
                     session.acl(),
                     Make::Ephemeral,
@@ -92,7 +92,7 @@ impl Plain {
                 continue;
             };
             if stat.owner == session.id()
-                && Value::read(&data, "")?.guid.as_ref() == Some(&seat.guid)
+                && Value::read(&data, "")?.guid.as_ref() == Some(&location.guid)
             {
                 return Ok(Put::Done(self.holds(entry, stat.czxid)));
             }
@@ -101,7 +101,7 @@ impl Plain {
                     "the name has a node that is no lock of the format plain; is it used in another format?",
                 )));
             }
-            let holder = holder_of(Ok((data, stat)), seat, &seat.base)?;
+            let holder = holder_of(Ok((data, stat)), location, &location.base)?;
             return Ok(Put::Taken(Busy {
                 holder,
                 woken: claim.queue,
@@ -117,25 +117,27 @@ impl Plain {
         &self,
         Entry {
             claim,
-            seat,
+            location,
             session,
         }: &Entry,
     ) -> Result<Option<(Vec<u8>, Stat)>, Failed> {
-        let read = Request::get_data(&seat.base);
+        let read = Request::get_data(&location.base);
         if !claim.queue {
             return session.ask(read).await.or_missing();
         }
-        self.0.watch_path(session, &seat.base, claim.id);
+        self.0.watch_path(session, &location.base, claim.id);
         let there = session.ask(read.watched()).await;
         if there.is_err() {
-            self.0.watches.remove(session.id(), &seat.base, claim.id);
+            self.0
+                .watches
+                .remove(session.id(), &location.base, claim.id);
         }
         there.or_missing()
     }
 
     fn holds(&self, entry: &Entry, czxid: i64) -> Grant {
         self.0
-            .holds(entry, vec![entry.seat.base.clone()], fence_of(czxid))
+            .holds(entry, vec![entry.location.base.clone()], fence_of(czxid))
     }
 }
 
@@ -147,22 +149,28 @@ impl Plain {
 /// first.
 pub(super) async fn delete_own(
     session: &Arc<Session>,
-    seat: &Seat,
+    location: &ClaimLocation,
     is_watched: bool,
 ) -> Result<bool, Failed> {
     if !is_watched {
         let Some((data, stat)) = session
-            .ask(Request::get_data(&seat.base))
+            .ask(Request::get_data(&location.base))
             .await
             .or_missing()?
         else {
             return Ok(false);
         };
-        if stat.owner != session.id() || Value::read(&data, "")?.guid.as_ref() != Some(&seat.guid) {
+        if stat.owner != session.id()
+            || Value::read(&data, "")?.guid.as_ref() != Some(&location.guid)
+        {
             return Ok(false);
         }
     }
-    match session.ask(Request::delete(&seat.base)).await.or_missing() {
+    match session
+        .ask(Request::delete(&location.base))
+        .await
+        .or_missing()
+    {
         Err(Failed::Ended) => Ok(false),
         deleted => Ok(deleted?.is_some()),
     }
@@ -194,14 +202,14 @@ impl TokenBackend for Plain {
                     .map(|own| own.entry.session.clone())
             })
         };
-        let seat = Arc::new(Seat::of(&self.0.settings, claim)?);
+        let location = Arc::new(ClaimLocation::of(&self.0.settings, claim)?);
         let session = match known {
             Some(session) => session,
             None => self.0.sessions.of_claim(claim, length_of(claim)).await?,
         };
         let entry = Entry {
             claim: Arc::clone(claim),
-            seat,
+            location,
             session,
         };
         let _open = entry.session.keep_open();
@@ -238,12 +246,12 @@ impl TokenBackend for Plain {
             (None, Some(session)) => (session.clone(), false, session.keep_open()),
             (None, None) => return Ok(Released::AlreadyLost),
         };
-        let seat = Seat::of(&self.0.settings, &claim.claim)?;
-        let deleted = delete_own(&session, &seat, is_watched).await;
+        let location = ClaimLocation::of(&self.0.settings, &claim.claim)?;
+        let deleted = delete_own(&session, &location, is_watched).await;
         if let Err(Failed::Unsure(_)) = &deleted {
             // The session may live on by other claims, and then nothing else would ever end this
             // one.
-            Leftover::Plain(Arc::new(seat)).delete_later(&session);
+            Leftover::Plain(Arc::new(location)).delete_later(&session);
         }
         self.0.unconfirmed.confirmed(id);
         match deleted {

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::backend::Backend;
-use super::claims::{Entry, Holding, Seat, Stage, Waiting, fence_of};
+use super::claims::{ClaimLocation, Entry, Holding, Stage, Waiting, fence_of};
 use super::client::proto::Request;
 use super::client::{Failed, OrMissing, Sent};
 use super::queue_rules::{Recipe, Verdict};
@@ -83,8 +83,10 @@ impl Backend {
         waiting: &Waiting,
         is_proven: bool,
     ) -> Result<Option<Position>, Failed> {
-        let Entry { seat, session, .. } = entry;
-        let own = seat.node(&waiting.child);
+        let Entry {
+            location, session, ..
+        } = entry;
+        let own = location.node(&waiting.child);
         let is_worn = !is_proven && session.left(BootClock.now()) < WORN;
         let proof = is_worn.then(|| session.send(Request::heartbeat(&own)));
         if let Some(before) = waiting
@@ -107,7 +109,7 @@ impl Backend {
             }
         }
         // The last first: the proof is there by then.
-        let children = session.ask(Request::children(&seat.line())).await;
+        let children = session.ask(Request::children(&location.line())).await;
         if let Some(proof) = proof {
             // Whether the step was done does not matter: the leader has answered.
             let _ = proof.answer().await?;
@@ -116,7 +118,10 @@ impl Backend {
             return Ok(Some(Position::Gone));
         };
         Ok(Some(
-            match (seat.recipe.verdict(&children, &waiting.child), seat.permits) {
+            match (
+                location.recipe.verdict(&children, &waiting.child),
+                location.permits,
+            ) {
                 (Verdict::Missing, None) => Position::Gone,
                 (Verdict::Missing, Some(_)) => self.left_line(entry).await?,
                 (Verdict::Held, None) => {
@@ -126,7 +131,7 @@ impl Backend {
                     self.first_in_line(entry, &waiting.child, permits).await?
                 }
                 (Verdict::Blocked { by, .. }, _)
-                    if self.is_told(entry, waiting, &seat.node(&by)) =>
+                    if self.is_told(entry, waiting, &location.node(&by)) =>
                 {
                     Position::Queued(None)
                 }
@@ -143,7 +148,7 @@ impl Backend {
     /// A claim is not in the line of its semaphore any more: with permits, if the answer that said
     /// so was lost.
     pub(super) async fn left_line(self: &Arc<Self>, entry: &Entry) -> Result<Position, Failed> {
-        let mut found = search(&entry.session, &entry.seat).await?;
+        let mut found = search(&entry.session, &entry.location).await?;
         found.retain(|found| found.stat.owner == entry.session.id() && found.recipe.is_none());
         let Some(first) = found.first() else {
             return Ok(Position::Gone);
@@ -163,17 +168,17 @@ impl Backend {
         claim: &Arc<Claim>,
         session: LockSession,
     ) -> Result<bool, Failed> {
-        let seat = Seat::of(&self.settings, claim)?;
-        let mut found = search(&session, &seat).await?;
+        let location = ClaimLocation::of(&self.settings, claim)?;
+        let mut found = search(&session, &location).await?;
         found.retain(|found| found.stat.owner == session.id());
-        Ok(self.take_up(claim, seat, session, &found))
+        Ok(self.take_up(claim, location, session, &found))
     }
 
     /// Takes up nodes that were found; whether there are any.
     pub(super) fn take_up(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-        seat: Seat,
+        location: ClaimLocation,
         session: LockSession,
         found: &[Found],
     ) -> bool {
@@ -187,7 +192,7 @@ impl Backend {
             self.holds(
                 &Entry {
                     claim,
-                    seat: Arc::new(seat),
+                    location: Arc::new(location),
                     session,
                 },
                 nodes,
@@ -200,14 +205,14 @@ impl Backend {
             return false;
         };
         let recipe = if recipe == Recipe::KazooLock {
-            seat.recipe
+            location.recipe
         } else {
             recipe
         };
         let child = first.path.rsplit('/').next().unwrap_or_default();
         let entry = Entry {
             claim,
-            seat: Arc::new(Seat { recipe, ..seat }),
+            location: Arc::new(ClaimLocation { recipe, ..location }),
             session,
         };
         self.waits(&entry, child, first.stat.czxid);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::backend::Backend;
-use super::claims::{OwnClaim, Seat, Stage};
+use super::claims::{ClaimLocation, OwnClaim, Stage};
 use super::cleanup::{Leftover, delete_claim};
 use super::client::Failed;
 use super::client::proto::Request;
@@ -73,18 +73,18 @@ impl Leave for Backend {
 impl Backend {
     /// A claim that may never have arrived, or one that another client has made.
     async fn delete_unknown(&self, claim: &ClaimRef) -> Result<bool> {
-        let seat = Seat::of(&self.settings, &claim.claim)?;
+        let location = ClaimLocation::of(&self.settings, &claim.claim)?;
         let unconfirmed = self.unconfirmed.session_of(claim.claim.id);
         let session = match &unconfirmed {
             Some(session) if session.is_gone() => return Ok(false),
             Some(session) => Arc::clone(session),
             None => self.any_session().await?,
         };
-        let deleted = delete_claim(&session, &seat, claim.fence).await;
+        let deleted = delete_claim(&session, &location, claim.fence).await;
         if let (Err(Failed::Unsure(_)), Some(session)) = (&deleted, unconfirmed) {
             // The session may live on by other claims, and then nothing else would ever end this
             // one.
-            Leftover::Claim(Arc::new(seat)).delete_later(&session);
+            Leftover::Claim(Arc::new(location)).delete_later(&session);
             self.unconfirmed.confirmed(claim.claim.id);
         }
         match deleted {
@@ -96,10 +96,10 @@ impl Backend {
 
 /// Deletes the nodes of a claim of ours.
 async fn delete(own: &OwnClaim) -> Result<bool> {
-    let (seat, session) = (&own.entry.seat, &own.entry.session);
+    let (location, session) = (&own.entry.location, &own.entry.session);
     let is_deleted = session.delete(&own.nodes()).await?;
     // It left the line of a semaphore, perhaps with permits: that answer was lost.
     let may_have_permits =
-        matches!(own.stage, Stage::Waiting(_)) && seat.permits.is_some() && !is_deleted;
-    Ok(is_deleted || may_have_permits && Box::pin(delete_claim(session, seat, None)).await?)
+        matches!(own.stage, Stage::Waiting(_)) && location.permits.is_some() && !is_deleted;
+    Ok(is_deleted || may_have_permits && Box::pin(delete_claim(session, location, None)).await?)
 }

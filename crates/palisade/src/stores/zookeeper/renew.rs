@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::Backend;
-use super::claims::{Seat, fence_of};
+use super::claims::{ClaimLocation, fence_of};
 use super::client::proto::Request;
 use super::client::{Credentials, Failed};
 use super::search::search;
@@ -35,7 +35,12 @@ impl Renew for Backend {
             let own = claims.iter().find_map(|claim| table.own.get(claim));
             own.map_or_else(
                 || "/".to_owned(),
-                |own| own.nodes().first().unwrap_or(&own.entry.seat.base).clone(),
+                |own| {
+                    own.nodes()
+                        .first()
+                        .unwrap_or(&own.entry.location.base)
+                        .clone()
+                },
             )
         };
         match session.ask(Request::heartbeat(&node)).await {
@@ -49,8 +54,8 @@ impl Renew for Backend {
     /// Takes up a claim that is not known here: the grant of another client, detached there.
     async fn ask(self: &Arc<Self>, claim: &ClaimRef) -> Result<Standing> {
         let session = self.any_session().await?;
-        let seat = Seat::of(&self.settings, &claim.claim)?;
-        let found = search(&session, &seat).await?;
+        let location = ClaimLocation::of(&self.settings, &claim.claim)?;
+        let found = search(&session, &location).await?;
         let Some(first) = found.first() else {
             let (_, newest) = session.send(Request::sync("/")).with_zxid().await?;
             // Fences are transactions.
@@ -83,7 +88,7 @@ impl Renew for Backend {
         let Some(own) = self.sessions.take_up(&claim.claim, credentials).await? else {
             return expired;
         };
-        if !self.take_up(&claim.claim, seat, own, &found) {
+        if !self.take_up(&claim.claim, location, own, &found) {
             if let Some(session) = self.sessions.disown(claim.claim.id) {
                 session.leave();
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::claims::{LEASES, LOCKS, Seat};
+use super::claims::{ClaimLocation, LEASES, LOCKS};
 use super::client::proto::{Request, Stat};
 use super::client::{Failed, OrMissing, Session};
 use super::queue_rules::{Recipe, lease_prefix};
@@ -29,7 +29,7 @@ const RECIPES: [Recipe; 5] = [
 /// compared.
 pub(super) async fn search(
     session: &Arc<Session>,
-    Seat { base, guid, .. }: &Seat,
+    ClaimLocation { base, guid, .. }: &ClaimLocation,
 ) -> Result<Vec<Found>, Failed> {
     let sync = session.send(Request::sync("/"));
     let dirs = [

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::claim::busy;
-use super::claims::{Entry, LOCKS, Permits, Seat, fence_of};
+use super::claims::{ClaimLocation, Entry, LOCKS, Permits, fence_of};
 use super::client::proto::{ANY, Code, Make, Outcome, Request, Stat, Step};
 use super::client::{Failed, OrMissing, Sent, Session};
 use super::failure::{self, gone};
@@ -43,11 +43,11 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn read(session: &Arc<Session>, seat: &Seat) -> Nodes {
+    fn read(session: &Arc<Session>, location: &ClaimLocation) -> Nodes {
         Nodes {
-            base: session.send(Request::children(&seat.base)),
-            leases: session.send(Request::children(&seat.leases())),
-            limit: session.send(Request::get_data(&seat.leases())),
+            base: session.send(Request::children(&location.base)),
+            leases: session.send(Request::children(&location.leases())),
+            limit: session.send(Request::get_data(&location.leases())),
         }
     }
 
@@ -58,7 +58,7 @@ impl Nodes {
             self.leases.answer().await,
             self.limit.answer().await,
         );
-        let (claim, seat, _) = entry.parts();
+        let (claim, location, _) = entry.parts();
         let kinds = [(Recipe::Mutex, "mutex"), (Recipe::Write, "rwlock")];
         let wanted = format!("semaphore of {limit}");
         for child in base? {
@@ -70,7 +70,7 @@ impl Nodes {
             }
         }
         let leases = leases?;
-        match Value::read(&data?.0, &seat.base)?.limit {
+        match Value::read(&data?.0, &location.base)?.limit {
             Some(other) if other != limit && !leases.is_empty() => Err(failure::other_kind(
                 &claim.name,
                 &format!("semaphore of {other}"),
@@ -87,9 +87,13 @@ impl Backend {
         entry: &Entry,
         permits: Permits,
     ) -> Result<Answer, Failed> {
-        let (claim, seat, session) = entry.parts();
-        let parents = [seat.base.clone(), seat.line().into_owned(), seat.leases()];
-        let (value, path) = (entry.value(), permit(seat));
+        let (claim, location, session) = entry.parts();
+        let parents = [
+            location.base.clone(),
+            location.line().into_owned(),
+            location.leases(),
+        ];
+        let (value, path) = (entry.value(), permit(location));
         let one = Request::multi(&[Step::Create {
             path: &path,
             data: &value,
@@ -102,7 +106,7 @@ impl Backend {
                 .saturating_mul(usize::try_from(permits.count).unwrap_or(usize::MAX)),
         )?;
         let alone = |join: super::batch::Join| {
-            let (sent, nodes) = (join.send(session), Nodes::read(session, seat));
+            let (sent, nodes) = (join.send(session), Nodes::read(session, location));
             async { (sent.answer().await, nodes) }
         };
         let (joined, line, nodes) = self.join(entry, &value, &parents, alone).await?;
@@ -116,7 +120,7 @@ impl Backend {
                 return Err(refused);
             }
         };
-        match seat.recipe.verdict(&line, joined.child()) {
+        match location.recipe.verdict(&line, joined.child()) {
             Verdict::Missing => return Err(gone()),
             Verdict::Held => match self.take(entry, joined.child(), permits, &leases).await? {
                 Taken::Granted(grant) => return Ok(Answer::Granted(grant)),
@@ -128,11 +132,13 @@ impl Backend {
         if claim.queue {
             return self.queued(claim).await;
         }
-        let holder = leases.first().map(|one| format!("{}/{one}", seat.leases()));
+        let holder = leases
+            .first()
+            .map(|one| format!("{}/{one}", location.leases()));
         let holder = holder.map(|path| (session.send(Request::get_data(&path)), path));
         self.withdraw(claim.id).await?;
         let holder = match holder {
-            Some((sent, path)) => holder_of(sent.answer().await, seat, &path)?,
+            Some((sent, path)) => holder_of(sent.answer().await, location, &path)?,
             None => None,
         };
         Ok(busy(holder))
@@ -146,11 +152,13 @@ impl Backend {
         Permits { count, limit }: Permits,
         leases: &[String],
     ) -> Result<Taken, Failed> {
-        let Entry { seat, session, .. } = entry;
+        let Entry {
+            location, session, ..
+        } = entry;
         if u64::from(limit).saturating_sub(leases.len() as u64) < u64::from(count) {
             return Ok(Taken::Full);
         }
-        let (own, dir, path) = (seat.node(child), seat.leases(), permit(seat));
+        let (own, dir, path) = (location.node(child), location.leases(), permit(location));
         let (value, limit, acl) = (entry.value(), value::of_limit(limit), session.acl());
         // The answer to the first step, unlike the others, has its transaction: the fence.
         let mut steps = vec![Step::SetData {
@@ -195,8 +203,8 @@ impl Backend {
         child: &str,
         permits: Permits,
     ) -> Result<Position, Failed> {
-        let (claim, seat, session) = entry.parts();
-        let dir = seat.leases();
+        let (claim, location, session) = entry.parts();
+        let dir = location.leases();
         for _ in 0..LOOKS {
             self.watch_path(session, &dir, claim.id);
             let leases = session.ask(Request::children(&dir).watched()).await;
@@ -221,6 +229,6 @@ impl Backend {
 }
 
 /// The path of a permit of this claim, to which the server appends its number.
-fn permit(seat: &Seat) -> String {
-    format!("{}/{}", seat.leases(), lease_prefix(&seat.guid))
+fn permit(location: &ClaimLocation) -> String {
+    format!("{}/{}", location.leases(), lease_prefix(&location.guid))
 }

@@ -2,7 +2,7 @@
 //! is gone.
 
 use super::backend::Backend;
-use super::claims::{Entry, Seat, Waiting, Watched, fence_of};
+use super::claims::{ClaimLocation, Entry, Waiting, Watched, fence_of};
 use super::client::proto::{Code, Request, Stat};
 use super::client::{Failed, OrMissing};
 use super::value::Value;
@@ -26,8 +26,8 @@ impl Backend {
         by: &str,
         is_holder: bool,
     ) -> Result<Blocker, Failed> {
-        let (claim, seat, session) = entry.parts();
-        let path = seat.node(by);
+        let (claim, location, session) = entry.parts();
+        let path = location.node(by);
         let connection = session.connection();
         self.watch_path(session, &path, claim.id);
         let mut watched = session.ask(Request::get_data(&path).watched()).await;
@@ -53,7 +53,7 @@ impl Backend {
             .is_told_of(claim.id, Watched { path, connection });
         // Read in any case: a node of a newer version is not waited for as if it were understood.
         Ok(Blocker::Watched(
-            holder_of(watched, seat, by)?.filter(|_| is_holder),
+            holder_of(watched, location, by)?.filter(|_| is_holder),
         ))
     }
 
@@ -74,7 +74,7 @@ impl Backend {
 /// read.
 pub(super) fn holder_of(
     answer: Result<(Vec<u8>, Stat), Failed>,
-    seat: &Seat,
+    location: &ClaimLocation,
     node: &str,
 ) -> Result<Option<Holder>, Failed> {
     let (data, stat) = match answer.or_missing() {
@@ -83,9 +83,9 @@ pub(super) fn holder_of(
         Err(failed) => return Err(failed),
     };
     let value = Value::read(&data, node)?;
-    let mode = match seat.permits {
+    let mode = match location.permits {
         Some(_) => Mode::Permits(1),
-        None if seat.recipe.is_shared(node) => Mode::Shared,
+        None if location.recipe.is_shared(node) => Mode::Shared,
         None => Mode::Exclusive,
     };
     Ok(Some(Holder {

@@ -74,7 +74,7 @@ enum By {
 struct World<'a> {
     server: &'a Redis,
     client: Client,
-    ears: Connection,
+    inbox: Connection,
     /// How far the server's clock was moved, over all histories.
     ahead: u64,
     made: u128,
@@ -114,18 +114,19 @@ enum Expected {
 
 impl World<'_> {
     fn new(server: &Redis) -> World<'_> {
-        let mut ears = redis::Client::open(server.url())
+        let mut inbox = redis::Client::open(server.url())
             .unwrap()
             .get_connection()
             .unwrap();
-        ears.set_read_timeout(Some(secs(10))).unwrap();
-        ears.send_packed_command(&redis::cmd("PSUBSCRIBE").arg("in:*").get_packed_command())
+        inbox.set_read_timeout(Some(secs(10))).unwrap();
+        inbox
+            .send_packed_command(&redis::cmd("PSUBSCRIBE").arg("in:*").get_packed_command())
             .unwrap();
-        ears.recv_response().unwrap();
+        inbox.recv_response().unwrap();
         World {
             server,
             client: Client::of(server),
-            ears,
+            inbox,
             ahead: 0,
             made: 0,
         }
@@ -254,7 +255,7 @@ impl World<'_> {
         let mut heard = Vec::new();
         loop {
             let (_, _, inbox, payload): (String, String, String, Vec<u8>) =
-                redis::from_redis_value(self.ears.recv_response().unwrap()).unwrap();
+                redis::from_redis_value(self.inbox.recv_response().unwrap()).unwrap();
             if inbox == "in:" {
                 return heard;
             }
