@@ -6,18 +6,23 @@
     feature = "sqlite",
     feature = "redis",
     feature = "etcd",
-    feature = "zookeeper"
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql"
 ))]
 
 use std::time::Duration;
 
+use palisade::store::Detach;
 use palisade::{
     Client, DetachedGrant, Error, ErrorKind, Exclusive, Guard, GuardMode, LossReason, Released,
     Shared,
 };
 use palisade_conformance::eventually;
 use palisade_testkit::etcd::Etcd;
-use palisade_testkit::redis::Redis;
+use palisade_testkit::mariadb::MariaDb;
+use palisade_testkit::postgres::Postgres;
+use palisade_testkit::redis::{Five, Redis};
 use palisade_testkit::shared::name;
 use palisade_testkit::zookeeper::ZooKeeper;
 
@@ -27,70 +32,128 @@ const SHORT: Duration = Duration::from_secs(4);
 
 /// Two stores of one kind, and two clients of the first.
 struct Pair {
-    what: &'static str,
+    what: String,
     ours: Client,
     again: Client,
     theirs: Client,
-    /// Whether the mutex's readers exclude its holder: there is a read side to hold.
-    has_readers: bool,
+}
+
+fn connect(url: &str) -> Client {
+    Client::connect(url).expect("a good URL")
 }
 
 impl Pair {
-    fn new(what: &'static str, ours: &str, theirs: &str) -> Pair {
-        let connect = |url: &str| Client::connect(url).expect("a good URL");
+    fn new(ours: &str, theirs: &str) -> Pair {
+        let client = connect(ours);
+        let capability = client.capability();
         Pair {
-            what,
-            ours: connect(ours),
+            what: format!("{} {}", capability.store, capability.format),
+            ours: client,
             again: connect(ours),
             theirs: connect(theirs),
-            has_readers: what != "redis simple",
         }
+    }
+
+    fn has_readers(&self) -> bool {
+        self.ours.capability().rwlock
+    }
+}
+
+/// One server of each kind.
+struct Servers {
+    redis: Redis,
+    five: Five,
+    etcd: Etcd,
+    zookeeper: ZooKeeper,
+    postgres: Postgres,
+    mariadb: MariaDb,
+    folder: tempfile::TempDir,
+}
+
+impl Servers {
+    fn start() -> Servers {
+        Servers {
+            redis: Redis::start(),
+            five: Five::start_as(&Redis::with()),
+            etcd: Etcd::start(),
+            zookeeper: ZooKeeper::with().long_sessions().start(),
+            postgres: Postgres::start(),
+            mariadb: MariaDb::start(),
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    /// Every format of theirs, in the order of the other servers. A grant that cannot be detached
+    /// cannot be presented again: ZooKeeper's plain format is not among them.
+    fn urls(&self) -> Vec<String> {
+        let (etcd, zookeeper) = (self.etcd.address(), self.zookeeper.address());
+        let (postgres, mariadb) = (self.postgres.url(), self.mariadb.url());
+        vec![
+            format!("sqlite:{}", self.folder.path().join("locks.db").display()),
+            self.redis.url(),
+            format!("{}?format=simple", self.redis.url()),
+            format!("{}?young=vote", self.five.url()),
+            format!("etcd://{etcd}"),
+            format!("etcd://{etcd}/plain?format=plain"),
+            format!("zk://{zookeeper}"),
+            format!("zk://{zookeeper}/kazoo?format=kazoo"),
+            postgres.clone(),
+            format!("{postgres}?format=simple"),
+            format!("{postgres}?format=shedlock"),
+            mariadb.clone(),
+            format!("{mariadb}?format=simple&zone=utc"),
+            format!("{mariadb}?format=shedlock"),
+        ]
+    }
+
+    /// Takes all data away, and goes on.
+    fn empty(&self) {
+        for file in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+            let _ = std::fs::remove_file(self.folder.path().join(file));
+        }
+        for redis in self.five.nodes().iter().chain([&self.redis]) {
+            redis.call(&["FLUSHALL"]);
+        }
+        self.etcd.kill();
+        std::fs::remove_dir_all(self.etcd.dir().join("data")).expect("removed");
+        self.etcd.restart();
+        self.zookeeper.kill();
+        std::fs::remove_dir_all(self.zookeeper.dir().join("data/version-2")).expect("removed");
+        self.zookeeper.restart();
+        self.postgres.sql(
+            "drop schema palisade cascade; drop schema public cascade; \
+             create schema public authorization locker",
+        );
+        self.mariadb
+            .sql("drop database locks; create database locks");
     }
 }
 
 /// The servers live as long as the pairs.
 struct Stores {
     pairs: Vec<Pair>,
-    _redis: [Redis; 2],
-    _etcd: [Etcd; 2],
-    _zookeeper: [ZooKeeper; 2],
-    _folder: tempfile::TempDir,
-}
-
-/// A server that takes long sessions.
-fn patient() -> ZooKeeper {
-    ZooKeeper::with().long_sessions().start()
+    _servers: [Servers; 2],
 }
 
 fn stores() -> Stores {
-    let redis = [Redis::start(), Redis::start()];
-    let etcd = [Etcd::start(), Etcd::start()];
-    let zookeeper = [patient(), patient()];
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
-    let plain = redis.each_ref().map(Redis::url);
-    let simple = plain.each_ref().map(|url| format!("{url}?format=simple"));
-    let of_etcd = etcd
-        .each_ref()
-        .map(|server| format!("etcd://{}", server.address()));
-    let of_zookeeper = zookeeper
-        .each_ref()
-        .map(|server| format!("zk://{}", server.address()));
+    let servers = [Servers::start(), Servers::start()];
+    let [ours, theirs] = servers.each_ref().map(Servers::urls);
     let memory = ["ours", "theirs"].map(|side| format!("memory:{}", name(side)));
-    let pairs = vec![
-        Pair::new("memory", &memory[0], &memory[1]),
-        Pair::new("sqlite", &file("ours.db"), &file("theirs.db")),
-        Pair::new("redis", &plain[0], &plain[1]),
-        Pair::new("redis simple", &simple[0], &simple[1]),
-        Pair::new("etcd", &of_etcd[0], &of_etcd[1]),
-        Pair::new("zookeeper", &of_zookeeper[0], &of_zookeeper[1]),
-    ];
+    let mut pairs = vec![Pair::new(&memory[0], &memory[1])];
+    pairs.extend(
+        ours.iter()
+            .zip(&theirs)
+            .map(|(one, other)| Pair::new(one, other)),
+    );
+    // A format that is added later is tested here, too.
+    for capability in palisade::stores::capabilities() {
+        let what = format!("{} {}", capability.store, capability.format);
+        let is_among = pairs.iter().any(|pair| pair.what == what);
+        assert_eq!(is_among, capability.detach != Detach::Never, "{what}");
+    }
     Stores {
         pairs,
-        _redis: redis,
-        _etcd: etcd,
-        _zookeeper: zookeeper,
-        _folder: folder,
+        _servers: servers,
     }
 }
 
@@ -123,7 +186,7 @@ fn says(what: &str, error: &Error, reason: LossReason, text: &str) {
 #[tokio::test]
 async fn a_released_grant_a_taken_one_and_a_foreign_one_are_told_apart() {
     for pair in &stores().pairs {
-        let what = pair.what;
+        let what = &pair.what;
         // The first server's fences are ahead of the second's, where they count revisions.
         for _ in 0..20 {
             let guard = held(&pair.ours, "before", LEASE).await;
@@ -177,7 +240,7 @@ async fn a_grant_whose_lease_ran_out_was_perhaps_released() {
         .await;
         let over = refused::<Exclusive>(&pair.ours, grant).await;
         let both = "was released, or its lease ran out";
-        says(pair.what, &over, LossReason::Ended, both);
+        says(&pair.what, &over, LossReason::Ended, both);
     }
 }
 
@@ -185,14 +248,14 @@ async fn a_grant_whose_lease_ran_out_was_perhaps_released() {
 #[tokio::test]
 async fn a_reader_that_has_released_was_not_taken_over_by_other_readers() {
     let stores = stores();
-    for pair in stores.pairs.iter().filter(|pair| pair.has_readers) {
+    for pair in stores.pairs.iter().filter(|pair| pair.has_readers()) {
         let lock = pair.ours.rwlock("book").lease(LEASE).detachable();
         let other = lock.read().await.expect("a reader");
         let grant = detached(lock.read().await.expect("a reader")).await;
         release::<Shared>(&pair.ours, &grant).await;
         let twice = refused::<Shared>(&pair.again, &grant).await;
         let both = "was released, or its lease ran out";
-        says(pair.what, &twice, LossReason::Ended, both);
+        says(&pair.what, &twice, LossReason::Ended, both);
         assert!(other.is_held(), "{}", pair.what);
     }
 }
@@ -200,38 +263,19 @@ async fn a_reader_that_has_released_was_not_taken_over_by_other_readers() {
 /// A server that has lost its data cannot tell its own grant from another server's.
 #[tokio::test]
 async fn an_emptied_server_has_no_record_of_a_grant() {
-    let (redis, etcd) = (Redis::start(), Etcd::start());
-    let zookeeper = patient();
-    let folder = tempfile::tempdir().expect("a folder");
-    let urls = [
-        format!("sqlite:{}", folder.path().join("locks.db").display()),
-        redis.url(),
-        format!("{}?format=simple", redis.url()),
-        format!("etcd://{}", etcd.address()),
-        format!("zk://{}", zookeeper.address()),
-    ];
-    let connect = |url: &String| Client::connect(url).expect("a good URL");
+    let servers = Servers::start();
     let mut grants = Vec::new();
-    for url in &urls {
-        let client = connect(url);
+    for url in servers.urls() {
+        let client = connect(&url);
         // Its revisions come to stand above those of a server that has just begun.
         for _ in 0..20 {
             let guard = held(&client, "before", LEASE).await;
             assert_eq!(guard.release().await.expect("released"), Released::Done);
         }
-        grants.push(detached(held(&client, "emptied", LEASE).await).await);
+        grants.push((detached(held(&client, "emptied", LEASE).await).await, url));
     }
-    for file in ["locks.db", "locks.db-wal", "locks.db-shm"] {
-        let _ = std::fs::remove_file(folder.path().join(file));
-    }
-    redis.call(&["FLUSHALL"]);
-    etcd.kill();
-    std::fs::remove_dir_all(etcd.dir().join("data")).expect("removed");
-    etcd.restart();
-    zookeeper.kill();
-    std::fs::remove_dir_all(zookeeper.dir().join("data/version-2")).expect("removed");
-    zookeeper.restart();
-    for (url, grant) in urls.iter().zip(&grants) {
+    servers.empty();
+    for (grant, url) in &grants {
         let unknown = refused::<Exclusive>(&connect(url), grant).await;
         says(
             url,
