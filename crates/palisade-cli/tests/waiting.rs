@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::time::Duration;
 
 use common::terminal::OnTerminal;
 use common::{Place, until};
@@ -204,4 +205,22 @@ fn nothing_is_said_of_a_lock_that_is_renewed_in_time() {
             .all(|line| line.contains("acquired well") || line.contains(" key ")),
         "{done:?}"
     );
+}
+
+/// The store has named the holder in its last answer, which may be seconds old.
+#[test]
+fn a_wait_that_ran_out_counts_how_long_the_name_is_held_to_its_end() {
+    let place = Place::new();
+    let _held = place.holder("run --owner web-1 queue");
+    let done = place.run("run --wait 3s queue", "echo never");
+    assert_eq!(done.code, 75, "{done:?}");
+    let (_, rest) = done
+        .stderr
+        .split_once("held by web-1 for ")
+        .expect("how long");
+    let (held, _) = rest
+        .split_once("; look closer")
+        .expect("and how to look closer");
+    let held = palisade::parse_duration(held).expect("a duration");
+    assert!(held >= Duration::from_secs(3), "{done:?}");
 }

@@ -84,8 +84,8 @@ struct Acquisition<'a> {
     /// One attempt only.
     once: bool,
     deadline: Moment,
-    /// The holder of the name, as the store last said.
-    holder: Option<Holder>,
+    /// The holder of the name, as the store last said, and when it said so.
+    holder: Option<(Holder, Moment)>,
     /// Whether the store has answered at all.
     is_answered: bool,
 }
@@ -293,9 +293,7 @@ impl Acquisition<'_> {
             let mut changed = pin!(tracked.changed());
             changed.as_mut().enable();
             match tracked.stage() {
-                Stage::Waiting { place, .. } => {
-                    self.holder = place.holder.or_else(|| self.holder.take())
-                }
+                Stage::Waiting { place, .. } => self.has_said(place.holder),
                 Stage::Held => {
                     // Its end must be watched from now on.
                     core.registry.keep(&tracked);
@@ -363,7 +361,17 @@ impl Acquisition<'_> {
             line = core.look(query, claim.kind) => line,
             () = core.sleep_until(self.deadline + NAMING) => None,
         };
-        self.holder = line.and_then(|line| line.holders.into_iter().next());
+        self.has_said(line.and_then(|line| line.holders.into_iter().next()));
+    }
+
+    /// Takes note of the holder that the store names, if it does.
+    fn has_said(&mut self, holder: Option<Holder>) {
+        // An answer that was noted before is as old as it was.
+        let is_known =
+            |holder: &Holder| matches!(&self.holder, Some((known, _)) if known == holder);
+        if let Some(holder) = holder.filter(|holder| !is_known(holder)) {
+            self.holder = Some((holder, self.core.now()));
+        }
     }
 
     /// Pauses before the next attempt on a store that does not queue.
@@ -375,7 +383,7 @@ impl Acquisition<'_> {
         attempts: u32,
     ) -> Result<(), Exit> {
         let core = Arc::clone(&self.core);
-        self.holder = busy.holder.or_else(|| self.holder.take());
+        self.has_said(busy.holder);
         // Where the store wakes us, asking by the clock is only a fallback.
         let pause = match core.capability().wakes {
             Wakes::Poll if !busy.woken => self.plan.spin.pause(attempts),
@@ -400,11 +408,16 @@ impl Acquisition<'_> {
                 "the store has not answered in time: whether {name} is free is not known"
             ));
         }
-        let message = match &self.holder {
+        let now = self.core.now();
+        let holder = self.holder.take().map(|(holder, said)| Holder {
+            held: holder.held.map(|held| held + now.since(said)),
+            ..holder
+        });
+        let message = match &holder {
             Some(holder) => format!("not acquired in time: {name} is held by {}", holder.owner),
             None => format!("not acquired in time: {name} is busy"),
         };
-        Error::timeout(self.holder.take(), message)
+        Error::timeout(holder, message)
     }
 }
 
