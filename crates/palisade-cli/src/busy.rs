@@ -15,6 +15,9 @@ use crate::notice::{Notices, to_copy};
 /// How long the question who holds a name may take after the wait is over.
 const NAMING: Duration = Duration::from_millis(150);
 
+/// The same after one attempt, which has no time to keep to: the store has just answered.
+const NAMING_AFTER_ONE: Duration = Duration::from_secs(1);
+
 /// How long palisade may stay after a wait has run out, with all that it still asks and sends. The
 /// pages promise 250 ms, and a process needs some of that to start and to end.
 const AFTERMATH: Duration = Duration::from_millis(150);
@@ -125,9 +128,14 @@ impl Refused<'_> {
 
     /// The first line that keeps us out. Not for long: the wait is over.
     async fn look(&self, end: Option<Instant>) -> Result<Option<LineView>, Silent> {
-        let left = end.map_or(NAMING, |end| {
-            end.saturating_duration_since(Instant::now() + SHORT_FAREWELL)
-        });
+        let left = match end {
+            Some(end) => {
+                let left = end.saturating_duration_since(Instant::now() + SHORT_FAREWELL);
+                left.min(NAMING)
+            }
+            None if self.hold.wait.is_some() => NAMING,
+            None => NAMING_AFTER_ONE,
+        };
         let ask = async {
             for name in self.names {
                 let Some(line) = self.store.locks().show(name).await.map_err(|_| Silent)? else {
@@ -143,9 +151,7 @@ impl Refused<'_> {
             }
             Ok::<_, Silent>(None)
         };
-        tokio::time::timeout(left.min(NAMING), ask)
-            .await
-            .unwrap_or(Err(Silent))
+        tokio::time::timeout(left, ask).await.unwrap_or(Err(Silent))
     }
 }
 

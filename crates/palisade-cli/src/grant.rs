@@ -6,7 +6,8 @@ use std::time::SystemTime;
 
 use palisade::blocking::Wait;
 use palisade::store::Detach;
-use palisade::{AnyMode, DetachedGrant, Error, Guard, Released};
+use palisade::{AnyMode, DetachedGrant, Error, ErrorKind, Guard, LossReason, Released};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::args::{AcquireArgs, Common, GrantArgs};
@@ -18,6 +19,9 @@ use crate::notice::{Notices, write_out};
 use crate::rfc3339;
 use crate::run::acquire::{WaitInLine, withdrawn};
 use crate::run::signals::Signals;
+
+/// The field of a printed grant that says when it ends.
+const EXPIRES_AT: &str = "expires_at";
 
 pub(crate) fn acquire(
     common: &Common,
@@ -78,8 +82,9 @@ fn parent() -> String {
 
 /// Prints a grant for the first time; if it cannot be written, the lock is given back.
 async fn print_new_grant(store: &Store, guard: Guard<AnyMode>) -> Result<Exit, Failure> {
+    let expires_at = expiry(&guard);
     let detached = guard.detach().await.map_err(Error::from)?;
-    let printed = json(&detached).and_then(|grant| print_grant(&grant));
+    let printed = json(&detached, expires_at).and_then(|grant| print_grant(&grant));
     if printed.is_err() {
         // If that fails too, it ends with its lease.
         if let Ok(guard) = store.locks().adopt::<AnyMode>(&detached).await {
@@ -89,8 +94,17 @@ async fn print_new_grant(store: &Store, guard: Guard<AnyMode>) -> Result<Exit, F
     printed
 }
 
-fn json(grant: &DetachedGrant) -> Result<Value, Failure> {
-    serde_json::to_value(grant).map_err(|error| Failure::internal(error.to_string()))
+/// When a grant ends by itself: by our clock, and early rather than late.
+fn expiry(guard: &Guard<AnyMode>) -> SystemTime {
+    SystemTime::now() + guard.remaining()
+}
+
+/// A grant as it is printed.
+fn json(grant: &DetachedGrant, expires_at: SystemTime) -> Result<Value, Failure> {
+    let mut grant =
+        serde_json::to_value(grant).map_err(|error| Failure::internal(error.to_string()))?;
+    grant[EXPIRES_AT] = rfc3339::of(expires_at).into();
+    Ok(grant)
 }
 
 fn print_grant(grant: &Value) -> Result<Exit, Failure> {
@@ -102,15 +116,12 @@ fn print_grant(grant: &Value) -> Result<Exit, Failure> {
 pub(crate) fn renew(common: &Common, args: &GrantArgs, notices: Notices) -> Result<Exit, Failure> {
     let store = config::connect(common, notices)?;
     let guard = adopt(&store, &args.grant)?;
-    // As certain as the lock itself: by our clock, and early rather than late.
-    let expires_at = SystemTime::now() + guard.remaining();
+    let expires_at = expiry(&guard);
     let grant = guard.detach().wait().map_err(Error::from)?;
     if !args.json {
         return Ok(Exit::DONE);
     }
-    let mut grant = json(&grant)?;
-    grant["expires_at"] = rfc3339::of(expires_at).into();
-    print_grant(&grant)
+    print_grant(&json(&grant, expires_at)?)
 }
 
 /// Ends a detached grant.
@@ -137,7 +148,35 @@ fn adopt(store: &Store, path: &Path) -> Result<Guard<AnyMode>, Failure> {
     };
     let text = text.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     // The parser's message may quote the grant, which is a secret.
-    let grant: DetachedGrant = serde_json::from_str(&text)
-        .map_err(|_| Failure::usage("this is not a grant as palisade acquire prints it"))?;
-    Ok(store.locks().adopt(&grant).wait()?)
+    let not_a_grant = |_| Failure::usage("this is not a grant as palisade acquire prints it");
+    let grant: DetachedGrant = serde_json::from_str(&text).map_err(not_a_grant)?;
+    let Printed { expires_at } = serde_json::from_str(&text).map_err(not_a_grant)?;
+    let adopted = store.locks().adopt(&grant).wait();
+    adopted.map_err(|error| gone(error, expires_at.as_deref()))
+}
+
+/// What a printed grant says beside the grant itself.
+#[derive(Deserialize)]
+struct Printed {
+    #[serde(default)]
+    expires_at: Option<String>,
+}
+
+/// The store does not tell a release from an end of the lease. The grant does, while the lease that
+/// it names is not over: renewals only make that longer.
+fn gone(error: Error, expires_at: Option<&str>) -> Failure {
+    let failure = Failure::from(error.clone());
+    match expires_at {
+        // Times of this form have the order of their texts.
+        Some(end)
+            if error.kind() == ErrorKind::Lost(LossReason::Taken)
+                && *end > *rfc3339::of(SystemTime::now()) =>
+        {
+            let message = format!(
+                "the lock was lost: the grant was released, its lease is not over until {end}"
+            );
+            Failure { message, ..failure }
+        }
+        _ => failure,
+    }
 }

@@ -71,7 +71,7 @@ fn a_grant_outlives_the_process_and_can_be_renewed_and_released() {
 #[test]
 fn a_renewal_as_json_is_the_grant_with_its_expiry() {
     let place = Place::new();
-    let grant = acquire(&place, "--lease 1h n");
+    let mut grant = acquire(&place, "--lease 1h n");
     let since_1970 = || {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -82,11 +82,12 @@ fn a_renewal_as_json_is_the_grant_with_its_expiry() {
     let renewed = place.verb("renew --json --grant grant");
     let after = since_1970();
     let mut json: Value = serde_json::from_str(&renewed.stdout).expect("JSON");
-    let expiry = json
-        .as_object_mut()
-        .unwrap()
-        .remove("expires_at")
-        .expect("an expiry");
+    let take_expiry = |grant: &mut Value| {
+        let fields = grant.as_object_mut().expect("a grant");
+        fields.remove("expires_at").expect("an expiry")
+    };
+    let (expiry, first) = (take_expiry(&mut json), take_expiry(&mut grant));
+    assert!(expiry.as_str() > first.as_str(), "{first} {renewed:?}");
     assert_eq!(json, grant, "{renewed:?}");
     let date = Command::new("date")
         .args(["-u", "+%s.%N", "-d", expiry.as_str().expect("RFC 3339")])
@@ -105,6 +106,33 @@ fn a_renewal_as_json_is_the_grant_with_its_expiry() {
     // What was printed is a grant as well.
     fs::write(place.path("grant"), &renewed.stdout).unwrap();
     assert_eq!(place.verb("release --grant grant").code, 0);
+}
+
+/// The store does not keep what became of a grant. The grant itself says until when its lease runs.
+#[test]
+fn a_grant_that_was_released_is_told_from_one_that_may_have_run_out() {
+    let place = Place::new();
+    let grant = acquire(&place, "--lease 1h n");
+    let end = grant["expires_at"].as_str().expect("RFC 3339").to_owned();
+    assert_eq!(place.verb("release --grant grant").code, 0);
+    let gone = place.verb("renew --grant grant");
+    let said = format!(
+        "palisade: the lock was lost: the grant was released, its lease is not over until {end}\n"
+    );
+    assert_eq!((gone.code, gone.stderr), (79, said));
+    // Once the time has come, or without it, both are possible.
+    for (then, what) in [("2020-01-01T00:00:00.000Z", "over"), ("", "not known")] {
+        let mut grant = grant.clone();
+        if then.is_empty() {
+            grant.as_object_mut().expect("a grant").remove("expires_at");
+        } else {
+            grant["expires_at"] = then.into();
+        }
+        fs::write(place.path("grant"), grant.to_string()).unwrap();
+        let gone = place.verb("renew --grant grant");
+        let both = "palisade: the lock was lost: the grant was released, or its lease ran out\n";
+        assert_eq!((gone.code, gone.stderr.as_str()), (79, both), "{what}");
+    }
 }
 
 #[test]
