@@ -194,6 +194,7 @@ fn in_time<'a>(mut scene: impl FnMut() -> Option<Vec<Ended<'a>>>, check: impl Fn
                 case.line
             );
             check(case, done);
+            eprintln!("{} took {took:?}", case.line);
         }
         late = ended
             .into_iter()
@@ -295,6 +296,7 @@ fn waits_end_in_time_on_mariadb() {
 fn waits_end_in_time_on_redlock() {
     waits_end_in_time(redlock());
 }
+
 /// Once the command is stopped, palisade does not linger to release a lock that is lost.
 fn leaves_soon_after_a_loss(
     Server {
@@ -340,6 +342,20 @@ fn a_run_leaves_soon_after_a_loss() {
 #[test]
 fn an_elected_leader_leaves_soon_after_a_loss() {
     for server in [redis(), etcd(), zookeeper()] {
+        leaves_soon_after_a_loss(server, "elect");
+    }
+}
+
+#[test]
+fn a_run_leaves_soon_after_a_loss_on_a_database_or_a_quorum() {
+    for server in [postgres(), mariadb(), redlock()] {
+        leaves_soon_after_a_loss(server, "run");
+    }
+}
+
+#[test]
+fn an_elected_leader_leaves_soon_after_a_loss_on_a_database_or_a_quorum() {
+    for server in [postgres(), mariadb(), redlock()] {
         leaves_soon_after_a_loss(server, "elect");
     }
 }

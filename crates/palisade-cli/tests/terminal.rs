@@ -207,3 +207,21 @@ fn a_terminal_that_is_closed_ends_the_command() {
     assert_eq!(terminal.ends(), Some(129));
     assert_eq!(place.holders("tty"), 0);
 }
+
+#[test]
+fn colour_is_for_terminals_that_want_it() {
+    let place = Place::new();
+    let mut wrong = place.command(["run", "a", "echo"]);
+    let said = |command: &Command| {
+        let mut terminal = OnTerminal::start(&place, command);
+        assert_eq!(terminal.ends(), Some(64));
+        terminal.shows("try '");
+        terminal.screen()
+    };
+    assert!(said(&wrong).contains("\x1b["));
+    wrong.env("NO_COLOR", "1");
+    let plain = said(&wrong);
+    assert!(!plain.contains('\x1b'), "{plain:?}");
+    let done = place.verb("run a echo");
+    assert!(!done.stderr.contains('\x1b'), "{done:?}");
+}
