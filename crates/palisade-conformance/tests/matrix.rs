@@ -1,7 +1,7 @@
 //! The matrix: every deployment, with its mutexes as mutexes, as writers and as semaphores of one,
 //! passes every check.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use palisade::lease::BootClock;
 use palisade::stores::memory::MemoryStore;
@@ -142,18 +142,39 @@ fn redis_cluster(format: &str) -> Subject {
     by_url(format_of(format, &shared::redis_cluster().url()))
 }
 
-/// Five servers of their own, all of which can stand still.
-fn redlock_alone(five: Five) -> Subject {
-    let five = Arc::new(five);
-    let url = format!("{}?young=vote", five.url());
+/// Five servers that one check has at a time: they can stand still. Starting five for each check would
+/// take longer than the checks.
+struct Lent(Option<Five>);
+
+static FIVES: Mutex<Vec<Five>> = Mutex::new(Vec::new());
+
+impl Lent {
+    fn five() -> Lent {
+        let kept = FIVES.lock().expect("whole").pop();
+        Lent(Some(kept.unwrap_or_else(|| Five::start_as(&Redis::with()))))
+    }
+
+    fn servers(&self) -> &Five {
+        self.0.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        FIVES.lock().expect("whole").extend(self.0.take());
+    }
+}
+
+fn redlock() -> Subject {
+    let five = Arc::new(Lent::five());
+    let url = format!("{}?young=vote", five.servers().url());
     let (open, kept) = (url.clone(), Arc::clone(&five));
     let open = move || {
         let _ = &kept;
         palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
     };
     let pause = move || -> Box<dyn Send> {
-        let running = five.nodes().iter().filter(|node| node.is_running());
-        running.for_each(|node| node.pause());
+        five.servers().nodes().iter().for_each(|node| node.pause());
         Box::new(AllResume(Arc::clone(&five)))
     };
     Subject::new(open).with_url(url).with_hooks(Hooks {
@@ -162,17 +183,16 @@ fn redlock_alone(five: Five) -> Subject {
     })
 }
 
-struct AllResume(Arc<Five>);
+struct AllResume(Arc<Lent>);
 
 impl Drop for AllResume {
     fn drop(&mut self) {
-        let running = self.0.nodes().iter().filter(|node| node.is_running());
-        running.for_each(|node| node.resume());
+        self.0
+            .servers()
+            .nodes()
+            .iter()
+            .for_each(|node| node.resume());
     }
-}
-
-fn redlock() -> Subject {
-    redlock_alone(Five::start_as(&Redis::with()))
 }
 
 /// For all checks, in the state that this is in.

@@ -13,6 +13,7 @@ use common::actors::{
 };
 use common::ms;
 use common::redlock::{SIXTY, Ways, client, cycle, cycle_on_all, five, has, nothing_is_left};
+use palisade::store::Order;
 use palisade::{ErrorKind, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::Way;
@@ -112,41 +113,40 @@ async fn fences_rise_whatever_one_or_two_clocks_do() {
 
 /// Leases end at once on a server whose clock steps ahead, and late on one whose clock steps back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_wrong_clocks_neither_free_nor_keep_a_lock() {
-    for ahead in [true, false] {
-        let five = five();
+async fn one_or_two_wrong_clocks_neither_free_nor_keep_a_lock() {
+    let five = five();
+    for (wrong, ahead) in [(1, true), (1, false), (2, true), (2, false)] {
+        let name = format!("{wrong}-{ahead}");
         let (holder, other) = (client(&five), client(&five));
-        let held = holder
-            .mutex("steps")
-            .lease(LEASE)
-            .acquire()
-            .await
-            .expect("a grant");
+        // Every server is reached, and the lock is on all of them.
+        cycle_on_all(&holder, &five, &name).await;
+        let mutex = holder.mutex(name.as_str()).lease(LEASE);
+        let held = mutex.acquire().await.expect("a grant");
         eventually("it is on all five", async || {
-            five.nodes().iter().all(|node| has(node, "steps"))
+            five.nodes().iter().all(|node| has(node, &name))
         })
         .await;
-        for node in &five.nodes()[..2] {
+        for node in &five.nodes()[..wrong] {
             if ahead {
                 node.clock().set_ahead(SIXTY);
             } else {
                 node.clock().set_back(SIXTY);
             }
         }
-        let refused = other.mutex("steps").try_acquire().await.expect("an answer");
+        let mutex = other.mutex(name.as_str()).lease(LEASE);
+        let refused = mutex.try_acquire().await.expect("an answer");
         assert!(refused.is_none());
         is_renewed(&held).await;
-        // A holder that dies: its lease ends on the three others.
+        // A holder that dies: its lease ends on the others.
         let grant = held.detach().await.expect("detached");
         drop(holder);
-        let next = soon(
-            "the lease ends",
-            other.mutex("steps").lease(LEASE).acquire(),
-        )
-        .await;
+        let next = soon("the lease ends", mutex.acquire()).await;
         let next = next.expect("a grant");
         rise(&[grant.fence(), next.fence()]);
         give_back(next).await;
+        five.nodes()
+            .iter()
+            .for_each(|node| node.clock().set_right());
     }
 }
 
@@ -192,6 +192,54 @@ async fn a_claim_without_a_majority_leaves_nothing() {
     assert_eq!(failed.kind(), ErrorKind::Unavailable, "{failed}");
     nothing_is_left(&five, "partial").await;
     cycle(&client, "partial").await;
+}
+
+/// A part of the votes is given back before the claim asks again: three such claims would keep each
+/// other out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_of_the_votes_is_given_back() {
+    let five = five();
+    let client = client(&five);
+    cycle_on_all(&client, &five, "part").await;
+    for node in &five.nodes()[..3] {
+        node.call(&["SET", "part", "another program's"]);
+    }
+    let mutex = client.mutex("part").lease(SIXTY);
+    for _ in 0..10 {
+        let refused = mutex.try_acquire().await.expect("an answer");
+        assert!(refused.is_none(), "three of five are taken");
+        eventually("the two others are free", async || {
+            !five.nodes()[3..].iter().any(|node| has(node, "part"))
+        })
+        .await;
+    }
+    // While it waits, too: it never has a majority against another waiter.
+    let waiting = wait_for(&mutex);
+    five.nodes()[0].call(&["DEL", "part"]);
+    let guard = gets_in(waiting).await;
+    five.nodes()[1..3].iter().for_each(|node| {
+        node.call(&["DEL", "part"]);
+    });
+    give_back(guard).await;
+    nothing_is_left(&five, "part").await;
+}
+
+/// It is a mutex: majorities of readers, or for each permit, exclude nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_majority_cannot_decide_is_refused() {
+    let five = five();
+    let client = client(&five);
+    let refused = [
+        client.rwlock("kind").read().await.map(drop),
+        client.semaphore("kind", 3).acquire().await.map(drop),
+    ];
+    for refused in refused {
+        let refused = refused.expect_err("it is refused");
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    }
+    let capability = client.capability();
+    assert!(!capability.rwlock && !capability.semaphore);
+    assert_eq!(capability.order, Order::None);
 }
 
 /// The release is lost on its way to two servers: it is repeated there in the background.

@@ -12,8 +12,10 @@ local ttl = ARGV[2]
 local found = false
 if token then
   -- A further round, or the reply to an earlier one was lost.
+  local held = string.match(token, '^%x+%.(%d+)%.')
+  if tonumber(held) > fence then return {held, 'last'} end -- a later round was faster
   if redis.call('PTTL', KEYS[1]) > tonumber(ttl) then ttl = redis.call('PTTL', KEYS[1]) end
-  found = fence == last and string.match(token, '^%x+%.(%d+)%.') == ARGV[3]
+  found = fence == last and held == ARGV[3]
 end
 redis.call('SET', KEYS[1], mine .. ARGV[3] .. '.' .. ARGV[4], 'PX', ttl)
 if not found then

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::node::Node;
 use super::{CLAIM, Servers, Shared, limit, release};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::store::{Busy, Claim, Grant, Lease};
 use crate::stores::kit::token::Put;
 use crate::stores::redis::{
-    Token, check_key, digits, millis, owner_and_reason, read_fence, token_and_left, unexpected,
-    unwanted,
+    Token, check_key, millis, owner_and_reason, read_fence, token_and_left, unexpected, unwanted,
 };
 
 /// How many rounds an attempt has at most. The second has the highest fence of a majority; further
@@ -23,13 +23,13 @@ const ROUNDS: usize = 4;
 
 /// The votes of one round.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     /// The servers where the claim is.
-    ours: Vec<usize>,
+    pub(super) ours: Vec<usize>,
     /// The servers where it is not.
-    not_ours: Vec<usize>,
+    pub(super) not_ours: Vec<usize>,
     /// How many have stored the fence.
-    stored: usize,
+    pub(super) stored: usize,
     /// The fence must be above this.
     floor: u64,
     /// The tokens of other holders, on how many servers, and the longest time left there.
@@ -40,28 +40,30 @@ struct Tally {
 }
 
 impl Tally {
-    fn count(&mut self, shared: &Shared, place: usize, reply: Result<Value>) {
-        if let Err(error) = reply.and_then(|reply| self.read(shared, place, reply)) {
-            tracing::debug!(%error, "a server does not vote");
-            self.failures.push(error);
+    fn count(&mut self, node: &Node, reply: Result<Value>) {
+        match reply.and_then(|reply| self.read(node.place, reply)) {
+            Ok(Some(time)) => node.learn(time),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a server does not vote");
+                self.failures.push(error);
+            }
         }
     }
 
-    fn read(&mut self, shared: &Shared, place: usize, reply: Value) -> Result<()> {
+    /// Counts a vote; replies what the server's clock says, where it says that.
+    pub(super) fn read(&mut self, place: usize, reply: Value) -> Result<Option<u64>> {
         match reply {
             Value::BulkString(_) => {
                 self.ours.push(place);
                 self.stored += 1;
             }
-            Value::Int(0) => self.not_ours.push(place),
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(floor), Value::BulkString(why)] => {
                     let floor = read_fence(floor).ok_or_else(unexpected)?.get();
-                    if why == b"time" {
-                        shared.nodes[place].learn(floor);
-                    }
                     self.floor = self.floor.max(floor);
                     self.ours.push(place);
+                    return Ok((why == b"time").then_some(floor));
                 }
                 taken => {
                     let (token, left) = token_and_left(taken).ok_or_else(unexpected)?;
@@ -72,7 +74,17 @@ impl Tally {
             },
             _ => return Err(unexpected()),
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Whether the claim is on a majority, or cannot be with the servers that are left.
+    pub(super) fn is_decided(&self, quorum: usize, left: usize) -> bool {
+        self.ours.len() >= quorum || self.ours.len() + left < quorum
+    }
+
+    /// What the fence of a further round must be above, where one is of use.
+    pub(super) fn again(&self, quorum: usize, rounds: usize) -> Option<u64> {
+        (self.ours.len() >= quorum && rounds < ROUNDS).then_some(self.floor)
     }
 
     /// The answer to a claim that has no majority.
@@ -109,28 +121,23 @@ pub(super) async fn claim(shared: &Arc<Shared>, claim: &Arc<Claim>) -> Result<Pu
         shared,
         claim,
         servers: &servers,
-        fences: Vec::with_capacity(1),
+        fence: first,
     };
-    match attempt.run(first).await {
+    let granted = attempt.run().await;
+    // Also where it was not granted: the next attempt has higher fences than this one, which may
+    // still be on its way.
+    let _ = shared.seen.accept(&claim.name, claim.mode, attempt.fence);
+    match granted {
         Ok(fence) => {
             shared.claimed.granted(claim.id, fence);
-            let _ = shared.seen.accept(&claim.name, claim.mode, fence);
             Ok(Put::Done(Grant {
                 fence,
                 lease: Lease::of(claim.lease),
             }))
         }
         Err(tally) => {
-            let fences = attempt.fences;
-            release::undo(
-                shared,
-                claim,
-                &fences,
-                servers,
-                &tally.not_ours,
-                &tally.ours,
-            )
-            .await;
+            let fences = first.get()..=attempt.fence.get();
+            release::undo(shared, claim, fences, servers, &tally).await;
             tally.outcome(shared)
         }
     }
@@ -200,24 +207,23 @@ struct Attempt<'a> {
     shared: &'a Arc<Shared>,
     claim: &'a Arc<Claim>,
     servers: &'a Servers,
-    /// The fences that were sent, one for each round.
-    fences: Vec<Fence>,
+    /// The fence of the last round.
+    fence: Fence,
 }
 
 impl Attempt<'_> {
     /// The fence of the grant, or the votes that were not enough.
-    async fn run(&mut self, first: Fence) -> Result<Fence, Tally> {
+    async fn run(&mut self) -> Result<Fence, Tally> {
         let quorum = self.shared.members.quorum();
-        let mut proposed = first;
-        loop {
-            let mut tally = self.round(proposed).await;
+        for rounds in 1.. {
+            let mut tally = self.round().await;
             if tally.stored >= quorum {
-                return Ok(proposed);
+                break;
             }
-            if tally.ours.len() < quorum || self.fences.len() == ROUNDS {
+            let Some(floor) = tally.again(quorum, rounds) else {
                 return Err(tally);
-            }
-            proposed = match fence(tally.floor.max(proposed.get()) + 1) {
+            };
+            self.fence = match fence(floor.max(self.fence.get()) + 1) {
                 Ok(higher) => higher,
                 Err(error) => {
                     tally.reachable = 0;
@@ -226,26 +232,26 @@ impl Attempt<'_> {
                 }
             };
         }
+        Ok(self.fence)
     }
 
     /// Asks all servers, until the claim is on a majority, or cannot be any more.
-    async fn round(&mut self, fence: Fence) -> Tally {
-        let (shared, claim) = (self.shared, self.claim);
+    async fn round(&self) -> Tally {
+        let (shared, claim, fence) = (self.shared, self.claim, self.fence);
         let quorum = shared.members.quorum();
-        self.fences.push(fence);
         shared.claimed.sent(claim, fence, self.servers);
         let call = shared
             .call(&CLAIM, &claim.name)
             .text(&claim.id.reveal())
             .number(millis(claim.lease))
-            .text(&digits(Some(fence)))
+            .number(fence.get())
             .text(&owner_and_reason(claim));
         let mut calls = shared.send(self.servers, &Arc::new(call));
         let mut tally = Tally::default();
         let decided = calls
             .take(limit(claim.lease), |place, reply, left| {
-                tally.count(shared, place, reply);
-                tally.ours.len() >= quorum || tally.ours.len() + left < quorum
+                tally.count(&shared.nodes[place], reply);
+                tally.is_decided(quorum, left)
             })
             .await;
         tally.reachable = tally.ours.len() + tally.not_ours.len();

@@ -23,8 +23,8 @@ struct Entries {
 pub(super) struct Sent {
     /// One bit for each server that was sent the claim.
     to: u64,
-    /// The fences that the servers were sent with it, one for each round.
-    fences: Vec<Fence>,
+    /// The fence of its first round: a server that no later round has reached has this one.
+    first: Option<Fence>,
     /// The fence of the grant.
     granted: Option<Fence>,
     until: Moment,
@@ -33,13 +33,6 @@ pub(super) struct Sent {
 impl Sent {
     pub(super) fn is_sent_to(&self, place: usize) -> bool {
         self.to & (1 << place) != 0
-    }
-
-    /// The fences that servers may still have which the last round has not reached.
-    fn earlier(&self, claim: &ClaimRef) -> impl Iterator<Item = Fence> {
-        let is_it = self.granted.is_some() && self.granted == claim.fence;
-        let fences = self.fences.iter().filter(move |_| is_it).copied();
-        fences.filter(|fence| Some(*fence) != self.granted)
     }
 }
 
@@ -63,7 +56,7 @@ impl ClaimedNodes {
         for (place, _) in servers.iter().enumerate().filter(|(_, one)| one.is_some()) {
             sent.to |= 1 << place;
         }
-        sent.fences.push(fence);
+        sent.first.get_or_insert(fence);
         sent.until = now + claim.lease;
     }
 
@@ -88,12 +81,13 @@ impl ClaimedNodes {
         self.lock().claims.get(&claim).cloned()
     }
 
-    /// The fences beside that of the grant which servers may still have.
-    pub(super) fn earlier(&self, claim: &ClaimRef) -> Vec<Fence> {
+    /// The lowest fence that a server may have with this grant: that of the first round, where the
+    /// grant is this client's.
+    pub(super) fn lowest(&self, claim: &ClaimRef) -> Option<Fence> {
         let entries = self.lock();
         let sent = entries.claims.get(&claim.claim.id);
-        sent.map(|sent| sent.earlier(claim).collect())
-            .unwrap_or_default()
+        let mine = sent.filter(|sent| sent.granted.is_some() && sent.granted == claim.fence);
+        mine.and_then(|sent| sent.first).or(claim.fence)
     }
 
     pub(super) fn remove(&self, claim: ClaimId) {

@@ -40,7 +40,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::Value;
@@ -76,9 +76,9 @@ static CLAIM: Script = Script::new(include_str!("claim.lua"));
 static RENEW: Script = Script::new(include_str!("renew.lua"));
 static RELEASE: Script = Script::new(include_str!("release.lua"));
 
-/// How long the first request waits for servers beyond the majority, so that its claim is put on
-/// them, too.
-const FIRST_REACH: Duration = Duration::from_millis(500);
+/// How long the first request waits at least for servers beyond the majority, so that its claim is
+/// put on them, too.
+const FIRST_REACH: Duration = Duration::from_millis(200);
 /// How long a request to one server may take at most.
 const LONGEST_REQUEST: Duration = Duration::from_secs(1);
 /// How many releases are repeated in the background at most; the leases of others end them.
@@ -194,30 +194,27 @@ impl Shared {
         }
     }
 
-    /// Waits until so many servers are reached; a majority will do after a while.
+    /// Waits until so many servers are reached. Those beyond a majority have as long as the majority
+    /// took.
     async fn reach(&self, connected: &[Option<Connected>], wanted: usize) -> Result<()> {
-        let quorum = self.members.quorum();
+        let (quorum, begun) = (self.members.quorum(), Instant::now());
         let mut calls = Calls::new();
-        for (node, _) in self
-            .nodes
-            .iter()
-            .zip(connected)
-            .filter(|(_, one)| one.is_none())
-        {
+        let unconnected = self.nodes.iter().zip(connected);
+        for (node, _) in unconnected.filter(|(_, one)| one.is_none()) {
             let node = Arc::clone(node);
             calls.push(node.place, async move { node.reach().await.map(drop) });
         }
         let mut count = self.members.count - calls.len();
         let mut failures = Vec::new();
-        let enough = if wanted > quorum {
-            FIRST_REACH
-        } else {
-            Duration::ZERO
-        };
-        for (limit, wanted) in [(enough, wanted), (self.connect_timeout, quorum)] {
+        for wanted in [quorum, wanted] {
             if count >= wanted {
-                break;
+                continue;
             }
+            let limit = if count < quorum {
+                self.connect_timeout
+            } else {
+                begun.elapsed().max(FIRST_REACH)
+            };
             calls
                 .take(limit, |_, answer, _| {
                     match answer {
@@ -227,6 +224,9 @@ impl Shared {
                     count >= wanted
                 })
                 .await;
+            if count < quorum {
+                break;
+            }
         }
         let wrong = failures
             .iter()

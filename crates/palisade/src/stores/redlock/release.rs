@@ -1,17 +1,18 @@
 //! Ends a claim on all servers: returns with the majority, and sees the others through in the
 //! background.
 
-use std::pin::Pin;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 use tokio::time::Instant;
 
+use super::calls::Calls;
+use super::claim::Tally;
 use super::node::Node;
 use super::{RELEASE, Servers, Shared, limit};
 use crate::error::Result;
-use crate::fence::Fence;
 use crate::store::{Claim, ClaimRef, Released};
 use crate::stores::backoff::Backoff;
 use crate::stores::redis::client::Call;
@@ -21,28 +22,28 @@ use crate::stores::redis::unexpected;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-fn call(shared: &Shared, claim: &Claim, fences: &[Fence]) -> Arc<Call> {
+/// Deletes the claim where it has one of these fences.
+fn call(shared: &Shared, claim: &Claim, fences: RangeInclusive<u64>) -> Arc<Call> {
     let call = shared.call(&RELEASE, &claim.name).text(&claim.id.reveal());
-    let call = fences
-        .iter()
-        .fold(call, |call, fence| call.number(fence.get()));
-    Arc::new(call)
+    Arc::new(call.number(*fences.start()).number(*fences.end()))
 }
 
 pub(super) async fn release(shared: &Arc<Shared>, claim: &ClaimRef) -> Result<Released> {
     let servers = shared.reached().await?;
     let sent = shared.claimed.get(claim.claim.id);
-    let mut fences = shared.claimed.earlier(claim);
-    fences.extend(claim.fence);
-    let call = call(shared, &claim.claim, &fences);
+    let fences = match (shared.claimed.lowest(claim), claim.fence) {
+        (Some(lowest), Some(granted)) => lowest.get()..=granted.get(),
+        _ => 0..=u64::MAX,
+    };
+    let call = call(shared, &claim.claim, fences);
     let quorum = shared.members.quorum();
     // A server that was not sent the claim does not have it.
     let is_there = |place: usize| sent.as_ref().is_none_or(|sent| sent.is_sent_to(place));
     let (mut done, mut lost, mut failures) = (0, 0, Vec::new());
-    let mut unfinished = Vec::new();
+    let mut unreached = Vec::new();
     for (place, server) in servers.iter().enumerate() {
         match server {
-            None if is_there(place) => unfinished.push((place, None)),
+            None if is_there(place) => unreached.push(place),
             None => lost += 1,
             Some(_) => {}
         }
@@ -57,7 +58,7 @@ pub(super) async fn release(shared: &Arc<Shared>, claim: &ClaimRef) -> Result<Re
                 Ok(_) => failures.push(unexpected()),
                 Err(error) => {
                     failures.push(error);
-                    unfinished.push((place, None));
+                    unreached.push(place);
                 }
             }
             done >= quorum || lost > too_many
@@ -72,9 +73,7 @@ pub(super) async fn release(shared: &Arc<Shared>, claim: &ClaimRef) -> Result<Re
         return Err(shared.too_few(done + lost, failures));
     };
     shared.claimed.remove(claim.claim.id);
-    let in_flight = calls.into_rest().into_iter();
-    unfinished.extend(in_flight.map(|(place, reply)| (place, Some(reply))));
-    see_through(shared, &call, unfinished, claim.claim.lease);
+    see_through(shared, &call, calls, unreached, claim.claim.lease);
     Ok(released)
 }
 
@@ -83,42 +82,43 @@ pub(super) async fn release(shared: &Arc<Shared>, claim: &ClaimRef) -> Result<Re
 pub(super) async fn undo(
     shared: &Arc<Shared>,
     claim: &Claim,
-    fences: &[Fence],
+    fences: RangeInclusive<u64>,
     mut servers: Servers,
-    not_ours: &[usize],
-    ours: &[usize],
+    tally: &Tally,
 ) {
+    let Tally { ours, not_ours, .. } = tally;
     not_ours.iter().for_each(|place| servers[*place] = None);
     let call = call(shared, claim, fences);
     let mut calls = shared.send(&servers, &call);
     let mut missing = ours.len();
-    let mut unfinished = Vec::new();
+    let mut unreached = Vec::new();
     calls
         .take(limit(claim.lease), |place, reply, _| {
             missing -= usize::from(ours.contains(&place));
             if reply.is_err() {
-                unfinished.push((place, None));
+                unreached.push(place);
             }
             missing == 0
         })
         .await;
-    let in_flight = calls.into_rest().into_iter();
-    unfinished.extend(in_flight.map(|(place, reply)| (place, Some(reply))));
-    see_through(shared, &call, unfinished, claim.lease);
+    see_through(shared, &call, calls, unreached, claim.lease);
     shared.claimed.undone(claim.id);
 }
 
-type Reply = Pin<Box<dyn Future<Output = Result<Value>> + Send>>;
-
-/// Releases on these servers until they have answered, or the lease is over there.
+/// Releases on the servers that have not answered, or could not be asked, until they have answered
+/// or the lease is over there.
 fn see_through(
     shared: &Arc<Shared>,
     call: &Arc<Call>,
-    unfinished: Vec<(usize, Option<Reply>)>,
+    calls: Calls<Result<Value>>,
+    unreached: Vec<usize>,
     lease: Duration,
 ) {
     let until = Instant::now() + lease;
-    for (place, reply) in unfinished {
+    let in_flight = calls.into_rest().into_iter();
+    let in_flight = in_flight.map(|(place, reply)| (place, Some(reply)));
+    let unreached = unreached.into_iter().map(|place| (place, None));
+    for (place, reply) in in_flight.chain(unreached) {
         let (shared, node) = (Arc::clone(shared), Arc::clone(&shared.nodes[place]));
         let call = Arc::clone(call);
         tokio::spawn(async move {

@@ -1,5 +1,5 @@
--- KEYS: the lock, its last fence. ARGV: claim, lease in ms, fence or nothing, the fences of earlier
--- rounds. Replies the fence of the grant; 0 when the server has no record of it, 1 when another
+-- KEYS: the lock, its last fence. ARGV: claim, lease in ms, fence or nothing, the fence of its first
+-- round. Replies the fence of the grant; 0 when the server has no record of it, 1 when another
 -- holder has it, 2 when it was revoked, 3 when a grant as late as this one has ended.
 local KEEP_FENCE = 600000 -- ms
 local token = redis.call('GET', KEYS[1])
@@ -13,9 +13,7 @@ local mine = ARGV[1] .. '.'
 if string.sub(token, 1, #mine) ~= mine then return 1 end
 local held, rest = string.match(token, '^%x+%.(%d+)(%..*)$')
 if fence and held ~= ARGV[3] then
-  local earlier = false
-  for i = 4, #ARGV do earlier = earlier or held == ARGV[i] end
-  if not earlier then return 1 end
+  if tonumber(held) < tonumber(ARGV[4]) or tonumber(held) > fence then return 1 end
   -- The last round has not come here.
   if last >= fence then return 3 end
   redis.call('SET', KEYS[1], mine .. ARGV[3] .. rest, 'KEEPTTL')

@@ -58,13 +58,12 @@ impl Counted {
 
 pub(super) async fn renew(shared: &Arc<Shared>, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
     let call = |claim: &ClaimRef| {
-        let call = shared
+        shared
             .call(&RENEW, &claim.claim.name)
             .text(&claim.claim.id.reveal())
             .number(millis(claim.claim.lease))
-            .text(&digits(claim.fence));
-        let earlier = shared.claimed.earlier(claim).into_iter();
-        earlier.fold(call, |call, fence| call.number(fence.get()))
+            .text(&digits(claim.fence))
+            .text(&digits(shared.claimed.lowest(claim)))
     };
     let sent: Arc<Vec<Call>> = Arc::new(claims.iter().map(call).collect());
     let mut calls = Calls::new();

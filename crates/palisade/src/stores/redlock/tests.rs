@@ -1,5 +1,7 @@
 //! Which servers count as a majority, and which URLs are refused.
 
+mod fences;
+
 use super::*;
 use crate::error::Error;
 

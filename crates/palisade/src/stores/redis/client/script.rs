@@ -168,12 +168,12 @@ impl Call {
     }
 
     /// The request by the script's hash, for a server that has seen the script.
-    pub(in crate::stores::redis) fn by_hash(&self) -> Vec<u8> {
+    pub(in crate::stores) fn by_hash(&self) -> Vec<u8> {
         self.encode(&self.script.encoded().by_hash)
     }
 
     /// The request with the whole text: one round trip on a server that has not seen the script.
-    pub(in crate::stores::redis) fn whole(&self) -> Vec<u8> {
+    pub(in crate::stores) fn whole(&self) -> Vec<u8> {
         let mut verb = Vec::with_capacity(self.script.text.len() + 2 * FRAME);
         push_bulk(&mut verb, b"EVAL");
         push_bulk(&mut verb, self.script.text.as_bytes());

@@ -7,6 +7,11 @@ local fence = ''
 if string.sub(token, CLAIM_SIZE + 1, CLAIM_SIZE + 1) == '.' then fence = string.match(token, '^%x+%.(%d+)%.') or '' end
 if fence ~= ARGV[1] then return token end
 redis.call('DEL', KEYS[1])
--- With the claim, so that its next renewal is told of the revocation.
-if fence ~= '' then redis.call('SET', KEYS[2], fence .. ' ' .. string.sub(token, 1, CLAIM_SIZE), 'PX', KEEP_FENCE) end
+if fence ~= '' then
+  -- Where a quorum decides, a higher one may have been stored before.
+  local last = string.match(redis.call('GET', KEYS[2]) or '', '^%d+') or '0'
+  if tonumber(last) < tonumber(fence) then last = fence end
+  -- With the claim, so that its next renewal is told of the revocation.
+  redis.call('SET', KEYS[2], last .. ' ' .. string.sub(token, 1, CLAIM_SIZE), 'PX', KEEP_FENCE)
+end
 return 1
