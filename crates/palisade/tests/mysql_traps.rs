@@ -93,6 +93,48 @@ async fn a_claim_that_waited_for_the_row_gets_its_whole_lease() {
     });
 }
 
+/// Trap 1, worst case: the lease is over before the row is the claim's own, and another claim that
+/// waited for the row has it by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_waited_past_its_lease_does_not_say_that_it_holds() {
+    let server = MariaDb::start();
+    let locks = client(&server).await;
+    cycle(&locks, "row").await;
+    let claim = |id: u8, pause: u64| {
+        let server = &server;
+        let call = format!(
+            "CALL palisade_1_do_claim('row', UNHEX(REPEAT('{id:02}', 16)), 'mutex', 0, 'exclusive', 0, 0, 'x', NULL, 300000, 0, 0)"
+        );
+        move || {
+            std::thread::sleep(Duration::from_millis(pause));
+            server.sql(&call)
+        }
+    };
+    let (answers, held) = tokio::task::block_in_place(|| {
+        std::thread::scope(|scope| {
+            let locker = scope.spawn(|| {
+                server.sql(
+                    "START TRANSACTION; SELECT 1 FROM palisade_line WHERE name = 'row' FOR UPDATE; DO SLEEP(1.2); COMMIT",
+                )
+            });
+            let sleeps =
+                "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DO SLEEP%'";
+            while server.sql(sleeps) != "1" {}
+            let claims = [claim(11, 0), claim(22, 500)].map(|claim| scope.spawn(claim));
+            let answers = claims.map(|claim| claim.join().expect("an answer"));
+            let held = server.sql("SELECT HEX(claim) FROM palisade_line WHERE state = 'held'");
+            locker.join().expect("unlocked");
+            (answers, held)
+        })
+    });
+    let says = |at: usize| answers[at].starts_with("held");
+    assert_eq!(
+        (says(0), says(1)),
+        (held.starts_with("11"), held.starts_with("22")),
+        "{answers:?} {held}"
+    );
+}
+
 /// Trap 7: twenty clients meet an empty database; a newer version is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_clients_create_the_tables_at_once() {
@@ -137,6 +179,137 @@ async fn missing_rights_name_the_way_out() {
     let refused = wrong.mutex("a").try_acquire().await.expect_err("wrong");
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     assert!(!format!("{refused:?}").contains("secret-word"));
+}
+
+/// What `palisade schema --print` writes makes the same routines in a session of any mode.
+#[tokio::test(flavor = "multi_thread")]
+async fn printed_statements_suit_any_session() {
+    let server = MariaDb::start();
+    server.sql(
+        "SET GLOBAL sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES,PIPES_AS_CONCAT,NO_ZERO_DATE'",
+    );
+    let locks = client(&server).await;
+    let script = locks.schema().expect("tables");
+    server.sql(&script);
+    assert!(!locks.create_schema().await.expect("there already"));
+    let guard = locks.mutex("n").lease(LONG).acquire().await.expect("free");
+    assert!(guard.verify().await.expect("renewed"));
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+}
+
+/// Held locks need no connection of their own, and claims that wait no more than `waits=` says.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_bounded() {
+    let server = MariaDb::start();
+    let url = format!("{}?waits=3", server.url());
+    let (holder, waiter) = (
+        client(&server).await,
+        palisade::connect(&url).await.expect("a good URL"),
+    );
+    let mut guards = Vec::new();
+    for number in 0..40 {
+        let lock = holder.mutex(format!("n{number}")).lease(LONG);
+        guards.push(lock.acquire().await.expect("free"));
+    }
+    let sessions = |like: &str| {
+        let count = format!(
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'locker' AND COALESCE(info, '') LIKE '{like}'"
+        );
+        server.sql(&count).parse::<usize>().expect("a number")
+    };
+    assert!(sessions("%") <= 8, "{}", sessions("%"));
+    let before = sessions("%");
+    let tasks: Vec<_> = (0..40)
+        .map(|number| {
+            let lock = waiter.mutex(format!("n{number}")).lease(LONG);
+            tokio::spawn(async move { lock.acquire().await })
+        })
+        .collect();
+    eventually("all wait", async || {
+        server.sql("SELECT COUNT(*) FROM palisade_claim WHERE state = 'waits'") == "40"
+    })
+    .await;
+    eventually("three wait for a bell", async || {
+        sessions("%GET_LOCK%") == 3
+    })
+    .await;
+    assert!(sessions("%") <= before + 8 + 3, "{}", sessions("%"));
+    // Those without a connection are woken, too.
+    for guard in guards {
+        assert_eq!(guard.release().await.expect("released"), Released::Done);
+    }
+    for task in tasks {
+        let guard = tokio::time::timeout(Duration::from_secs(20), task).await;
+        let guard = guard.expect("in time").expect("no panic").expect("granted");
+        assert_eq!(guard.release().await.expect("released"), Released::Done);
+    }
+}
+
+/// The last fence outlives the use of its name by ten minutes, however long the grant was held.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_fence_outlives_a_long_hold() {
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let server = MariaDb::with().clock().start();
+    let locks = client(&server).await;
+    let lock = locks.mutex("n").lease(minutes(120)).auto_renew(false);
+    let guard = lock.acquire().await.expect("free");
+    server.clock().set_ahead(minutes(60));
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    let kept_at = |at: u64| {
+        server.clock().set_ahead(minutes(at));
+        server.sql("CALL palisade_1_sweep(600000000, 200)");
+        server.sql("SELECT COUNT(*) FROM palisade_line")
+    };
+    assert_eq!([60, 69, 72].map(kept_at), ["1", "1", "0"]);
+}
+
+/// Other names for database and tables; and what a person reads there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tables_are_where_the_url_says_and_can_be_read() {
+    let server = MariaDb::start();
+    server.sql("CREATE DATABASE other; GRANT ALL ON other.* TO locker@'%'");
+    let url = format!("{}?schema=other&table=jobs", server.url());
+    let here = palisade::connect(&url).await.expect("a good URL");
+    let there = client(&server).await;
+    let lock = here.mutex("nightly").lease(LONG).reason("the report");
+    let guard = lock.acquire().await.expect("free");
+    // Another table has other locks.
+    cycle(&there, "nightly").await;
+    let row = server.sql(&format!(
+        "SELECT name, state, kind, reason, fence, since > {NOW} - 60000000, expiry - since FROM other.jobs_line"
+    ));
+    assert_eq!(
+        row,
+        format!(
+            "nightly\theld\tmutex\tthe report\t{}\t1\t120000000",
+            guard.fence()
+        )
+    );
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
+    for bad in ["schema=a-b", "table=1a", "table=a%60b"] {
+        let url = format!("{}?{bad}", server.url());
+        let refused = Client::connect(&url).expect_err(bad);
+        assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+    }
+}
+
+/// A lock that is entered again is one claim in the tables: its holds are counted in the client, and
+/// cost no request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_entered_again_is_one_row() {
+    let server = MariaDb::start();
+    let locks = client(&server).await;
+    let (me, lock) = (locks.identity("me"), locks.mutex("n").lease(LONG));
+    let outer = lock.acquire_as(&me).await.expect("free");
+    let row = "SELECT state, fence, expiry FROM palisade_line";
+    let before = server.sql(row);
+    let inner = lock.acquire_as(&me).await.expect("again");
+    assert_eq!(inner.fence(), outer.fence());
+    assert_eq!(server.sql(row), before);
+    assert_eq!(inner.release().await.expect("released"), Released::Done);
+    assert_eq!(server.sql(row), before, "it is still held");
+    assert_eq!(outer.release().await.expect("released"), Released::Done);
+    assert!(server.sql(row).starts_with("free"));
 }
 
 /// Trap 12: new names at once, where the server's default would lock gaps.
@@ -309,6 +482,55 @@ async fn a_deep_line_is_no_slower() {
         server.sql("SELECT HEX(claim) FROM palisade_line"),
         format!("{:032X}", 1)
     );
+}
+
+/// What an event reads does not grow with the line: not the hand-off, and not a claim or a renewal behind
+/// those whose place is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_on_a_deep_line_reads_no_more() {
+    let server = MariaDb::start();
+    let locks = client(&server).await;
+    locks.create_schema().await.expect("created");
+    let rows = |call: &str| {
+        let said = server.sql(&format!(
+            "FLUSH STATUS; {call}; \
+             SELECT CONCAT('rows ', SUM(variable_value)) FROM information_schema.session_status WHERE variable_name LIKE 'HANDLER_READ%'"
+        ));
+        let rows = said.lines().find_map(|line| line.strip_prefix("rows "));
+        rows.expect("a sum").parse::<u32>().expect("a number")
+    };
+    let costs = [16, 1000].map(|depth| {
+        let claim = |id: &str| {
+            format!(
+                "CALL palisade_1_do_claim('deep{depth}', UNHEX(MD5('{id}')), 'mutex', 0, 'exclusive', 0, 1, 'x', NULL, 60000000, 0, 0)"
+            )
+        };
+        rows(&claim("holder"));
+        server.sql(&format!(
+            "INSERT INTO palisade_claim (name, state, seq, mode, permits, owner, since, expiry, lease, claim) \
+             SELECT 'deep{depth}', 'waits', seq, 'exclusive', 0, 'x', {NOW}, {NOW} + 3600000000, 3600000000, \
+               UNHEX(MD5(CONCAT({depth}, ' ', seq))) FROM seq_1_to_{depth}; \
+             UPDATE palisade_line SET waiting = {depth}, tail = {depth} + 1 WHERE name = 'deep{depth}'; \
+             ANALYZE TABLE palisade_claim, palisade_line"
+        ));
+        let name = format!("deep{depth}");
+        let list = format!(
+            "CALL palisade_1_renew(CONCAT(UNHEX('{:04x}'), UNHEX(MD5('last')), REPEAT('\\0', 9), '{name}'), 0)",
+            name.len()
+        );
+        [
+            rows(&claim("last")),
+            rows(&list),
+            rows(&format!(
+                "CALL palisade_1_release('release', '{name}', UNHEX(MD5('holder')), NULL, 0)"
+            )),
+        ]
+    });
+    let [few, many] = costs;
+    assert!(many[2] <= few[2] + 2, "a hand-off: {costs:?}");
+    // Each counts up to 64 before it, and reads what it has counted.
+    assert!(many[0] <= few[0] + 4 * 65, "a claim: {costs:?}");
+    assert!(many[1] <= few[1] + 4 * 65, "a renewal: {costs:?}");
 }
 
 /// Trap 15: in the hour that a daylight-saving zone has twice, the clock goes on.

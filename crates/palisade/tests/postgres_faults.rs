@@ -92,6 +92,68 @@ async fn a_locked_row_costs_none_of_its_batch() {
     }
 }
 
+/// A caller whose row is locked is not polled any more. Another that meets a locked row does not wait
+/// for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_waits_for_a_row_unpolled_holds_up_no_other() {
+    let server = Arc::new(Postgres::start());
+    let locks = connect(format!("{}?request_timeout=3s", server.url()));
+    for name in ["one", "two"] {
+        give_back(
+            soon("warm", locks.mutex(name).acquire())
+                .await
+                .expect("free"),
+        )
+        .await;
+    }
+    let one = locks.mutex("one");
+    let outside = lock_row(&server, "one", ms(1500));
+    let mut unpolled = std::pin::pin!(one.acquire());
+    let early = tokio::time::timeout(ms(900), unpolled.as_mut()).await;
+    assert!(early.is_err(), "the row is locked");
+    outside.join().expect("no panic");
+    let outside = lock_row(&server, "two", ms(1000));
+    let begun = Instant::now();
+    let guard = soon("granted", locks.mutex("two").acquire())
+        .await
+        .expect("free");
+    assert!(begun.elapsed() < ms(2500), "{:?}", begun.elapsed());
+    give_back(guard).await;
+    outside.join().expect("no panic");
+    give_back(soon("granted", unpolled).await.expect("free")).await;
+}
+
+/// One claim has a text that the database cannot hold. Those that are sent with it are granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_does_not_fit_fails_its_own_claim_only() {
+    let server = Postgres::start();
+    server.sql("CREATE DATABASE narrow OWNER locker ENCODING LATIN1 LOCALE 'C' TEMPLATE template0");
+    let locks = connect(format!(
+        "postgres://locker:lockpw@{}/narrow",
+        server.address()
+    ));
+    locks.create_schema().await.expect("created");
+    for _ in 0..5 {
+        let claims: Vec<_> = (0..20)
+            .map(|number| {
+                let lock = locks.mutex(format!("n{number}"));
+                let lock = lock.reason(if number == 7 { "\u{6f22}" } else { "fits" });
+                tokio::spawn(async move { lock.try_acquire().await })
+            })
+            .collect();
+        for (number, claim) in claims.into_iter().enumerate() {
+            match soon("an answer", claim).await.expect("no panic") {
+                Ok(guard) if number != 7 => give_back(guard.expect("free")).await,
+                Err(error) if number == 7 => {
+                    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+                    assert!(error.to_string().contains("UTF8"), "{error}");
+                }
+                other => panic!("{number}: {other:?}"),
+            }
+        }
+    }
+}
+
 /// Renewals that lose a deadlock are sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadlock_victim_goes_on() {
@@ -337,6 +399,34 @@ async fn a_crash_loses_no_confirmed_grant() {
         // Names are escaped in the tables, but these have nothing to escape.
         let row = format!("{name} {}", number(guard));
         assert!(there.contains(row.as_str()), "{row} is missing");
+    }
+}
+
+/// Trap 20: a role whose commits do not wait for the disk: its grants do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_does_not_wait_for_the_disk_loses_no_grant() {
+    let server = Postgres::start();
+    server.sql("ALTER ROLE locker SET synchronous_commit = off");
+    // So that nothing is written by itself meanwhile.
+    server.sql("ALTER SYSTEM SET wal_writer_delay = '10s'");
+    server.sql("SELECT pg_reload_conf()");
+    let (lines, rows) = (
+        connect(server.url()),
+        connect(format!("{}?format=simple", server.url())),
+    );
+    lines.create_schema().await.expect("created");
+    rows.create_schema().await.expect("created");
+    for (locks, table) in [(lines, "palisade.lock_holder"), (rows, "distributed_lock")] {
+        let guard = soon("free", locks.mutex("n").lease(LONG).acquire()).await;
+        let guard = guard.expect("free");
+        tokio::task::block_in_place(|| {
+            server.kill();
+            server.restart();
+        });
+        let kept = server.sql(&format!("SELECT count(*) FROM {table}"));
+        assert_eq!(kept, "1", "{table}");
+        assert!(guard.is_held());
+        give_back(guard).await;
     }
 }
 

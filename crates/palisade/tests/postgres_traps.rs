@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::in_line;
 use common::ms;
 use common::postgres::{
-    LONG, connect, gets_in, give_back, lock_row, rows, sessions, soon, wait_for,
+    LONG, connect, gets_in, give_back, lock_row, number, rows, sessions, soon, wait_for,
 };
 use palisade::{ErrorKind, Released};
 use palisade_conformance::eventually;
@@ -128,7 +128,7 @@ async fn a_hand_off_takes_no_heartbeat() {
 async fn strict_isolation_of_the_role_does_no_harm() {
     let server = Postgres::start();
     server.sql("ALTER ROLE locker SET default_transaction_isolation = 'serializable'");
-    let clients: Vec<_> = (0..8).map(|_| connect(server.url())).collect();
+    let clients: Vec<_> = (0..16).map(|_| connect(server.url())).collect();
     let tasks: Vec<_> = clients
         .into_iter()
         .map(|client| {
@@ -143,6 +143,9 @@ async fn strict_isolation_of_the_role_does_no_harm() {
     for task in tasks {
         soon("done", task).await.expect("no panic");
     }
+    // They go on in the level that they need: none had to be sent again.
+    let log = std::fs::read_to_string(server.dir().join("log")).expect("a log");
+    assert!(!log.contains("could not serialize"), "{log}");
 }
 
 /// Trap 7: Twenty clients meet an empty database at once, and then an older version.
@@ -320,6 +323,159 @@ async fn a_deep_line_is_no_slower() {
     assert!(size(&server) < 5 << 20, "{} bytes", size(&server));
 }
 
+/// What an event reads does not grow with the line: not the hand-off, and not a claim or a renewal behind
+/// those whose place is counted. The plans are from when the tables were small.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_on_a_deep_line_reads_no_more() {
+    let server = Postgres::start();
+    let locks = connect(server.url());
+    locks.create_schema().await.expect("created");
+    server.sql(
+        "CREATE FUNCTION reads() RETURNS bigint LANGUAGE sql AS $$
+           SELECT sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) FROM pg_class
+             WHERE relnamespace = 'palisade'::regnamespace AND relkind IN ('r', 'i') $$;
+         CREATE TABLE measured (depth int, verb text, rows bigint);
+         CREATE PROCEDURE event(verb text, name text, claim text) LANGUAGE plpgsql AS $$
+           DECLARE numbers bigint[]; words text[];
+           BEGIN
+             CALL palisade.lock_step_1(ARRAY[verb], ARRAY[name], ARRAY[decode(md5(claim), 'hex')], ARRAY[NULL::bigint],
+               ARRAY['mutex'], ARRAY[0], ARRAY['exclusive'], ARRAY[0], ARRAY['x'], ARRAY[NULL], ARRAY[60000000], ARRAY[true],
+               ARRAY[0], ARRAY[0], ARRAY['release'], ARRAY[0], 'inbox', '2000', numbers, words);
+           END $$",
+    );
+    server.sql(
+        "DO $$
+         DECLARE depth int; verb text; before bigint;
+         BEGIN
+           CALL event('claim', 'small', 'a');
+           ANALYZE palisade.lock, palisade.lock_holder, palisade.lock_waiter, palisade.lock_gone;
+           FOR i IN 1..8 LOOP
+             CALL event('claim', 'warm', 'a'); CALL event('claim', 'warm', 'b'); CALL event('renew', 'warm', 'b');
+             CALL event('release', 'warm', 'a'); CALL event('release', 'warm', 'b');
+           END LOOP;
+           FOREACH depth IN ARRAY ARRAY[16, 1000] LOOP
+             CALL event('claim', 'deep' || depth, 'holder');
+             INSERT INTO palisade.lock_waiter (name, owner, mode, permits, since, expiry, lease, min_hold, once_per, claim, inbox)
+               SELECT 'deep' || depth, 'x', 'exclusive', 0, now(), now() + interval '1 hour', '1 hour', '0', '0',
+                 decode(md5(depth || ' ' || i), 'hex'), 'none' FROM generate_series(1, depth) i;
+             FOREACH verb IN ARRAY ARRAY['claim', 'renew', 'release'] LOOP
+               before := reads();
+               CALL event(verb, 'deep' || depth, CASE verb WHEN 'release' THEN 'holder' ELSE 'last' END);
+               INSERT INTO measured VALUES (depth, verb, reads() - before);
+             END LOOP;
+           END LOOP;
+         END $$",
+    );
+    let rows = |depth: u32, verb: &str| {
+        let rows = server.sql(&format!(
+            "SELECT rows FROM measured WHERE depth = {depth} AND verb = '{verb}'"
+        ));
+        rows.parse::<u32>().expect("a number")
+    };
+    assert_eq!(rows(1000, "release"), rows(16, "release"));
+    // Each counts up to 64 before it, in the index and in the table.
+    for verb in ["claim", "renew"] {
+        let (few, many) = (rows(16, verb), rows(1000, verb));
+        assert!(many <= few + 2 * 65, "{verb}: {few} rows, and then {many}");
+    }
+}
+
+/// Trap 2: a hand-off is committed before its waiter is told, so that no commit waits for a push, and a
+/// push that fails undoes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_fails_undoes_no_hand_off() {
+    let server = Postgres::start();
+    let (one, two) = (connect(server.url()), connect(server.url()));
+    let guard = soon("free", one.mutex("n").lease(LONG).acquire())
+        .await
+        .expect("free");
+    let waiter = wait_for(&two.mutex("n").lease(LONG));
+    in_line(&one, "n", 1).await;
+    // The heartbeat names the right inbox again.
+    let failed = server.try_sql(
+        "DO $$ DECLARE c bytea; numbers bigint[]; words text[]; BEGIN
+           UPDATE palisade.lock_waiter SET inbox = repeat('x', 70);
+           SELECT claim INTO c FROM palisade.lock_holder;
+           CALL palisade.lock_step_1(ARRAY['release'], ARRAY['n'], ARRAY[c], ARRAY[NULL::bigint], ARRAY[''], ARRAY[0], ARRAY[''],
+             ARRAY[0], ARRAY[''], ARRAY[NULL], ARRAY[0], ARRAY[false], ARRAY[0], ARRAY[0], ARRAY['release'], ARRAY[0], 'inbox',
+             '2000', numbers, words);
+         END $$",
+    );
+    let failed = failed.expect_err("no channel has so long a name");
+    assert!(failed.contains("channel name too long"), "{failed}");
+    let next = gets_in(waiter).await;
+    assert!(next.fence() > guard.fence());
+    give_back(next).await;
+    drop(guard);
+}
+
+/// Other names for schema and tables; and what a person reads there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tables_are_where_the_url_says_and_can_be_read() {
+    let server = Postgres::start();
+    let here = connect(format!("{}?schema=other&table=jobs", server.url()));
+    let there = connect(server.url());
+    let lock = here.mutex("nightly").lease(LONG).reason("the report");
+    let guard = soon("free", lock.acquire()).await.expect("free");
+    // Another table has other locks.
+    let other = soon("free", there.mutex("nightly").try_acquire()).await;
+    give_back(other.expect("an answer").expect("free")).await;
+    let row = server.sql(
+        "SELECT name, mode, reason, fence, since > now() - interval '1 minute', expiry - since > interval '1 minute' FROM other.jobs_holder",
+    );
+    assert_eq!(
+        row,
+        format!("nightly|exclusive|the report|{}|t|t", number(&guard))
+    );
+    let line = server.sql("SELECT name, kind, fence FROM other.jobs");
+    assert_eq!(line, format!("nightly|mutex|{}", number(&guard)));
+    give_back(guard).await;
+    for bad in ["schema=a-b", "table=1a", "table=a%22b"] {
+        let url = format!("{}?{bad}", server.url());
+        let refused = palisade::Client::connect(&url).expect_err(bad);
+        assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+    }
+    let long = format!("{}?prefix={}", server.url(), "x".repeat(1001));
+    let refused = palisade::Client::connect(&long).expect_err("too long");
+    assert!(refused.to_string().contains("1000 bytes"), "{refused}");
+    // The longest keys that are taken fit into the indexes, with text that cannot be compressed.
+    let noise = |bytes: usize| -> String {
+        std::iter::repeat_with(fastrand::alphanumeric)
+            .take(bytes)
+            .collect()
+    };
+    let long = connect(format!("{}?prefix={}", server.url(), noise(1000)));
+    let names: String = std::iter::repeat_with(|| fastrand::char('\u{e000}'..'\u{f000}'))
+        .take(170)
+        .collect();
+    let guard = soon("free", long.mutex(&names).lease(LONG).acquire())
+        .await
+        .expect("free");
+    let waiter = wait_for(&long.mutex(&names));
+    in_line(&long, &names, 1).await;
+    give_back(guard).await;
+    give_back(gets_in(waiter).await).await;
+}
+
+/// A lock that is entered again is one claim in the tables: its holds are counted in the client, and
+/// cost no request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_entered_again_is_one_row() {
+    let server = Postgres::start();
+    let locks = connect(server.url());
+    let (me, lock) = (locks.identity("me"), locks.mutex("n").lease(LONG));
+    let outer = soon("free", lock.acquire_as(&me)).await.expect("free");
+    let row = "SELECT * FROM palisade.lock_holder";
+    let before = server.sql(row);
+    let inner = soon("again", lock.acquire_as(&me)).await.expect("again");
+    assert_eq!(inner.fence(), outer.fence());
+    assert_eq!(server.sql(row), before);
+    give_back(inner).await;
+    assert_eq!(server.sql(row), before, "it is still held");
+    give_back(outer).await;
+    assert_eq!(server.sql(row), "");
+}
+
 /// The size of all tables with their indexes, in bytes.
 fn size(server: &Postgres) -> u64 {
     let size = "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c \
@@ -375,6 +531,12 @@ async fn clients_that_hold_are_not_woken() {
         guards.push(soon("free", mutex.acquire()).await.expect("free"));
     }
     assert_eq!(sessions(&server), clients.len());
+    // However many locks one of them holds.
+    for number in 0..40 {
+        let mutex = clients[0].mutex(format!("more{number}")).lease(LONG);
+        guards.push(soon("free", mutex.acquire()).await.expect("free"));
+    }
+    assert!(sessions(&server) <= clients.len() + 1);
     let listens = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'palisade' \
                    AND query ~ 'LISTEN|idle_session_timeout'";
     assert_eq!(server.sql(listens), "0");
@@ -490,6 +652,24 @@ async fn many_cycles_and_names_leave_little() {
     }
     assert_eq!(server.sql("SELECT name FROM palisade.lock"), "held");
     give_back(held).await;
+}
+
+/// The last fence outlives the use of its name by ten minutes, however long the grant was held.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_fence_outlives_a_long_hold() {
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let server = Postgres::with().clock().start();
+    let locks = connect(server.url());
+    let lock = locks.mutex("n").lease(minutes(120)).auto_renew(false);
+    let guard = soon("free", lock.acquire()).await.expect("free");
+    server.clock().set_ahead(minutes(60));
+    give_back(guard).await;
+    let kept_at = |at: u64| {
+        server.clock().set_ahead(minutes(at));
+        server.sql("CALL palisade.lock_sweep_1(NULL)");
+        rows(&server)[0]
+    };
+    assert_eq!([60, 69, 72].map(kept_at), [1, 1, 0]);
 }
 
 /// Names in use do not keep the sweeper from those that are not.

@@ -324,3 +324,54 @@ async fn the_clock_is_read_after_the_lock() {
         "{left} ms are left of 1500"
     );
 }
+
+/// The last fence outlives its lock by ten minutes, however long it was held, also if it has expired.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_fence_outlives_a_long_hold() {
+    let minutes = |count: u64| ms(60_000 * count);
+    let (postgres, mariadb) = (
+        Postgres::with().clock().start(),
+        MariaDb::with().clock().start(),
+    );
+    for (url, sweep) in [
+        (
+            format!("{}?format=simple", postgres.url()),
+            "CALL distributed_lock_step_1('sweep', '', '', 0, '', 0, 1, 'utc', '2000', NULL, NULL, NULL, NULL)",
+        ),
+        (
+            format!("{}?format=simple&zone=utc", mariadb.url()),
+            "CALL distributed_lock_step_1('sweep', '', '', 0, '', 0, 1, 'utc')",
+        ),
+    ] {
+        let sql = |text: &str| {
+            if url.starts_with("postgres") {
+                postgres.sql(text)
+            } else {
+                mariadb.sql(text)
+            }
+        };
+        let sweep_at = |at: u64| {
+            postgres.clock().set_ahead(minutes(at));
+            mariadb.clock().set_ahead(minutes(at));
+            sql(sweep);
+            sql("SELECT COUNT(*) FROM distributed_lock_fence_1")
+        };
+        take_and_leave(&url, &[("released", 120), ("expired", 60)]).await;
+        assert_eq!(sweep_at(59), "2");
+        let released = "DELETE FROM distributed_lock WHERE lock_name = 'released'";
+        sql(released);
+        assert_eq!([61, 68, 75].map(sweep_at), ["2", "2", "0"], "{url}");
+        postgres.clock().set_right();
+        mariadb.clock().set_right();
+    }
+}
+
+/// Takes locks for so many minutes, and leaves them.
+async fn take_and_leave(url: &str, locks: &[(&str, u64)]) {
+    let client = connect(url);
+    for (name, minutes) in locks {
+        let lock = client.mutex(*name).lease(ms(60_000 * minutes));
+        let guard = soon("free", lock.acquire()).await.expect("free");
+        guard.detach().await.expect("detached");
+    }
+}

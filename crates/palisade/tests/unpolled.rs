@@ -207,3 +207,69 @@ fn zookeeper() {
         format!("zk://{address}/lock")
     }));
 }
+
+#[cfg(feature = "postgres")]
+#[test]
+fn postgres() {
+    let server = palisade_testkit::postgres::Postgres::start();
+    run(&Scene::before(server.address(), |address| {
+        format!("postgres://locker:lockpw@{address}/locks")
+    }));
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn mysql() {
+    let server = palisade_testkit::mariadb::MariaDb::start();
+    run(&Scene::before(server.address(), |address| {
+        format!("mysql://locker:lockpw@{address}/locks")
+    }));
+}
+
+/// The first request connects and creates the tables, and is left unpolled at any moment of that: the
+/// next one does not wait for it.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+async fn first_uses(url: impl Fn(usize) -> String) {
+    for polls in 0..12 {
+        let client = connect(url(polls));
+        let mut first: Going<_> = Box::pin({
+            let client = client.clone();
+            async move { client.show("first").await }
+        });
+        // Each poll but the first comes when there is news.
+        let part = async {
+            for _ in 0..=polls {
+                let polled = std::future::poll_fn(|context| {
+                    std::task::Poll::Ready(first.as_mut().poll(context))
+                });
+                if polled.await.is_ready() {
+                    return false;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            true
+        };
+        let unfinished = part.await;
+        let other = soon("an answer", client.mutex("other").try_acquire()).await;
+        give_back(other.expect("no error").expect("it is free")).await;
+        if unfinished {
+            soon("it comes to its end", first).await.expect("an answer");
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_use_of_postgres() {
+    let server = palisade_testkit::postgres::Postgres::start();
+    let url = server.url();
+    first_uses(|number| format!("{url}?schema=s{number}&connect_timeout=30s")).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_use_of_mysql() {
+    let server = palisade_testkit::mariadb::MariaDb::start();
+    let url = server.url();
+    first_uses(|number| format!("{url}?table=t{number}&connect_timeout=30s")).await;
+}

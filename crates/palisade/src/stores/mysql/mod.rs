@@ -30,6 +30,8 @@ use async_trait::async_trait;
 
 use self::backend::Backend;
 use self::client::How;
+#[cfg(test)]
+pub(in crate::stores) use self::schema::NOW;
 pub use self::token::{SHEDLOCK, SIMPLE};
 use crate::error::Result;
 use crate::name::Name;

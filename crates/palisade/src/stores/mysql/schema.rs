@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{Connection, Failure};
+use super::client::{Connection, Failure, SQL_MODE};
 use super::settings::Settings;
 use crate::line::StoreTime;
 use crate::stores::sql::token::Layout;
@@ -15,7 +15,7 @@ const PATIENCE: u32 = 10;
 
 /// The clock of the server in microseconds since 1970, by no time zone. It stands still within a
 /// statement: a statement of its own reads it, after the row was locked.
-pub(super) const NOW: &str =
+pub(in crate::stores) const NOW: &str =
     "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
 
 const TABLES: [&str; 2] = [
@@ -159,7 +159,7 @@ impl Schema {
 
     /// The same as a script for the command line tool of the server.
     pub(super) fn script(&self) -> String {
-        let mut script = String::from("DELIMITER $$\n");
+        let mut script = format!("SET SESSION {SQL_MODE};\nDELIMITER $$\n");
         if self.layout.is_some() {
             script.push_str(
                 "-- Where another program has made the table with another character set or collation of the names, write \

@@ -3,8 +3,8 @@
 use super::client::ClientSettings;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::stores::sql::Identifier;
 use crate::stores::sql::token::{ENDINGS, Layout, SHEDLOCK, SIMPLE, Zone};
+use crate::stores::sql::{Identifier, check_prefix};
 use crate::url::StoreUrl;
 
 /// How many connections of a client wait for bells at most, unless the URL says otherwise.
@@ -68,12 +68,7 @@ impl Settings {
         }
         let common = url.common();
         let prefix = common.prefix.clone().unwrap_or_default();
-        if prefix.len() + Name::LONGEST > LONGEST_KEY {
-            return Err(Error::bad_url(format!(
-                "bad store URL: prefix= is longer than {} bytes",
-                LONGEST_KEY - Name::LONGEST
-            )));
-        }
+        check_prefix(&prefix, LONGEST_KEY - Name::LONGEST)?;
         let table = match table {
             Some(table) => table,
             None => Identifier::new("table=", layout.map_or("palisade", |layout| layout.table))?,

@@ -14,6 +14,7 @@ use super::settings::Settings;
 use super::wait::Inbox;
 use crate::error::{Error, Result};
 use crate::store::{ByClaim, Claim, ClaimId, ClientHandle};
+use crate::stores::in_task::in_task;
 use crate::url::StoreUrl;
 
 /// How long a call waits for a row that another session has locked, before it goes on without it.
@@ -74,6 +75,12 @@ impl Backend {
         let _ = self.handle.set(client);
     }
 
+    /// For a task of its own.
+    pub(super) fn me(&self) -> Result<Arc<Backend>> {
+        let me = self.this.upgrade();
+        me.ok_or_else(|| Error::unavailable("the client is ending"))
+    }
+
     pub(super) fn waiting(&self) -> MutexGuard<'_, ByClaim<Arc<Claim>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,6 +122,11 @@ impl Backend {
     /// Applies one event whose row another session has locked, and waits for that row. The answer,
     /// and whether the event was sent more than once.
     pub(super) async fn apply_patiently(&self, event: Event) -> Result<(Answered, bool)> {
+        let backend = self.me()?;
+        in_task(async move { backend.wait_for_row(event).await }).await
+    }
+
+    async fn wait_for_row(&self, event: Event) -> Result<(Answered, bool)> {
         let limit = self.client.settings().request_timeout;
         let Ok(_turn) = tokio::time::timeout(limit, self.waits_for_row.lock()).await else {
             return Err(locked());

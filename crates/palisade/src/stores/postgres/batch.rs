@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use super::backend::{Backend, unwanted};
 use super::client::Purpose;
 use super::line::{Answered, Event};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::ClaimId;
 use crate::stores::batch::{BatchExecutor, Batcher, Limits};
 
@@ -114,6 +114,16 @@ async fn send(backend: &Backend, batch: Vec<Request>) -> Vec<Reply> {
         return replies;
     }
     match backend.apply(Purpose::Verbs, &events).await {
+        // One of them cannot be done, and so none was.
+        Err(error) if error.kind() == ErrorKind::Config && events.len() > 1 => {
+            for (place, event) in places.into_iter().zip(events) {
+                let called = backend.apply(Purpose::Verbs, std::slice::from_ref(&event));
+                replies[place] = called.await.map(|mut called| match called.answers.pop() {
+                    Some(Some(answer)) => Applied::Answered(answer, called.sent_again),
+                    _ => Applied::Locked(event),
+                });
+            }
+        }
         Ok(called) => {
             let answers = called.answers.into_iter().zip(events);
             for (place, (answer, event)) in places.into_iter().zip(answers) {

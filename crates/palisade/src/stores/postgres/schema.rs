@@ -8,6 +8,7 @@ use super::client::{Failed, Purpose, Remedy};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::Schema;
+use crate::stores::in_task::in_task;
 use crate::stores::sql::token::Layout;
 
 /// The version of the format `table`.
@@ -102,16 +103,26 @@ fn fill(text: &str, settings: &Settings) -> String {
 impl Backend {
     /// Mends a request that found a table or routine missing: creates them, once.
     pub(super) async fn created(&self, failed: Failed) -> Result<()> {
-        let _one = self.creating.lock().await;
-        // Another request may have created them meanwhile.
-        if self.is_created().await? {
-            return Ok(());
-        }
-        match self.client.script(&self.text.script).await {
-            Ok(()) => Ok(()),
+        match self.create_missing().await {
+            Ok(_) => Ok(()),
             Err(refused) if refused.remedy == Remedy::Create => Err(failed.error),
             Err(refused) => Err(refused.error),
         }
+    }
+
+    /// Creates the tables if they are missing, and says whether they were. Other requests wait for it.
+    async fn create_missing(&self) -> std::result::Result<bool, Failed> {
+        let backend = self.me()?;
+        in_task(async move {
+            let _one = backend.creating.lock().await;
+            // Another request may have created them meanwhile.
+            if backend.is_created().await? {
+                return Ok(false);
+            }
+            let created = backend.client.script(&backend.text.script).await;
+            created.map(|()| true)
+        })
+        .await
     }
 
     async fn is_created(&self) -> Result<bool> {
@@ -178,11 +189,6 @@ impl Schema for Backend {
     }
 
     async fn create(&self) -> Result<bool> {
-        let _one = self.creating.lock().await;
-        if self.is_created().await? {
-            return Ok(false);
-        }
-        let created = self.client.script(&self.text.script).await;
-        created.map(|()| true).map_err(|failed| failed.error)
+        self.create_missing().await.map_err(|failed| failed.error)
     }
 }

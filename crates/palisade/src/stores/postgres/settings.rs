@@ -3,13 +3,15 @@
 use super::client::ClientSettings;
 use crate::error::{Error, Result};
 use crate::name::Name;
-use crate::stores::sql::Identifier;
 use crate::stores::sql::token::{ENDINGS as TOKEN_ENDINGS, Layout, SHEDLOCK, SIMPLE, Zone};
+use crate::stores::sql::{Identifier, check_prefix};
 use crate::url::StoreUrl;
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be
 /// read back.
 const NAME_LIMIT: usize = 3 * Name::LONGEST;
+/// An index holds keys of up to 2704 bytes, with the claim.
+const LONGEST_PREFIX: usize = 1000;
 /// Room for the longest ending of a table's name.
 const ENDINGS: usize = "_waiter_claim".len();
 
@@ -47,6 +49,7 @@ impl Settings {
         };
         let common = url.common();
         let prefix = common.prefix.clone().unwrap_or_default();
+        check_prefix(&prefix, LONGEST_PREFIX)?;
         if prefix.contains('\0') {
             return Err(Error::bad_url(
                 "bad store URL: prefix= has a character U+0000, which no column of text can hold",

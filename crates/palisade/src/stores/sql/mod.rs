@@ -8,6 +8,8 @@
 )]
 
 mod identifier;
+#[cfg(test)]
+mod oracle;
 pub(crate) mod token;
 mod words;
 
@@ -28,6 +30,17 @@ pub(crate) fn micros(span: Duration) -> i64 {
 /// A span that a routine answered; negative when there is none.
 pub(crate) fn span(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().map(Duration::from_micros)
+}
+
+/// Refuses a prefix of names that a column of the primary key cannot hold.
+pub(crate) fn check_prefix(prefix: &str, longest: usize) -> Result<()> {
+    if prefix.len() > longest {
+        Err(Error::bad_url(format!(
+            "bad store URL: prefix= is longer than {longest} bytes"
+        )))
+    } else {
+        Ok(())
+    }
 }
 
 /// Refuses a text that a column cannot hold.

@@ -16,8 +16,9 @@ const LARGEST_PACKET: usize = 16 << 20;
 /// The same: how long the server keeps an idle connection. It is set in the session.
 const IDLE_FOR: usize = 28_800;
 /// What every session has: a verb that finds a row locked gives up soon and is sent again.
-const SETTINGS: &str = "SET SESSION autocommit=1, innodb_lock_wait_timeout=1, wait_timeout=28800, \
-     sql_mode='STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'";
+const SETTINGS: &str = "SET SESSION autocommit=1, innodb_lock_wait_timeout=1, wait_timeout=28800, ";
+/// What a routine keeps of the session that has created it.
+pub(crate) const SQL_MODE: &str = "sql_mode='STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'";
 /// What is added, unless the session keeps the zone of the server.
 const UTC: &str = ", time_zone='+00:00'";
 const ISOLATION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
@@ -99,7 +100,7 @@ impl Connection {
         let mut opening = Box::pin(async move {
             let mut conn = Conn::new(opts).await?;
             let zone = if keeps_zone { "" } else { UTC };
-            conn.query_drop([SETTINGS, zone].concat()).await?;
+            conn.query_drop([SETTINGS, SQL_MODE, zone].concat()).await?;
             conn.query_drop(ISOLATION).await?;
             let facts: Vec<(String, String)> = conn.query(FACTS).await?;
             Ok((conn, facts))

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use mysql_async::{Row, Value};
 use tokio::sync::oneshot;
 
-pub(crate) use self::connection::{Connection, Failure};
+pub(crate) use self::connection::{Connection, Failure, SQL_MODE};
 use self::queue::{Job, Queue};
 pub(crate) use self::settings::ClientSettings;
 use crate::error::{Error, Result};

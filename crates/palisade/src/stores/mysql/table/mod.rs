@@ -12,8 +12,6 @@
 //! claim before it. The bell only wakes; the line decides.
 
 mod reply;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

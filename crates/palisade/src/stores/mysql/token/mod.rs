@@ -11,26 +11,17 @@ use super::backend::Backend;
 use super::client::{How, Statement};
 use crate::error::Result;
 use crate::name::Name;
-use crate::store::{Capability, ClientHandle, Durability, Extensions, Ping, ServerInfo};
+use crate::store::{Capability, ClientHandle, Extensions, Ping, ServerInfo};
 use crate::stores::kit::token::TokenBackend;
 use crate::stores::sql::token::{
     self as shared, Call, Column, Layout, LockTable, Reply, Tokens, unexpected,
 };
 
 /// The capability of the format `simple`.
-pub const SIMPLE: Capability = Capability {
-    store: "mysql",
-    format: shared::SIMPLE.format,
-    any_name: false,
-    durability: Durability::Failover,
-    ..Capability::TOKEN
-};
+pub const SIMPLE: Capability = shared::SIMPLE.capability("mysql");
 
 /// The capability of the format `shedlock`.
-pub const SHEDLOCK: Capability = Capability {
-    format: shared::SHEDLOCK.format,
-    ..SIMPLE
-};
+pub const SHEDLOCK: Capability = shared::SHEDLOCK.capability("mysql");
 
 /// What creates the table of a layout, and then what is ours.
 pub(super) fn tables(layout: &Layout) -> [&'static str; 4] {

@@ -53,7 +53,7 @@ BEGIN
 
   IF p_verb = 'sweep' THEN
     {clean}
-    DELETE FROM {fence} WHERE fence < us - 600000000 AND NOT EXISTS (SELECT 1 FROM {table} AS t WHERE t.{name} = {fence}.name);
+    DELETE FROM {fence} WHERE GREATEST(fence, used) < us - 700000000 AND NOT EXISTS (SELECT 1 FROM {table} AS t WHERE t.{name} = {fence}.name);
     SET done = 'done';
   ELSEIF p_verb = 'show' OR (p_verb = 'claim' AND alive AND NOT mine) THEN
     SET done = IF(alive, 'taken', 'free');

@@ -26,15 +26,17 @@ pub(crate) struct Failed {
     pub(crate) remedy: Remedy,
 }
 
-impl Failed {
-    /// Nothing was sent.
-    pub(super) fn unsent(error: Error) -> Failed {
+/// Nothing was sent.
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
         Failed {
             error,
             remedy: Remedy::None,
         }
     }
+}
 
+impl Failed {
     /// The server did not answer in time.
     pub(super) fn silent(address: &str, limit: Duration) -> Failed {
         Failed {
@@ -108,6 +110,13 @@ impl Failed {
             | SqlState::CRASH_SHUTDOWN
             | SqlState::CANNOT_CONNECT_NOW
             | SqlState::IDLE_SESSION_TIMEOUT => failed(Remedy::Reconnect, Error::unavailable(text)),
+            // Class 22: data.
+            _ if code.code().starts_with("22") => failed(
+                Remedy::None,
+                Error::config(format!(
+                    "{text}; a name, owner, reason or value does not fit: is the encoding of the database UTF8?"
+                )),
+            ),
             // Class 08: connections; 53: too many of them, a full disk; 57: intervention; 58: the
             // system.
             _ if ["08", "53", "57", "58"].contains(&code.code().get(..2).unwrap_or_default()) => {

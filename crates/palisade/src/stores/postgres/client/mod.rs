@@ -18,6 +18,7 @@ use tokio_postgres::Row;
 
 use crate::error::{Error, Result};
 use crate::stores::backoff::Backoff;
+use crate::stores::in_task::in_task;
 
 /// Between the first two attempts to reconnect; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -80,11 +81,27 @@ impl Client {
 
     /// The connection for this purpose, opened if need be.
     pub(crate) async fn connection(&self, purpose: Purpose) -> Result<Arc<Connection>> {
-        let slot = match purpose {
+        if let Ok(slot) = self.slot(purpose).try_lock()
+            && let Some(open) = slot.as_ref().filter(|open| !open.is_closed())
+        {
+            return Ok(Arc::clone(open));
+        }
+        let client = self.this.upgrade();
+        let client = client.ok_or_else(|| Error::unavailable("the client is ending"))?;
+        // Other requests wait for it.
+        in_task(async move { client.connect(purpose).await }).await
+    }
+
+    fn slot(&self, purpose: Purpose) -> &Mutex<Option<Arc<Connection>>> {
+        match purpose {
             Purpose::Verbs => &self.verbs,
             Purpose::Renewals => &self.renewals,
             Purpose::Patience => &self.patience,
-        };
+        }
+    }
+
+    async fn connect(&self, purpose: Purpose) -> Result<Arc<Connection>> {
+        let slot = self.slot(purpose);
         // Another request is connecting. Behind a server that does not answer, each of many requests
         // would wait for all before it.
         let limit = self.settings.connect_timeout;
@@ -159,7 +176,7 @@ impl Client {
         statement: &str,
         parameters: &Parameters<'_>,
     ) -> std::result::Result<Vec<Row>, Failed> {
-        let connection = self.connection(purpose).await.map_err(Failed::unsent)?;
+        let connection = self.connection(purpose).await?;
         let answer = connection.client.query_typed(statement, parameters);
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(rows)) => Ok(rows),
@@ -179,10 +196,7 @@ impl Client {
 
     /// Runs a script of statements, without parameters.
     pub(crate) async fn script(&self, script: &str) -> std::result::Result<(), Failed> {
-        let connection = self
-            .connection(Purpose::Verbs)
-            .await
-            .map_err(Failed::unsent)?;
+        let connection = self.connection(Purpose::Verbs).await?;
         // The first use of many clients waits for one of them.
         let limit = 4 * self.settings.request_timeout;
         match tokio::time::timeout(limit, connection.client.batch_execute(script)).await {

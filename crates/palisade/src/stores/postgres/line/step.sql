@@ -7,6 +7,9 @@
 -- ask_in, held, left, permits; and 4 words: answer, owner, reason, mode. Spans are microseconds,
 -- negative when there is none.
 --
+-- A waiter is found by its claim: "IS NOT DISTINCT FROM" keeps the planner from an index by the name,
+-- which finds all waiters of the name.
+--
 -- patience is how many milliseconds the call waits for a row that another session has locked. With
 -- 'skip' it does not wait, and answers 'locked' for such a row's events.
 CREATE OR REPLACE PROCEDURE @step@(
@@ -26,7 +29,7 @@ DECLARE
   h @holder@;
   w @waiter@;
   n timestamptz;
-  made boolean;
+  made boolean; in_use boolean;
   -- Of the holders: how many, whether one of them is no reader, the permits that are out.
   held bigint; alone boolean; permits_out bigint; turns timestamptz; latest timestamptz;
   waits boolean; fits boolean; own bigint; way timestamptz; clear timestamptz;
@@ -41,7 +44,10 @@ BEGIN
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   END IF;
-  PERFORM set_config('lock_timeout', CASE WHEN skips THEN '100' ELSE patience END, true);
+  -- The plans outlive the state of the tables that they were made for: in an empty table, every row is
+  -- read as fast as by an index, and not when a thousand claims wait.
+  PERFORM set_config('lock_timeout', CASE WHEN skips THEN '100' ELSE patience END, true),
+    set_config('enable_seqscan', 'off', true);
   numbers := '{}';
   words := '{}';
   <<events>>
@@ -71,6 +77,7 @@ BEGIN
     -- Behind the lock: a time from before it would be too early by the wait.
     n := clock_timestamp();
     was := l;
+    in_use := false;
     fence := 0; ahead := -1; ask := NULL; asked := NULL; shown := false; changed := false;
     word := CASE e.verb WHEN 'release' THEN 'lost' WHEN 'revoke' THEN 'none' WHEN 'clear' THEN 'none' ELSE 'unknown' END;
 
@@ -81,6 +88,7 @@ BEGIN
       SELECT count(*), coalesce(bool_or(x.mode <> 'shared'), false), coalesce(sum(x.permits), 0),
           min(CASE WHEN x.ghost THEN x.keep_until ELSE x.expiry END), max(x.expiry - x.lease)
         INTO held, alone, permits_out, turns, latest FROM @holder@ x WHERE x.name = e.name;
+      in_use := in_use OR held > 0;
       IF latest > n THEN
         -- The clock went back: no lease is longer than it was asked for.
         UPDATE @holder@ x SET expiry = least(x.expiry, n + x.lease), since = least(x.since, n) WHERE x.name = e.name;
@@ -170,7 +178,7 @@ BEGIN
         END IF;
         IF waits AND e.fence IS NULL THEN
           UPDATE @waiter@ x SET expiry = greatest(x.expiry, n + least(x.lease, longest_wait)), inbox = own_inbox
-            WHERE x.name = e.name AND x.claim = e.claim AND x.expiry > n
+            WHERE x.claim = e.claim AND x.name IS NOT DISTINCT FROM e.name AND x.expiry > n
             RETURNING x.* INTO w;
           IF FOUND THEN word := 'waiting'; END IF;
         END IF;
@@ -226,7 +234,7 @@ BEGIN
               CONTINUE;
             END IF;
             -- An earlier life under this id.
-            IF waits THEN DELETE FROM @waiter@ x WHERE x.name = e.name AND x.claim = e.claim; END IF;
+            IF waits THEN DELETE FROM @waiter@ x WHERE x.claim = e.claim AND x.name IS NOT DISTINCT FROM e.name; END IF;
             INSERT INTO @waiter@ AS x (name, owner, reason, mode, permits, since, expiry, lease, min_hold, once_per, claim, inbox)
               VALUES (e.name, e.owner, e.reason, e.mode, e.permits, n,
                 n + least(e.lease * interval '1 microsecond', longest_wait), e.lease * interval '1 microsecond',
@@ -260,7 +268,7 @@ BEGIN
             DELETE FROM @waiter@ x WHERE x.name = e.name;
           END IF;
         ELSIF waits AND e.fence IS NULL THEN
-          DELETE FROM @waiter@ x WHERE x.name = e.name AND x.claim = e.claim AND x.expiry > n;
+          DELETE FROM @waiter@ x WHERE x.claim = e.claim AND x.name IS NOT DISTINCT FROM e.name AND x.expiry > n;
           IF FOUND THEN word := 'done'; changed := true; CONTINUE; END IF;
         END IF;
         IF e.text = 'undo' THEN
@@ -337,8 +345,13 @@ BEGIN
       END IF;
     END LOOP;
 
+    -- For the sweeper: the fence says when the grant was made, and it may have been held for long.
+    IF in_use AND n > coalesce(l.used_at, never) + interval '1 minute'
+      AND (extract(epoch FROM n) * 1000000)::bigint - l.fence > 60000000 THEN
+      l.used_at := n;
+    END IF;
     IF l IS DISTINCT FROM was THEN
-      UPDATE @line@ x SET kind = l.kind, capacity = l.capacity, fence = l.fence, mark_at = l.mark_at,
+      UPDATE @line@ x SET kind = l.kind, capacity = l.capacity, fence = l.fence, used_at = l.used_at, mark_at = l.mark_at,
           mark_span = l.mark_span, mark_fence = l.mark_fence, seal_until = l.seal_until, seal_by = l.seal_by, buried = l.buried
         WHERE x.name = e.name;
     END IF;
@@ -356,6 +369,9 @@ BEGIN
   IF NOT durable THEN
     -- A lost place in line costs nothing: its claim is told that it is gone, and queues again.
     PERFORM set_config('synchronous_commit', 'off', true);
+  ELSIF current_setting('synchronous_commit') = 'off' THEN
+    -- Of the role or the server. A grant that a crash takes back would have two holders.
+    PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
   IF cardinality(told_texts) > 0 THEN
     COMMIT;
@@ -372,7 +388,8 @@ CREATE OR REPLACE PROCEDURE @sweep@(INOUT more boolean)
 LANGUAGE plpgsql AS $sweep$
 DECLARE
   most CONSTANT integer := 1000;
-  over CONSTANT timestamptz := clock_timestamp() - interval '10 minutes';
+  -- A minute more: that is how late a time of use may be noted.
+  over CONSTANT timestamptz := clock_timestamp() - interval '11 minutes';
   idle text[];
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -382,7 +399,7 @@ BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   -- Names in use are left out here: they must not fill up the selection.
   idle := ARRAY(SELECT x.name FROM @line@ x WHERE x.fence < extract(epoch FROM over) * 1000000
-    AND (x.mark_at IS NULL OR x.mark_at + x.mark_span < over) AND (x.seal_until IS NULL OR x.seal_until < over)
+    AND (x.used_at IS NULL OR x.used_at < over) AND (x.mark_at IS NULL OR x.mark_at + x.mark_span < over) AND (x.seal_until IS NULL OR x.seal_until < over)
     AND NOT EXISTS (SELECT FROM @holder@ y WHERE y.name = x.name AND (y.expiry >= over OR y.keep_until >= over))
     AND NOT EXISTS (SELECT FROM @waiter@ y WHERE y.name = x.name AND y.expiry >= over)
     AND NOT EXISTS (SELECT FROM @gone@ y WHERE y.name = x.name AND y.until >= over)
@@ -393,7 +410,7 @@ BEGIN
   DELETE FROM @holder@ x WHERE x.name = ANY (idle) AND x.expiry < over AND x.keep_until < over;
   DELETE FROM @gone@ x WHERE x.name = ANY (idle) AND x.until < over;
   DELETE FROM @line@ x WHERE x.name = ANY (idle)
-    AND (x.mark_at IS NULL OR x.mark_at + x.mark_span < over) AND (x.seal_until IS NULL OR x.seal_until < over)
+    AND (x.used_at IS NULL OR x.used_at < over) AND (x.mark_at IS NULL OR x.mark_at + x.mark_span < over) AND (x.seal_until IS NULL OR x.seal_until < over)
     AND NOT EXISTS (SELECT FROM @holder@ y WHERE y.name = x.name)
     AND NOT EXISTS (SELECT FROM @waiter@ y WHERE y.name = x.name)
     AND NOT EXISTS (SELECT FROM @gone@ y WHERE y.name = x.name);

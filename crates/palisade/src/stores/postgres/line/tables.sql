@@ -9,6 +9,8 @@ CREATE TABLE IF NOT EXISTS @line@ (
   capacity bigint NOT NULL DEFAULT 0,
   -- The fence of the latest grant.
   fence bigint NOT NULL DEFAULT 0,
+  -- When that grant was last in use, if it was more than a minute old then.
+  used_at timestamptz,
   -- The last grant of a once-per claim.
   mark_at timestamptz,
   mark_span interval,

@@ -12,26 +12,17 @@ use super::backend::{Backend, locked, long_patience, short_patience, unwanted};
 use super::client::{Failed, Parameters, Purpose, Remedy};
 use crate::error::Result;
 use crate::name::Name;
-use crate::store::{Capability, ClientHandle, Durability, Extensions, Ping, Schema, ServerInfo};
+use crate::store::{Capability, ClientHandle, Extensions, Ping, Schema, ServerInfo};
 use crate::stores::kit::token::TokenBackend;
 use crate::stores::sql::token::{
     self as shared, Call, Column, Layout, LockTable, Reply, Tokens, unexpected,
 };
 
 /// The capability of the format `simple`.
-pub const SIMPLE: Capability = Capability {
-    store: "postgres",
-    format: shared::SIMPLE.format,
-    any_name: false,
-    durability: Durability::Failover,
-    ..Capability::TOKEN
-};
+pub const SIMPLE: Capability = shared::SIMPLE.capability("postgres");
 
 /// The capability of the format `shedlock`.
-pub const SHEDLOCK: Capability = Capability {
-    format: shared::SHEDLOCK.format,
-    ..SIMPLE
-};
+pub const SHEDLOCK: Capability = shared::SHEDLOCK.capability("postgres");
 
 const COLUMNS: &str = "SELECT c.column_name::text, c.data_type::text, c.character_maximum_length::bigint, \
      c.datetime_precision::bigint, EXISTS (SELECT FROM pg_index i \

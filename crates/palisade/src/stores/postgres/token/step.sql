@@ -4,7 +4,9 @@ CREATE TABLE IF NOT EXISTS {fence} (
   name text PRIMARY KEY,
   fence bigint NOT NULL,
   claim text NOT NULL,
-  revoked boolean NOT NULL DEFAULT false
+  revoked boolean NOT NULL DEFAULT false,
+  -- When a sweep last saw the lock, in microseconds since 1970.
+  used bigint NOT NULL DEFAULT 0
 );
 
 -- Applies a verb to one lock. The owner of a lock of ours is <claim>.<fence>.<label>, any other value
@@ -26,6 +28,8 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   END IF;
   PERFORM set_config('lock_timeout', p_patience, true);
+  -- A grant that a crash takes back would have two holders.
+  IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
   -- For columns without a time zone.
   IF p_zone = 'utc' THEN PERFORM set_config('TimeZone', 'UTC', true); END IF;
   LOOP
@@ -55,7 +59,7 @@ BEGIN
 
   IF p_verb = 'sweep' THEN
     {clean}
-    DELETE FROM {fence} f WHERE f.fence < us - 600000000 AND NOT EXISTS (SELECT FROM {table} t WHERE t.{name} = f.name);
+    DELETE FROM {fence} f WHERE greatest(f.fence, f.used) < us - 700000000 AND NOT EXISTS (SELECT FROM {table} t WHERE t.{name} = f.name);
     done := 'done';
   ELSIF p_verb = 'show' OR (p_verb = 'claim' AND alive AND NOT mine) THEN
     done := CASE WHEN alive THEN 'taken' ELSE 'free' END;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use fastrand::Rng;
-use palisade_testkit::mariadb::MariaDb;
 
 use crate::error::Result;
 use crate::fence::Fence;
@@ -25,11 +25,15 @@ const STEPS: usize = 60;
 const SLACK: Duration = Duration::from_millis(800);
 const NAME: &str = "orders";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn random_histories_go_as_specified() {
-    let server = MariaDb::with().clock().start();
-    // Histories have no time to wait for the disk.
-    server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2");
+/// A server whose clock can be moved.
+#[async_trait]
+trait Server: Send + Sync {
+    fn url(&self) -> String;
+    fn set_ahead(&self, by: Duration);
+    async fn now(&self) -> StoreTime;
+}
+
+async fn random_histories_go_as_specified(server: &dyn Server) {
     let seed = std::env::var("PALISADE_SEED")
         .ok()
         .map(|seed| seed.parse().unwrap());
@@ -39,7 +43,12 @@ async fn random_histories_go_as_specified() {
     } else {
         std::env::var("PALISADE_HISTORIES").map_or(80, |count| count.parse().unwrap())
     };
-    let mut world = World::new(&server);
+    let mut world = World {
+        server,
+        store: crate::stores::open(server.url().parse().unwrap()).unwrap(),
+        ahead: 0,
+        made: 0,
+    };
     let mut played = 0;
     for seed in first..first + count {
         println!("PALISADE_SEED={seed}");
@@ -49,6 +58,100 @@ async fn random_histories_go_as_specified() {
         played as u64 > count * STEPS as u64 / 2,
         "only {played} steps were played: the machine is too slow for this test"
     );
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use mysql_async::Pool;
+    use mysql_async::prelude::Queryable;
+    use palisade_testkit::mariadb::MariaDb;
+
+    use super::*;
+
+    struct Timed(MariaDb, Pool);
+
+    #[async_trait]
+    impl Server for Timed {
+        fn url(&self) -> String {
+            self.0.url()
+        }
+
+        fn set_ahead(&self, by: Duration) {
+            self.0.clock().set_ahead(by);
+        }
+
+        async fn now(&self) -> StoreTime {
+            let now = format!("SELECT {}", crate::stores::mysql::NOW);
+            let micros: u64 = self
+                .1
+                .get_conn()
+                .await
+                .unwrap()
+                .query_first(now)
+                .await
+                .unwrap()
+                .unwrap();
+            StoreTime::at(Duration::from_micros(micros))
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn random_histories_go_as_specified() {
+        let server = MariaDb::with().clock().start();
+        // Histories have no time to wait for the disk.
+        server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2");
+        let clock = Pool::from_url(server.url()).unwrap();
+        super::random_histories_go_as_specified(&Timed(server, clock)).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn renewals_of_many_names_are_answered_each() {
+        super::renewals_of_many_names_are_answered_each(&MariaDb::start().url()).await;
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use palisade_testkit::postgres::Postgres;
+    use tokio_postgres::{Client, NoTls, connect};
+
+    use super::*;
+
+    struct Timed(Postgres, Client);
+
+    #[async_trait]
+    impl Server for Timed {
+        fn url(&self) -> String {
+            self.0.url()
+        }
+
+        fn set_ahead(&self, by: Duration) {
+            self.0.clock().set_ahead(by);
+        }
+
+        async fn now(&self) -> StoreTime {
+            let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+            let row = self.1.query_one(now, &[]).await.unwrap();
+            let micros = row.get::<_, i64>(0).try_into().unwrap();
+            StoreTime::at(Duration::from_micros(micros))
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn random_histories_go_as_specified() {
+        let server = Postgres::with().clock().start();
+        // Histories have no time to wait for the disk.
+        server.sql("ALTER SYSTEM SET fsync = off");
+        server.sql("SELECT pg_reload_conf()");
+        let (clock, connection) = connect(&server.url(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        super::random_histories_go_as_specified(&Timed(server, clock)).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn renewals_of_many_names_are_answered_each() {
+        super::renewals_of_many_names_are_answered_each(&Postgres::start().url()).await;
+    }
 }
 
 fn secs(count: u64) -> Duration {
@@ -75,9 +178,8 @@ enum By {
 }
 
 struct World<'a> {
-    server: &'a MariaDb,
+    server: &'a dyn Server,
     store: Arc<dyn Store>,
-    clock: mysql_async::Pool,
     /// How far the server's clock was moved, over all histories.
     ahead: u64,
     made: u128,
@@ -96,25 +198,6 @@ struct History {
 }
 
 impl World<'_> {
-    fn new(server: &MariaDb) -> World<'_> {
-        let url = server.url();
-        World {
-            server,
-            store: crate::stores::open(url.parse().unwrap()).unwrap(),
-            clock: mysql_async::Pool::from_url(url).unwrap(),
-            ahead: 0,
-            made: 0,
-        }
-    }
-
-    async fn now(&self) -> StoreTime {
-        use mysql_async::prelude::Queryable;
-        let mut conn = self.clock.get_conn().await.unwrap();
-        let now = format!("SELECT {}", super::super::schema::NOW);
-        let micros: u64 = conn.query_first(now).await.unwrap().unwrap();
-        StoreTime::at(Duration::from_micros(micros))
-    }
-
     async fn play(&mut self, seed: u64) -> usize {
         let mut rng = Rng::with_seed(seed);
         let mut history = History {
@@ -135,9 +218,9 @@ impl World<'_> {
             };
             if pause > 0 {
                 self.ahead += pause;
-                self.server.clock().set_ahead(secs(self.ahead));
+                self.server.set_ahead(secs(self.ahead));
             }
-            let now = self.now().await;
+            let now = self.server.now().await;
             let Some(op) = self.op(&mut rng, &mut history) else {
                 continue;
             };
@@ -311,7 +394,7 @@ impl World<'_> {
     }
 
     async fn same_view(&mut self, history: &mut History, begun: Instant, context: &str) -> bool {
-        let now = self.now().await;
+        let now = self.server.now().await;
         let expected = history.line.view(now, &history.name);
         let query = Query::Show(history.name.clone());
         let found = self.store.inspect(&query).await.unwrap().lines.pop();
@@ -511,10 +594,8 @@ fn same_place(expected: Place, found: Place, context: &str) {
 }
 
 /// A claim ref is what renewals are made of; several of one client go together.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn renewals_of_many_names_are_answered_each() {
-    let server = MariaDb::start();
-    let store = crate::stores::open(server.url().parse().unwrap()).unwrap();
+async fn renewals_of_many_names_are_answered_each(url: &str) {
+    let store = crate::stores::open(url.parse().unwrap()).unwrap();
     let mut refs: Vec<ClaimRef> = Vec::new();
     for number in 0..150_u128 {
         let claim = Claim::of_mutex(
