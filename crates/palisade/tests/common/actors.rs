@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use palisade::store::{Answer, Claim, Kind, Mode, Standing};
 use palisade::{Client, Guard, GuardMode, LossReason, Mutex, Released, Result};
 use tokio::task::JoinHandle;
 
@@ -155,5 +156,47 @@ impl Believer {
     pub fn last_belief(self) -> Option<Instant> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().expect("no panic")
+    }
+}
+
+/// Two clients renew claims of the same hundred names again and again, each in its own order.
+pub async fn renew_in_opposite_orders(url: String) {
+    let open = move || palisade::stores::open(url.parse().expect("a good URL")).expect("a store");
+    let subject = palisade_conformance::Subject::new(open);
+    let mut clients = Vec::new();
+    for reversed in [false, true] {
+        let store = subject.store();
+        let mut refs = Vec::new();
+        for number in 0..100 {
+            let claim = Arc::new(Claim {
+                kind: Kind::RwLock,
+                mode: Mode::Shared,
+                lease: Duration::from_secs(3600),
+                ..subject.claim(&format!("n{number}"))
+            });
+            match soon("an answer", store.claim(&claim)).await {
+                Ok(Answer::Granted(grant)) => refs.push(claim.to_ref(Some(grant.fence))),
+                other => panic!("{other:?}"),
+            }
+        }
+        if reversed {
+            refs.reverse();
+        }
+        clients.push((store, refs));
+    }
+    let renewals = clients.into_iter().map(|(store, refs)| {
+        tokio::spawn(async move {
+            for _ in 0..40 {
+                for standing in store.renew(&refs).await {
+                    assert!(matches!(standing, Ok(Standing::Held(_))), "{standing:?}");
+                }
+            }
+        })
+    });
+    for renewed in renewals.collect::<Vec<_>>() {
+        tokio::time::timeout(3 * SOON, renewed)
+            .await
+            .expect("in time")
+            .expect("no panic");
     }
 }
