@@ -18,6 +18,9 @@ const VERSION: i32 = 1;
 /// number is of no meaning, but must be the same everywhere.
 const LOCK: i64 = 0x0070_616c_6973_6164;
 
+/// In a stricter level, a client that waited for another one's creation would not see it.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// The names of the tables and routines, quoted.
 pub(super) struct Text {
     pub(super) step: String,
@@ -51,7 +54,7 @@ impl Text {
                  AND to_regclass('{fence}') IS NOT NULL THEN {VERSION} END"
             ),
             script: format!(
-                "BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{}\nCOMMIT;\n",
+                "{BEGIN};\nSELECT pg_advisory_xact_lock({LOCK});\n{}\nCOMMIT;\n",
                 fill(super::token::tables(layout))
             ),
         }
@@ -65,7 +68,7 @@ impl Text {
             include_str!("line/step.sql")
         );
         let script = format!(
-            "BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{}\n\
+            "{BEGIN};\nSELECT pg_advisory_xact_lock({LOCK});\n{}\n\
              INSERT INTO @version@ VALUES ({VERSION}) ON CONFLICT DO NOTHING;\nCOMMIT;\n",
             body
         );

@@ -422,7 +422,10 @@ impl World<'_> {
                 near(expected, found, &format!("{context}: marks"));
             }
         }
-        assert_eq!(expected.kind, found.kind, "{context}");
+        // Of a name whose last claim has expired, either shows what it was or what it is by now.
+        if !expected.holders.is_empty() || !expected.waiters.is_empty() {
+            assert_eq!(expected.kind, found.kind, "{context}");
+        }
         assert_eq!(
             expected.holders.len(),
             found.holders.len(),
