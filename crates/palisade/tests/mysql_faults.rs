@@ -127,30 +127,35 @@ async fn a_locked_row_costs_none_of_its_batch() {
 async fn a_row_that_is_locked_for_too_long_leaves_no_half_work() {
     let server = Arc::new(MariaDb::start());
     let locks = connect(format!("{}?request_timeout=2500ms", server.url()));
-    let guard = soon("free", locks.mutex("n").lease(LONG).acquire())
+    let guard = soon("free", locks.rwlock("n").lease(LONG).read())
         .await
         .expect("free");
-    let waiter = wait_for(&connect(server.url()).mutex("n").lease(LONG));
+    let writer = connect(server.url()).rwlock("n").lease(LONG);
+    let waiter = tokio::spawn(async move { writer.write().await });
     in_line(&locks, "n", 1).await;
-    let line = "SELECT HEX(claim), fence, waiting, tail FROM palisade_line WHERE name = 'n'";
-    let before = server.sql(line);
-    // The waiter's row, so that the hand-off fails when it has already begun.
+    let claims =
+        "SELECT state, HEX(claim), fence FROM palisade_claim WHERE name = 'n' ORDER BY seq";
+    let before = server.sql(claims);
+    // The waiter's row, so that the hand-off fails when the holder's row is already gone.
     let outside = outside(
         &server,
-        "START TRANSACTION; SELECT 1 FROM palisade_claim WHERE name = 'n' FOR UPDATE; DO SLEEP(3); COMMIT".to_owned(),
+        "START TRANSACTION; SELECT 1 FROM palisade_claim WHERE name = 'n' AND state = 'waits' FOR UPDATE; \
+         DO SLEEP(3); COMMIT"
+            .to_owned(),
     );
     let begun = Instant::now();
     let released = tokio::spawn(guard.release());
     while begun.elapsed() < ms(2200) {
-        assert_eq!(server.sql(line), before);
+        assert_eq!(server.sql(claims), before);
         tokio::time::sleep(ms(100)).await;
     }
     outside.join().expect("no panic");
     let released = soon("released", released).await.expect("no panic");
-    let next = gets_in(waiter).await;
+    let next = soon("it gets in", waiter).await.expect("no panic");
+    let next = next.expect("granted");
     assert!(released.is_ok() || next.is_held(), "{released:?}");
+    next.release().await.expect("an answer");
     assert_eq!(count(&server, "palisade_claim"), 0);
-    give_back(next).await;
 }
 
 /// A release that loses a deadlock is sent again.

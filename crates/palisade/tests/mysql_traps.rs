@@ -324,6 +324,8 @@ async fn a_lock_that_is_entered_again_is_one_row() {
 async fn new_names_at_once_do_not_deadlock() {
     let server = MariaDb::start();
     server.sql("SET GLOBAL tx_isolation = 'REPEATABLE-READ'");
+    let deadlocks = || server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'");
+    let before = deadlocks();
     let mut tasks = Vec::new();
     for _ in 0..8 {
         let locks = client(&server).await;
@@ -336,6 +338,7 @@ async fn new_names_at_once_do_not_deadlock() {
     for task in tasks {
         task.await.expect("no deadlock reaches the user");
     }
+    assert_eq!(deadlocks(), before);
 }
 
 /// Trap 13: an error inside a routine leaves no transaction open, and the locks go on afterwards.

@@ -269,8 +269,12 @@ async fn a_timeout_for_idle_sessions_ends_no_grant() {
     let guard = guard.expect("free");
     let waiter = wait_for(&two.mutex("n").lease(LONG));
     in_line(&one, "n", 1).await;
+    let listener = "SELECT pid FROM pg_stat_activity WHERE query ~ 'idle_session_timeout' AND application_name = 'palisade'";
+    eventually("it listens", async || !server.sql(listener).is_empty()).await;
+    let listens = server.sql(listener);
     tokio::time::sleep(ms(2500)).await;
     assert!(guard.is_held());
+    assert_eq!(server.sql(listener), listens, "the listener stays");
     // A client that only holds has no connection now, and opens none.
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'palisade' \
                     AND query !~ 'idle_session_timeout' AND backend_start > now() - interval '1 minute'";
