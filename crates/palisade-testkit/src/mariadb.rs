@@ -84,6 +84,8 @@ impl Setup {
             ])
             .args([
                 word("datadir", &data),
+                // Of its own: a server that starts deletes the temporary tables that it finds there.
+                word("tmpdir", dir.path()),
                 word("socket", &socket),
                 word("init-file", &users),
             ])
@@ -141,6 +143,7 @@ fn make_template(dir: &Dir) -> Result<PathBuf> {
         LOG_SIZE,
     ]);
     install.arg(word("datadir", &data));
+    install.arg(word("tmpdir", dir.path()));
     if is_root() {
         command::give(dir.path(), USER)?;
         install.arg(format!("--user={USER}"));
