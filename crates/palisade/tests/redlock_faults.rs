@@ -12,7 +12,9 @@ use common::actors::{
     Believer, connect, gets_in, give_back, is_renewed, is_told, rise, soon, wait_for,
 };
 use common::ms;
-use common::redlock::{SIXTY, Ways, client, cycle, cycle_on_all, five, has, nothing_is_left};
+use common::redlock::{
+    SIXTY, Ways, client, cycle, cycle_on_all, five, has, held_on_all, nothing_is_left,
+};
 use palisade::store::Order;
 use palisade::{ErrorKind, Released};
 use palisade_conformance::eventually;
@@ -26,11 +28,7 @@ async fn two_of_five_may_die_while_it_is_held() {
     let five = five();
     let (holder, other) = (client(&five), client(&five));
     let mutex = holder.mutex("held").lease(LEASE);
-    let held = mutex.acquire().await.expect("a grant");
-    eventually("it is on all five", async || {
-        five.nodes().iter().all(|node| has(node, "held"))
-    })
-    .await;
+    let held = held_on_all(&mutex, &five, "held").await;
     five.nodes()[..2].iter().for_each(|node| node.kill());
     is_renewed(&held).await;
     is_renewed(&held).await;
@@ -49,16 +47,7 @@ async fn two_of_five_may_die_while_it_is_held() {
 async fn two_servers_that_restart_empty_free_nothing() {
     let five = five();
     let (holder, other) = (client(&five), client(&five));
-    let held = holder
-        .mutex("kept")
-        .lease(LEASE)
-        .acquire()
-        .await
-        .expect("a grant");
-    eventually("it is on all five", async || {
-        five.nodes().iter().all(|node| has(node, "kept"))
-    })
-    .await;
+    let held = held_on_all(&holder.mutex("kept").lease(LEASE), &five, "kept").await;
     five.nodes()[..2]
         .iter()
         .for_each(|node| node.restart_empty());
@@ -121,11 +110,7 @@ async fn one_or_two_wrong_clocks_neither_free_nor_keep_a_lock() {
         // Every server is reached, and the lock is on all of them.
         cycle_on_all(&holder, &five, &name).await;
         let mutex = holder.mutex(name.as_str()).lease(LEASE);
-        let held = mutex.acquire().await.expect("a grant");
-        eventually("it is on all five", async || {
-            five.nodes().iter().all(|node| has(node, &name))
-        })
-        .await;
+        let held = held_on_all(&mutex, &five, &name).await;
         for node in &five.nodes()[..wrong] {
             if ahead {
                 node.clock().set_ahead(SIXTY);
@@ -249,11 +234,7 @@ async fn a_release_that_is_cut_is_repeated() {
     let ways = Ways::to(&five);
     let client = ways.client("young=vote");
     let mutex = client.mutex("cut").lease(SIXTY);
-    let held = mutex.acquire().await.expect("a grant");
-    eventually("it is on all five", async || {
-        five.nodes().iter().all(|node| has(node, "cut"))
-    })
-    .await;
+    let held = held_on_all(&mutex, &five, "cut").await;
     for way in &ways.0[..2] {
         way.refuse();
         way.reset();

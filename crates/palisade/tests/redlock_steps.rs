@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use common::actors::{connect, give_back, is_renewed, rise, soon, wait_for};
 use common::ms;
-use common::redlock::{SIXTY, Ways, client, cycle, cycle_on_all, five, has, nothing_is_left};
+use common::redlock::{
+    SIXTY, Ways, client, cycle, cycle_on_all, five, has, held_on_all, nothing_is_left,
+};
 use palisade::blocking::Wait;
 use palisade::fence::file::{FencedFile, WriteError};
 use palisade::{ErrorKind, Fence, Guard, Released};
@@ -68,14 +70,6 @@ fn cut(ways: &Ways, places: usize, name: &str, step: Step) {
     }
 }
 
-/// No claim is on its way any more.
-async fn is_on_all(five: &Five, name: &str) {
-    eventually("it is on all five", async || {
-        five.nodes().iter().all(|node| has(node, name))
-    })
-    .await;
-}
-
 fn cuts(ways: &Ways) -> usize {
     ways.0.iter().map(|way| way.lost()).sum()
 }
@@ -109,8 +103,8 @@ async fn connections_may_be_cut_in_every_step() {
                     other => panic!("{what}: {other:?}"),
                 }
             } else {
-                let guard = soon(&what, mutex.acquire()).await.expect("a grant");
-                is_on_all(&five, &name).await;
+                // No claim is on its way any more.
+                let guard = held_on_all(&mutex, &five, &name).await;
                 cut(&ways, places, &name, step);
                 if step == Step::Renew {
                     eventually(&what, async || cuts(&ways) - before == places).await;

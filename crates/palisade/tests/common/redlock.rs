@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use palisade::{Client, Fence};
+use palisade::{Client, Fence, Guard, Mutex};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::{Protocol, Proxy};
 use palisade_testkit::redis::{Five, Redis};
 
 use super::actors::{connect, give_back, soon};
+use super::ms;
 
 pub const SIXTY: Duration = Duration::from_secs(60);
 
@@ -79,6 +80,24 @@ pub async fn cycle_on_all(client: &Client, five: &Five, name: &str) -> Fence {
     };
     nothing_is_left(five, name).await;
     last
+}
+
+/// Acquires until a grant is on all five: a server that answers late on a busy machine is left out of a
+/// grant, and a renewal does not add it.
+pub async fn held_on_all(mutex: &Mutex, five: &Five, name: &str) -> Guard {
+    let begun = Instant::now();
+    loop {
+        let guard = soon("a grant", mutex.acquire()).await.expect("a grant");
+        let granted = Instant::now();
+        while granted.elapsed() < ms(1000) {
+            if five.nodes().iter().all(|node| has(node, name)) {
+                return guard;
+            }
+            tokio::time::sleep(ms(2)).await;
+        }
+        assert!(begun.elapsed() < SIXTY, "some server is not reached");
+        give_back(guard).await;
+    }
 }
 
 /// Whether a server that runs has the key of a lock.
