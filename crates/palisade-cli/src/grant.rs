@@ -169,7 +169,7 @@ fn gone(error: Error, expires_at: Option<&str>) -> Failure {
     match expires_at {
         // Times of this form have the order of their texts.
         Some(end)
-            if error.kind() == ErrorKind::Lost(LossReason::Taken)
+            if error.kind() == ErrorKind::Lost(LossReason::Ended)
                 && *end > *rfc3339::of(SystemTime::now()) =>
         {
             let message = format!(
