@@ -99,7 +99,7 @@ fn renewals_go_on_while_the_users_runtime_is_blocked() {
     });
 }
 
-/// One renewal that fails, and one that hangs, cost nothing (user-asks R2).
+/// One renewal that fails, and one that hangs, cost nothing.
 #[tokio::test]
 async fn an_unknown_answer_changes_nothing() {
     let Bench { client, faults, .. } = bench();
@@ -130,7 +130,7 @@ async fn an_unknown_answer_changes_nothing() {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
 
-/// Lost is for good, though the store would still renew (user-asks R4, L9).
+/// Lost is for good, though the store would still renew.
 #[tokio::test]
 async fn nothing_is_revived() {
     let (ours, theirs) = (ManualClock::new(), ManualClock::new());
@@ -172,8 +172,7 @@ async fn nothing_is_revived() {
     );
 }
 
-/// A machine that slept for an hour: lost at the first look, before user code goes on (user-asks
-/// R11).
+/// A machine that slept for an hour: lost at the first look, before user code goes on.
 #[tokio::test]
 async fn suspend_is_counted() {
     let clock = ManualClock::new();
@@ -309,8 +308,7 @@ async fn renewals_share_requests() {
     assert!(guards.iter().all(palisade::Guard::is_held));
 }
 
-/// Without renewal the guard is lost with its first lease, also when it was handed over (user-asks
-/// R15).
+/// Without renewal the guard is lost with its first lease, also when it was handed over.
 #[tokio::test]
 async fn without_renewal_the_first_lease_is_the_last() {
     let Bench {

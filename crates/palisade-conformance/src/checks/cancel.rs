@@ -109,7 +109,7 @@ fn verbs(subject: &Subject) -> Vec<(&'static str, Verb)> {
 }
 
 /// Dropping any future of a user at any point withdraws its claim: nothing is left in the store or
-/// in the keeper (user-asks C1, C2, M2, R1).
+/// in the keeper.
 pub async fn every_verb_at_every_step(subject: &Subject) -> Verdict {
     let outside = subject.client();
     for (verb, start) in verbs(subject) {

@@ -242,7 +242,7 @@ pub async fn an_old_fence_changes_no_place(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A single attempt leaves no place in line behind (user-asks F3).
+/// A single attempt leaves no place in line behind.
 pub async fn a_try_leaves_nothing(subject: &Subject) -> Verdict {
     let store = subject.store();
     let holder = Arc::new(subject.claim("try"));
@@ -353,7 +353,7 @@ pub async fn a_waiter_can_step_out(subject: &Subject) -> Verdict {
 }
 
 /// Promise 1: an expired claim is gone. Neither a renewal nor a release of it touches the next
-/// holder (user-asks R5, U1).
+/// holder.
 pub async fn an_expired_claim_is_not_revived(subject: &Subject) -> Verdict {
     let store = subject.store();
     let lease = subject
@@ -412,7 +412,7 @@ pub async fn an_expired_claim_is_not_revived(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// One name serves one kind at a time, and the error names both (user-asks F10).
+/// One name serves one kind at a time, and the error names both.
 pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
@@ -461,7 +461,7 @@ pub async fn another_kind_is_refused(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A revocation ends only the grant whose fence it names (user-asks A1).
+/// A revocation ends only the grant whose fence it names.
 pub async fn revocation_names_the_fence(subject: &Subject) -> Verdict {
     needs!(subject.capability().revoke, "revocation");
     let store = subject.store();

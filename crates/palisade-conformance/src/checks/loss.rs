@@ -10,7 +10,7 @@ use crate::faults::Faulty;
 use crate::{Subject, Verdict, eventually, patience};
 
 /// A holder that is cut off knows of its loss before another client can have the lock, and is told
-/// once (user-asks R10, V3).
+/// once.
 pub async fn the_holder_is_told_first(subject: &Subject) -> Verdict {
     let name = subject.name("told-first");
     let lease = subject.capability().min_lease.max(Duration::from_secs(1));
@@ -86,7 +86,7 @@ async fn still_holds(subject: &Subject, name: &str, guard: &Guard, otherwise: &s
 }
 
 /// A store that hangs for longer than the lease: the holder is told in time, a new claim gets an
-/// error and no lock, and all clients work again when the store does (user-asks R2, O16).
+/// error and no lock, and all clients work again when the store does.
 pub async fn a_store_that_stands_still_is_survived(subject: &Subject) -> Verdict {
     let Some(pause) = &subject.hooks().pause else {
         return Verdict::NotPromised("standing still on demand");
@@ -141,7 +141,7 @@ pub async fn a_store_that_stands_still_is_survived(subject: &Subject) -> Verdict
 }
 
 /// A client whose session the store has ended learns it at its next contact, and cannot harm the
-/// holder that was admitted meanwhile (user-asks W8, L7).
+/// holder that was admitted meanwhile.
 pub async fn a_lost_session_is_told(subject: &Subject) -> Verdict {
     let Some(lose_sessions) = &subject.hooks().lose_sessions else {
         return Verdict::NotPromised("losing sessions on demand");
@@ -222,7 +222,7 @@ pub async fn a_lease_is_kept_in_full(subject: &Subject) -> Verdict {
 }
 
 /// After the loss the same client takes the same name again: the new hold is renewed, the old guard
-/// stays lost (user-asks R3).
+/// stays lost.
 pub async fn a_lost_lock_can_be_taken_again(subject: &Subject) -> Verdict {
     let name = subject.name("again");
     let lease = subject.capability().min_lease.max(Duration::from_secs(3));
@@ -253,7 +253,7 @@ pub async fn a_lost_lock_can_be_taken_again(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// The shortest and the longest lease, and waits of nothing and of ages (user-asks T1).
+/// The shortest and the longest lease, and waits of nothing and of ages.
 pub async fn extreme_durations_work(subject: &Subject) -> Verdict {
     let capability = subject.capability();
     let name = subject.name("extreme");

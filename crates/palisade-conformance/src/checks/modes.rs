@@ -87,7 +87,7 @@ pub async fn readers_share_and_writers_do_not(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Readers that come after a waiting writer wait behind it (user-asks F5, F6).
+/// Readers that come after a waiting writer wait behind it.
 pub async fn a_writer_is_not_starved(subject: &Subject) -> Verdict {
     let capability = subject.capability();
     needs!(
@@ -168,7 +168,7 @@ pub async fn downgrade_lets_readers_in(subject: &Subject) -> Verdict {
 }
 
 /// An owner enters again with the same fence; the last guard gives the lock back; another mode is
-/// refused at once (user-asks F7, U10, R8).
+/// refused at once.
 pub async fn an_owner_enters_again(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
@@ -413,7 +413,7 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// {A, B} and {B, A} at the same time never wait for each other (user-asks M1).
+/// {A, B} and {B, A} at the same time never wait for each other.
 pub async fn several_locks_do_not_deadlock(subject: &Subject) -> Verdict {
     let names = ["circle-a", "circle-b", "circle-c"].map(|what| subject.name(what));
     let mut tasks = Vec::new();

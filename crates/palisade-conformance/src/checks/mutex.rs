@@ -417,7 +417,7 @@ pub async fn a_holder_renews_and_verifies(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// Dead waiters together cost the next live one at most one wait lease (user-asks F1).
+/// Dead waiters together cost the next live one at most one wait lease.
 pub async fn dead_waiters_cost_one_wait_lease(subject: &Subject) -> Verdict {
     needs!(subject.capability().order == Order::Fifo, "a line");
     let store = subject.store();
@@ -508,7 +508,7 @@ pub async fn a_dead_waiter_is_given_no_lease(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A push that is lost costs a heartbeat, not the lock (user-asks W1, W5).
+/// A push that is lost costs a heartbeat, not the lock.
 pub async fn a_lost_push_is_healed(subject: &Subject) -> Verdict {
     let name = subject.name("lost-push");
     let (faulty, faults) = Faulty::over(subject.store());
@@ -536,7 +536,7 @@ pub async fn a_lost_push_is_healed(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A claim whose reply was lost finds its own grant (user-asks U9); a release whose reply was lost
+/// A claim whose reply was lost finds its own grant; a release whose reply was lost
 /// is not held against us.
 pub async fn a_lost_reply_is_found_again(subject: &Subject) -> Verdict {
     let name = subject.name("lost-reply");

@@ -108,8 +108,7 @@ pub async fn processes_exclude_each_other(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
-/// A process that is killed with the lock in its hands keeps it for its lease at the longest
-/// (user-asks A7, R-crash).
+/// A process that is killed with the lock in its hands keeps it for its lease at the longest.
 pub async fn a_killed_holder_is_replaced(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
@@ -147,7 +146,7 @@ pub async fn a_killed_holder_is_replaced(subject: &Subject) -> Verdict {
 }
 
 /// Processes that are killed while they wait do not hold up the others for longer than a wait
-/// lease, or than their lease where waiters have no other (user-asks A8, F1).
+/// lease, or than their lease where waiters have no other.
 pub async fn killed_waiters_hold_up_no_other(subject: &Subject) -> Verdict {
     needs!(
         subject.is_as_it_is(),
