@@ -7,7 +7,7 @@ use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Exclusive, Guard};
 use crate::name::Name;
 use crate::store::Mode;
-use crate::stores;
+use crate::stores::redis::line_key;
 
 /// An exclusive grant of a lock in Redis, for writes that check the lock itself: see
 /// [`FencedKeys::set_if_held`](super::FencedKeys::set_if_held).
@@ -120,7 +120,7 @@ impl Held {
     }
 
     pub(super) fn lock_key(&self) -> String {
-        stores::redis::line_key(self.prefix.as_deref(), &self.name, self.exact_name)
+        line_key(self.prefix.as_deref(), &self.name, self.exact_name)
     }
 
     fn tag(&self) -> String {
