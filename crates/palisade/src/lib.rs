@@ -68,6 +68,9 @@
 //! Stores implement [`store::Store`]; [`line`](mod@line) is what they all must do, as a pure state
 //! machine.
 
+// A snippet of a page or of the documentation does not warn when it is pasted.
+#![doc(test(attr(deny(warnings), allow(dead_code))))]
+
 pub mod blocking;
 mod client;
 mod duration_text;
