@@ -388,7 +388,7 @@ pub(super) fn failure(path: &Path, error: rusqlite::Error) -> Error {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => (
             ErrorKind::Protocol,
             format!(
-                "{path}: is damaged, or not a database; stop everybody who uses it and move it away, a new one is made"
+                "{path}: is damaged, or not a database; stop all programs that use it and move it away, a new one is made"
             ),
         ),
         Some(ErrorCode::DiskFull) => (
