@@ -6,7 +6,9 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use palisade_testkit::etcd::Etcd;
-use palisade_testkit::redis::Redis;
+use palisade_testkit::mariadb::MariaDb;
+use palisade_testkit::postgres::Postgres;
+use palisade_testkit::redis::{Five, Redis};
 use palisade_testkit::zookeeper::ZooKeeper;
 
 /// Built here: what cargo builds for tests unwinds. The strategy is that of the program alone, so
@@ -83,6 +85,24 @@ fn etcd() {
 fn zookeeper() {
     let server = ZooKeeper::with().long_sessions().start();
     runs_in_silence(&format!("zk://{}/locks", server.address()));
+}
+
+#[test]
+fn postgres() {
+    let server = Postgres::start();
+    runs_in_silence(&server.url());
+}
+
+#[test]
+fn mysql() {
+    let server = MariaDb::start();
+    runs_in_silence(&server.url());
+}
+
+#[test]
+fn redlock() {
+    let five = Five::start();
+    runs_in_silence(&format!("{}?young=vote", five.url()));
 }
 
 #[test]
