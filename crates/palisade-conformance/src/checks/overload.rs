@@ -19,14 +19,20 @@ const CROWD: usize = 100;
 /// An attempt ends after this at the latest, and half of it on average.
 const LONGEST: Duration = Duration::from_millis(8);
 
-/// How soon another client must get in afterwards, on all names. In the soak the machine is the
-/// store's alone; otherwise other checks use it at the same time.
-fn recovery() -> Duration {
-    Duration::from_secs(if std::env::var_os("PALISADE_STORM").is_some() {
-        1
-    } else {
-        8
-    })
+/// How soon another client must get in afterwards, on all names.
+const RECOVERY: Duration = Duration::from_secs(1);
+
+/// What that may take on a busy machine without any storm. It is measured before each, and allowed
+/// afterwards as well, up to this.
+const BUSY: Duration = Duration::from_secs(7);
+
+/// How many storms may be followed by a late client on a busy machine: a store that is buried is
+/// late after each.
+const LATE_STORMS: usize = 4;
+
+/// Whether the machine is the store's alone. Otherwise other checks use it at the same time.
+fn is_soak() -> bool {
+    std::env::var_os("PALISADE_STORM").is_some()
 }
 
 /// The attempts of all tasks together, unless `PALISADE_STORM` says otherwise: as few as show a
@@ -131,6 +137,51 @@ where
         .map(|number| format!("{prefix}-{number}"))
         .collect();
     let client = subject.client();
+    let mut late = Vec::new();
+    loop {
+        let calm = acquire_all(&subject.client(), &names).await;
+        let stormed = storm_once(&client, &names, attempt).await;
+        let took = acquire_all(&subject.client(), &names).await;
+        println!(
+            "{} attempts in {stormed:?}, then another client got in within {took:?}, before in {calm:?}",
+            attempts()
+        );
+        let (slack, late_storms) = if is_soak() {
+            (Duration::ZERO, 0)
+        } else {
+            (calm.min(BUSY), LATE_STORMS)
+        };
+        if took <= RECOVERY + slack {
+            break;
+        }
+        late.push(took);
+        assert!(
+            late.len() <= late_storms,
+            "another client waited {late:?} for names that no task wants any more"
+        );
+    }
+    timeout(patience(), client.shutdown())
+        .await
+        .expect("all claims are withdrawn");
+    assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
+    for name in &names {
+        assert!(
+            client.show(name).await.expect("an answer").is_none(),
+            "the store still has something of {name}"
+        );
+    }
+    Verdict::Kept
+}
+
+/// How long it takes until no task attempts anything any more.
+async fn storm_once<A>(
+    client: &Client,
+    names: &[String],
+    attempt: impl Fn(Mutex, Duration) -> A + Copy + Send + 'static,
+) -> Duration
+where
+    A: Future<Output = ()> + Send + 'static,
+{
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -147,27 +198,7 @@ where
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no attempt fails");
     }
-    let stormed = begun.elapsed();
-    let took = acquire_all(&subject.client(), &names).await;
-    println!(
-        "{} attempts in {stormed:?}, then another client got in within {took:?}",
-        attempts()
-    );
-    assert!(
-        took <= recovery(),
-        "another client waited {took:?} for names that no task wants any more"
-    );
-    timeout(patience(), client.shutdown())
-        .await
-        .expect("all claims are withdrawn");
-    assert_eq!(client.stats().kept, 0, "the keeper still keeps something");
-    for name in &names {
-        assert!(
-            client.show(name).await.expect("an answer").is_none(),
-            "the store still has something of {name}"
-        );
-    }
-    Verdict::Kept
+    begun.elapsed()
 }
 
 /// How long it takes to have had each of the locks.
