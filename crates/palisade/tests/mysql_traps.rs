@@ -457,12 +457,13 @@ async fn a_deep_line_is_no_slower() {
     let server = MariaDb::start();
     let locks = client(&server).await;
     let guard = locks.mutex("n").lease(LONG).acquire().await.expect("free");
-    // As if other clients waited, for long.
+    // As if other clients waited.
+    let renew = format!("UPDATE palisade_claim SET expiry = {NOW} + 5000000");
     server.sql(&format!(
         "INSERT INTO palisade_claim (name, state, seq, mode, permits, owner, since, expiry, lease, claim) \
-         SELECT 'n', 'waits', 1000 + seq, 'exclusive', 0, 'x', {NOW}, {NOW} + 60000000, 60000000, \
+         SELECT 'n', 'waits', 1000 + seq, 'exclusive', 0, 'x', {NOW}, 0, 60000000, \
            UNHEX(LPAD(HEX(seq), 32, '0')) FROM seq_1_to_2000; \
-         UPDATE palisade_line SET waiting = 2000, tail = 4000 WHERE name = 'n'"
+         UPDATE palisade_line SET waiting = 2000, tail = 4000 WHERE name = 'n'; {renew}"
     ));
     let begun = Instant::now();
     let busy = locks.mutex("n").try_acquire().await.expect("an answer");
@@ -481,6 +482,7 @@ async fn a_deep_line_is_no_slower() {
     })
     .await;
     waiter.abort();
+    server.sql(&renew);
     let begun = Instant::now();
     guard.release().await.expect("released");
     assert!(
@@ -503,7 +505,7 @@ async fn an_event_on_a_deep_line_reads_no_more() {
     locks.create_schema().await.expect("created");
     let rows = |call: &str| {
         let said = server.sql(&format!(
-            "FLUSH STATUS; {call}; \
+            "UPDATE palisade_claim SET expiry = {NOW} + 5000000; FLUSH STATUS; {call}; \
              SELECT CONCAT('rows ', SUM(variable_value)) FROM information_schema.session_status WHERE variable_name LIKE 'HANDLER_READ%'"
         ));
         let rows = said.lines().find_map(|line| line.strip_prefix("rows "));
@@ -518,7 +520,7 @@ async fn an_event_on_a_deep_line_reads_no_more() {
         rows(&claim("holder"));
         server.sql(&format!(
             "INSERT INTO palisade_claim (name, state, seq, mode, permits, owner, since, expiry, lease, claim) \
-             SELECT 'deep{depth}', 'waits', seq, 'exclusive', 0, 'x', {NOW}, {NOW} + 3600000000, 3600000000, \
+             SELECT 'deep{depth}', 'waits', seq, 'exclusive', 0, 'x', {NOW}, 0, 3600000000, \
                UNHEX(MD5(CONCAT({depth}, ' ', seq))) FROM seq_1_to_{depth}; \
              UPDATE palisade_line SET waiting = {depth}, tail = {depth} + 1 WHERE name = 'deep{depth}'; \
              ANALYZE TABLE palisade_claim, palisade_line"

@@ -31,11 +31,13 @@ BEGIN
         SET w_seq = NULL;
         SELECT seq, expiry, lease, mode = 'exclusive' AND min_hold = 0 AND once_per = 0 INTO w_seq, w_expiry, w_lease, w_plain
           FROM {claim} WHERE name = p_name AND state = 'waits' ORDER BY seq LIMIT 1;
-        IF w_seq IS NULL OR (w_expiry > now AND NOT w_plain) THEN LEAVE hand_off; END IF;
+        IF w_seq IS NULL OR (w_expiry > now AND NOT w_plain) OR w_expiry > now + LEAST(w_lease, {longest_wait}) THEN
+          LEAVE hand_off;
+        END IF;
         IF w_expiry > now THEN
           UPDATE {line} AS l JOIN {claim} AS c ON c.name = l.name AND c.state = 'waits' AND c.seq = w_seq
             SET l.fence = GREATEST(l.fence + 1, now), l.owner = c.owner, l.reason = c.reason, l.since = now,
-              l.expiry = LEAST(c.expiry, now + c.lease), l.lease = c.lease, l.claim = c.claim, l.waiting = l_waiting - 1
+              l.expiry = c.expiry, l.lease = c.lease, l.claim = c.claim, l.waiting = l_waiting - 1
             WHERE l.name = p_name;
           SET answer = 'done';
         ELSE

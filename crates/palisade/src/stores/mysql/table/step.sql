@@ -54,11 +54,14 @@ BEGIN
       ELSEIF w_expiry <= now THEN
         DELETE FROM {claim} WHERE name = p_name AND state = 'waits' AND seq = w_seq;
         SET l_waiting = l_waiting - 1;
+      ELSEIF w_expiry > now + LEAST(w_lease, {longest_wait}) THEN
+        -- Written before the clock went back, as those behind it may be, of which some may be dead.
+        UPDATE {claim} SET expiry = LEAST(expiry, now + LEAST(lease, {longest_wait})) WHERE name = p_name AND state = 'waits';
       ELSEIF l_fence >= {max_fence} OR NOT (holders = 0 OR (w_mode = 'shared' AND exclusive = 0)
           OR (w_mode = 'permits' AND taken + w_permits <= l_limit)) THEN
         LEAVE hand_off;
       ELSE
-        SET l_waiting = l_waiting - 1, w_expiry = LEAST(w_expiry, now + LEAST(w_lease, {longest_wait}));
+        SET l_waiting = l_waiting - 1;
         IF w_once_per > 0 AND now < m_at + LEAST(w_once_per, m_span) THEN
           UPDATE {claim} SET state = 'gone', why = 'too soon', expiry = w_expiry
             WHERE name = p_name AND state = 'waits' AND seq = w_seq;

@@ -90,8 +90,10 @@ BEGIN
         INTO held, alone, permits_out, turns, latest FROM @holder@ x WHERE x.name = e.name;
       in_use := in_use OR held > 0;
       IF latest > n THEN
-        -- The clock went back: no lease is longer than it was asked for.
-        UPDATE @holder@ x SET expiry = least(x.expiry, n + x.lease), since = least(x.since, n) WHERE x.name = e.name;
+        -- The clock went back: no lease is longer than it was asked for, and no minimum hold.
+        UPDATE @holder@ x SET expiry = least(x.expiry, n + x.lease), since = least(x.since, n),
+            keep_until = CASE WHEN x.keep_until > n THEN least(x.keep_until, n + (x.keep_until - x.since)) ELSE x.keep_until END
+          WHERE x.name = e.name;
       END IF;
       IF turns <= n THEN
         DELETE FROM @holder@ x WHERE x.name = e.name AND x.keep_until <= n AND (x.ghost OR x.expiry <= n);
@@ -117,6 +119,11 @@ BEGIN
         EXIT WHEN NOT waits;
         IF w.expiry <= n THEN
           DELETE FROM @waiter@ x WHERE x.name = e.name AND x.seq = w.seq;
+          CONTINUE;
+        END IF;
+        IF w.expiry > n + least(w.lease, longest_wait) THEN
+          -- The same for waiters, of which some may be dead.
+          UPDATE @waiter@ x SET expiry = least(x.expiry, n + least(x.lease, longest_wait)) WHERE x.name = e.name;
           CONTINUE;
         END IF;
         fits := held = 0 OR (w.mode = 'shared' AND NOT alone) OR (w.mode = 'permits' AND permits_out + w.permits <= l.capacity);
