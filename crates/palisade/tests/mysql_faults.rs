@@ -14,6 +14,7 @@ use common::actors::{
 };
 use common::{actors, in_line, ms};
 use palisade::ErrorKind;
+use palisade::fence::mysql::mysql_async::{self, prelude::Queryable};
 use palisade_conformance::eventually;
 use palisade_testkit::mariadb::MariaDb;
 use palisade_testkit::proxy::{Proxy, Way};
@@ -87,6 +88,57 @@ async fn a_claim_whose_reply_was_lost_is_withdrawn() {
             .expect("free"),
     )
     .await;
+}
+
+/// A claim has its row, and the next step of the same call waits for it too long. It is not sent again,
+/// since its caller has left meanwhile: it is withdrawn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_fails_after_its_grant_is_withdrawn() {
+    let server = MariaDb::start();
+    let locks = connect(server.url());
+    give_back(
+        soon("warm", locks.mutex("n").acquire())
+            .await
+            .expect("free"),
+    )
+    .await;
+    let outside = async || {
+        let url = format!("mysql://locker:lockpw@{}/locks", server.address());
+        let conn = mysql_async::Pool::new(url.as_str()).get_conn().await;
+        let mut conn = conn.expect("connected");
+        conn.query_drop("START TRANSACTION").await.expect("begun");
+        conn
+    };
+    let lock = "SELECT 1 FROM palisade_line WHERE name = 'n' FOR UPDATE";
+    let runs = async |what: &str, sessions: u32| {
+        let running = format!("information_schema.processlist WHERE info LIKE '{what}'");
+        eventually(what, async || count(&server, &running) == sessions).await;
+    };
+    let claims = "UPDATE%palisade_line%SET s%";
+    for _ in 0..20 {
+        let (mut before, mut behind) = (outside().await, outside().await);
+        before.query_drop(lock).await.expect("locked");
+        let claim = wait_for(&locks.mutex("n").lease(LONG));
+        runs(claims, 1).await;
+        let behind = tokio::spawn(async move {
+            behind.query_drop(lock).await.expect("locked");
+            behind
+        });
+        runs(lock.replace('\'', "_").as_str(), 1).await;
+        before.query_drop("COMMIT").await.expect("unlocked");
+        let mut behind = soon("it has the row", behind).await.expect("no panic");
+        let has_its_row = held(&server) == 1;
+        claim.abort();
+        // The withdrawal waits for the row, too.
+        runs("UPDATE%palisade_line%SET since%", 0).await;
+        behind.query_drop("COMMIT").await.expect("unlocked");
+        eventually("withdrawn", async || held(&server) == 0).await;
+        if has_its_row {
+            return;
+        }
+        runs(claims, 0).await;
+    }
+    panic!("the claim never had its row before the other transaction");
 }
 
 /// A row that is locked from outside is in one batch with others: these are renewed, and other names

@@ -21,6 +21,8 @@ pub(super) async fn claim(backend: &Backend, key: &str, claim: &Arc<Claim>) -> R
         pinned: backend.bell_of(id),
         urgent: false,
         wanted,
+        // The row of a free name is written at once, before its lease begins anew.
+        in_parts: true,
         ..How::URGENT
     };
     let done = backend.run(&backend.texts.claim(key, claim), how).await?;

@@ -231,14 +231,18 @@ impl Failure {
         }
     }
 
+    /// Whether the server has begun with the statement, and undone what it had not committed: it lost a
+    /// deadlock, waited too long for a row, was killed, or a row changed meanwhile.
+    pub(super) fn is_rolled_back(&self) -> bool {
+        matches!(self.code(), Some(code) if is_rolled_back(code))
+    }
+
     /// Whether the same statement may succeed at once on another attempt.
     pub(super) fn is_worth_another_try(&self, failures: u32) -> bool {
         match self {
             Failure::Broken(_) => failures < 3,
-            // A deadlock, a row that is locked for too long, a statement that was killed, and a row
-            // that changed meanwhile: it was not done.
             Failure::Refused(refused) => {
-                matches!(refused.code, 1213 | 1205 | 1317 | 1020 | 3101)
+                is_rolled_back(refused.code)
                     || (is_goodbye(refused.code) && failures < 3)
                     || (is_read_only(refused.code) && failures < 1)
             }
@@ -298,6 +302,10 @@ fn is_goodbye(code: u16) -> bool {
     )
 }
 
+fn is_rolled_back(code: u16) -> bool {
+    matches!(code, 1213 | 1205 | 1317 | 1020 | 3101)
+}
+
 fn is_read_only(code: u16) -> bool {
     matches!(code, 1290 | 1792 | 1836 | 3988)
 }
@@ -329,7 +337,7 @@ fn refused_error(settings: &ClientSettings, refused: mysql_async::ServerError) -
         1021 | 1030 | 1114 => Error::unavailable(format!(
             "{servers} cannot write ({code}: {said}); is its disk full?"
         )),
-        1213 | 1205 | 1317 | 1020 | 3101 => Error::unavailable(format!(
+        code if is_rolled_back(code) => Error::unavailable(format!(
             "{servers} did not get a row in time ({code}: {said}); does a forgotten transaction hold it?"
         )),
         1665 => Error::config(format!(

@@ -62,6 +62,8 @@ pub(crate) struct How {
     pub(crate) limit: Option<Duration>,
     /// Whether a row that is locked for too long is an error at once.
     pub(crate) impatient: bool,
+    /// Whether it commits more than once, so that a part of it may be done when it fails.
+    pub(crate) in_parts: bool,
 }
 
 /// The number of the server's error behind an error of ours.
@@ -80,6 +82,7 @@ impl How {
         wanted: None,
         limit: None,
         impatient: false,
+        in_parts: false,
     };
 }
 
@@ -155,7 +158,7 @@ impl Client {
                 Ok(Err(failure)) => failure,
                 Err(_) => return Err(Error::unavailable("the client is ending")),
             };
-            sent |= failure.may_be_done();
+            sent |= failure.may_be_done() || (how.in_parts && failure.is_rolled_back());
             let locked = how.impatient && failure.code() == Some(1205);
             if locked || !failure.is_worth_another_try(failures) || Instant::now() >= until {
                 return Err(failure.into_error(&self.settings, sent));
