@@ -341,6 +341,33 @@ async fn new_names_at_once_do_not_deadlock() {
     assert_eq!(deadlocks(), before);
 }
 
+/// Trap 6, here too: a server whose transactions are serializable: no error reaches the user.
+#[tokio::test(flavor = "multi_thread")]
+async fn strict_isolation_of_the_server_does_no_harm() {
+    let server = MariaDb::start();
+    server.sql(
+        "SET GLOBAL tx_isolation = 'SERIALIZABLE'; \
+         SET GLOBAL init_connect = 'SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE'",
+    );
+    let deadlocks = || server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'");
+    let before = deadlocks();
+    let mut tasks = Vec::new();
+    for _ in 0..16 {
+        let locks = client(&server).await;
+        tasks.push(tokio::spawn(async move {
+            for name in ["n", "n", "other", "n"] {
+                cycle(&locks, name).await;
+                let reader = locks.rwlock("rw").read().await.expect("granted");
+                assert_eq!(reader.release().await.expect("released"), Released::Done);
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no error reaches the user");
+    }
+    assert_eq!(deadlocks(), before);
+}
+
 /// Trap 13: an error inside a routine leaves no transaction open, and the locks go on afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_verb_leaves_no_transaction() {
@@ -401,6 +428,25 @@ async fn a_silent_bell_is_not_rung_in_a_loop() {
     let guard = waits.await.expect("no panic").expect("acquired");
     assert!(begun.elapsed() < Duration::from_secs(8), "past the lease");
     guard.release().await.expect("released");
+}
+
+/// A client that has detached a grant keeps no bell of it, and the one that adopts it has the bell.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detached_grant_takes_its_bell_along() {
+    let server = MariaDb::start();
+    let (one, other) = (client(&server).await, client(&server).await);
+    let rings_in = || {
+        server.sql("SELECT IS_USED_LOCK(CONCAT('palisade:', SHA1(claim))) FROM palisade_line WHERE name = 'n'")
+    };
+    let guard = one.mutex("n").lease(LONG).acquire().await.expect("free");
+    let first = rings_in();
+    assert_ne!(first, "NULL");
+    let grant = guard.detach().await.expect("detached");
+    assert_eq!(rings_in(), "NULL");
+    let guard: palisade::Guard = other.adopt(&grant).await.expect("adopted");
+    let second = rings_in();
+    assert!(second != "NULL" && second != first, "{first} {second}");
+    assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
 
 /// A killed session is never used again: the next verb goes by another, and a waiter is granted.

@@ -36,8 +36,8 @@ pub use self::token::{SHEDLOCK, SIMPLE};
 use crate::error::Result;
 use crate::name::Name;
 use crate::store::{
-    Capability, ClaimRef, ClientHandle, Durability, Extensions, NameKeys, Page, Ping, Query,
-    Schema, ServerInfo, Standing, Store, Wakes,
+    Capability, Change, ClaimRef, ClientHandle, Durability, Extensions, NameKeys, Page, Ping,
+    Query, Schema, ServerInfo, Standing, Store, Wakes,
 };
 use crate::stores::kit::line::{Effect, Event, LineBackend, LineStore};
 use crate::stores::kit::token::TokenStore;
@@ -106,8 +106,8 @@ impl LineBackend for Lines {
                     )
                     .await?;
                 let (standing, _) = table::standing(&done.rows, &claim.claim)?;
-                if to == crate::store::Change::Downgrade {
-                    // Its bell has rung for the readers: the next renewal takes it anew.
+                if to == Change::Downgrade || to == Change::Detach {
+                    // Its bell has rung: a renewal of whichever client keeps it takes it anew.
                     backend.forget(claim.claim.id);
                 }
                 Effect::Stands(standing)

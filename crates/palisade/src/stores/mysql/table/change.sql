@@ -1,4 +1,5 @@
--- Turns a holder's claim into something else, ends a grant, or clears marks.
+-- Turns a holder's claim into something else, ends a grant, or clears marks. A claim that is detached is
+-- renewed.
 CREATE PROCEDURE {change}(
   IN p_verb VARBINARY(9), IN p_name VARBINARY(1024), IN p_claim VARBINARY(16), IN p_fence BIGINT, IN p_owner MEDIUMBLOB)
   SQL SECURITY INVOKER
@@ -15,10 +16,10 @@ BEGIN
   IF l_state IS NULL THEN
     SET answer = CASE p_verb WHEN 'revoke' THEN 'free' WHEN 'clear' THEN 'none' ELSE 'unknown' END;
   ELSE
-    CALL {step}(p_verb, p_name, p_claim, p_fence, NULL, 0, NULL, 0, 0, p_owner, NULL, 0, 0, 0, 0, answer, f, ahead, ask_in, bell, flag);
+    CALL {step}(IF(p_verb = 'detach', 'renew', p_verb), p_name, p_claim, p_fence, NULL, 0, NULL, 0, 0, p_owner, NULL, 0, 0, 0, 0, answer, f, ahead, ask_in, bell, flag);
   END IF;
   COMMIT;
-  -- The readers next in line wait for the bell of the writer.
-  IF p_verb = 'downgrade' THEN DO RELEASE_LOCK({bell}(p_claim)); END IF;
+  -- The readers next in line wait for the bell of the writer. Another session may adopt what is detached.
+  IF p_verb IN ('downgrade', 'detach') THEN DO RELEASE_LOCK({bell}(p_claim)); END IF;
   SELECT answer, f, ahead, ask_in, bell, flag;
 END

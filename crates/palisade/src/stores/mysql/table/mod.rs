@@ -147,10 +147,10 @@ impl Texts {
         }
     }
 
-    /// Turns a holder's claim into something else. A detached one is renewed.
+    /// Turns a holder's claim into something else.
     pub(super) fn change(&self, key: &str, claim: &ClaimRef, to: &Change) -> Statement {
         let (verb, value) = match to {
-            Change::Detach => ("renew", Value::NULL),
+            Change::Detach => ("detach", Value::NULL),
             Change::Downgrade => ("downgrade", Value::NULL),
             Change::Proclaim(value) => ("proclaim", (&**value).into()),
         };
