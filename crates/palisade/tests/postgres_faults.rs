@@ -269,6 +269,30 @@ async fn a_push_before_the_listener_is_there_is_made_up_for() {
     }
 }
 
+/// The server's queue of pushes is full. A hand-off is committed before it is told, so the release is no
+/// error, and the waiter finds its grant by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_finds_the_queue_full_fails_no_release() {
+    let server = Postgres::start();
+    let (one, two) = (connect(server.url()), connect(server.url()));
+    let guard = soon("free", one.mutex("n").lease(LONG).acquire()).await;
+    let guard = guard.expect("free");
+    let waiter = wait_for(&two.mutex("n").lease(LONG));
+    in_line(&one, "n", 1).await;
+    server.sql(
+        "CREATE SCHEMA queue; GRANT USAGE ON SCHEMA queue TO locker; \
+         CREATE FUNCTION queue.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN \
+           RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$; \
+         ALTER ROLE locker SET search_path = queue, pg_catalog, public; \
+         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locker'",
+    );
+    give_back(guard).await;
+    let guard = gets_in(waiter).await;
+    let log = std::fs::read_to_string(server.dir().join("log")).expect("a log");
+    assert!(log.contains("too many notifications"), "{log}");
+    give_back(guard).await;
+}
+
 /// Sessions end for being idle: the listener stays, and the others are opened anew at need.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timeout_for_idle_sessions_ends_no_grant() {

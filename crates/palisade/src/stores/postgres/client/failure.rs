@@ -110,6 +110,13 @@ impl Failed {
             | SqlState::CRASH_SHUTDOWN
             | SqlState::CANNOT_CONNECT_NOW
             | SqlState::IDLE_SESSION_TIMEOUT => failed(Remedy::Reconnect, Error::unavailable(text)),
+            // After the commit: only the push is lost, and its waiter asks by itself.
+            SqlState::PROGRAM_LIMIT_EXCEEDED => failed(
+                Remedy::None,
+                Error::unavailable(format!(
+                    "{text}; does a session listen in a transaction that stays open? see pg_notification_queue_usage()"
+                )),
+            ),
             // Class 22: data.
             _ if code.code().starts_with("22") => failed(
                 Remedy::None,
