@@ -5,18 +5,16 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::actors::{connect, give_back, is_renewed, rise, soon, wait_for};
+use common::actors::{give_back, is_renewed, rise, soon, wait_for};
+use common::apart::Apart;
 use common::ms;
 use common::redlock::{
     SIXTY, Ways, client, cycle, cycle_on_all, five, has, held_on_all, nothing_is_left,
 };
-use palisade::blocking::Wait;
-use palisade::fence::file::{FencedFile, WriteError};
-use palisade::{ErrorKind, Fence, Guard, Released};
+use palisade::fence::file::FencedFile;
+use palisade::{ErrorKind, Fence, Released};
 use palisade_conformance::eventually;
 use palisade_testkit::proxy::Way;
 use palisade_testkit::redis::{Five, Redis};
@@ -252,111 +250,10 @@ async fn the_key_of_a_fence_is_refused_as_a_name() {
     assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
 }
 
-/// A client in a process of its own, which does what it is told.
-struct Apart {
-    process: Child,
-    told: ChildStdin,
-    said: Lines<BufReader<ChildStdout>>,
-}
-
-impl Apart {
-    fn start(url: &str, file: &FencedFile) -> Apart {
-        let mut process = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "a_client_apart", "--ignored", "--nocapture"])
-            .env("PALISADE_APART", format!("{url} {}", file.path().display()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process");
-        let told = process.stdin.take().expect("a pipe");
-        let said = BufReader::new(process.stdout.take().expect("a pipe")).lines();
-        Apart {
-            process,
-            told,
-            said,
-        }
-    }
-
-    fn tell(&mut self, what: &str) {
-        writeln!(self.told, "{what}").expect("it listens");
-    }
-
-    fn answer(&mut self) -> String {
-        let mut said = self.said.by_ref().map_while(Result::ok);
-        let said = said.find_map(|said| Some(said.strip_prefix("apart: ")?.to_owned()));
-        said.expect("it answers")
-    }
-
-    fn ask(&mut self, what: &str) -> String {
-        self.tell(what);
-        self.answer()
-    }
-
-    /// Claims until the answer is this. Its connections may just be given up.
-    fn claims(&mut self, wanted: &str) {
-        for _ in 0..200 {
-            let said = self.ask("claim");
-            if said.starts_with(wanted) {
-                return;
-            }
-            assert!(said.starts_with("refused: "), "{said}");
-            std::thread::sleep(ms(50));
-        }
-        panic!("not {wanted}");
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.process.id().to_string()])
-            .status();
-        assert!(status.expect("kill").success());
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        // Killed also while it is stopped.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 #[test]
 #[ignore = "a part of other tests, in a process of its own"]
 fn a_client_apart() {
-    let task = std::env::var("PALISADE_APART").expect("told what to do");
-    let (url, path) = task.split_once(' ').expect("two words");
-    let file = FencedFile::new(path).expect("a file");
-    let client = connect(url);
-    let mutex = client.mutex("stopped").lease(LEASE);
-    let mut held: Option<Guard> = None;
-    for told in std::io::stdin().lines().map_while(Result::ok) {
-        let said = match (told.as_str(), &held) {
-            ("claim", _) => match mutex.try_acquire().wait() {
-                Ok(guard) => {
-                    held = guard;
-                    held.as_ref().map_or("busy".to_owned(), |held| {
-                        format!("granted {}", held.fence())
-                    })
-                }
-                Err(error) => format!("refused: {error}"),
-            },
-            ("look", Some(held)) if held.is_held() => "held".to_owned(),
-            ("look", _) => "lost".to_owned(),
-            // Without another look, as a program does that was stopped after its last one.
-            ("write", Some(held)) => match file.write(held.fence(), b"by the client apart") {
-                Ok(()) => "written".to_owned(),
-                Err(WriteError::Stale { .. }) => "stale".to_owned(),
-                Err(error) => format!("not written: {error}"),
-            },
-            ("release", _) => match held.take().map(|held| held.release().wait()) {
-                Some(Ok(released)) => format!("{released:?}"),
-                other => format!("not released: {other:?}"),
-            },
-            other => format!("unknown: {other:?}"),
-        };
-        println!("\napart: {said}");
-    }
+    common::apart::do_as_told(LEASE);
 }
 
 /// No server keeps a key of the client that was stopped for longer than the lease.
@@ -389,14 +286,14 @@ async fn a_client_that_is_stopped_between_t1_and_t2_is_not_granted() {
         five.nodes().iter().all(|node| has(node, "stopped"))
     })
     .await;
-    stopped.signal("-STOP");
+    stopped.stop();
     ways.0.iter().for_each(|way| way.heal());
     ends_with_its_lease(&five).await;
 
     let other = client(&five).mutex("stopped").lease(LEASE);
     let other = soon("the next", other.acquire()).await.expect("a grant");
     file.write(other.fence(), b"by the next").expect("a write");
-    stopped.signal("-CONT");
+    stopped.go_on();
     let answer = stopped.answer();
     assert!(!answer.starts_with("granted"), "{answer}");
     stopped.claims("busy");
@@ -425,14 +322,14 @@ async fn a_client_that_is_stopped_after_the_grant_writes_nothing() {
         .and_then(|fence| fence.parse().ok())
         .unwrap_or_else(|| panic!("{granted}"));
     assert_eq!(stopped.ask("look"), "held");
-    stopped.signal("-STOP");
+    stopped.stop();
     ends_with_its_lease(&five).await;
 
     let other = client(&five).mutex("stopped").lease(LEASE);
     let other = soon("the next", other.acquire()).await.expect("a grant");
     rise(&[first, other.fence().get()]);
     file.write(other.fence(), b"by the next").expect("a write");
-    stopped.signal("-CONT");
+    stopped.go_on();
     assert_eq!(stopped.ask("write"), "stale");
     assert_eq!(stopped.ask("look"), "lost");
     assert_eq!(stopped.ask("release"), "AlreadyLost");

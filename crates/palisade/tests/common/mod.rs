@@ -7,6 +7,7 @@
 )]
 
 pub mod actors;
+pub mod apart;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "etcd")]
