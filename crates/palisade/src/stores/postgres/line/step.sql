@@ -86,7 +86,7 @@ BEGIN
     FOR pass IN 1..2 LOOP
       EXIT WHEN NOT made OR (pass = 2 AND NOT changed);
       SELECT count(*), coalesce(bool_or(x.mode <> 'shared'), false), coalesce(sum(x.permits), 0),
-          min(CASE WHEN x.ghost THEN x.keep_until ELSE x.expiry END), max(x.expiry - x.lease)
+          min(CASE WHEN x.ghost THEN x.keep_until ELSE x.expiry END), max(greatest(x.expiry - x.lease, x.since))
         INTO held, alone, permits_out, turns, latest FROM @holder@ x WHERE x.name = e.name;
       in_use := in_use OR held > 0;
       IF latest > n THEN
