@@ -292,6 +292,12 @@ async fn the_tables_are_where_the_url_says_and_can_be_read() {
             guard.fence()
         )
     );
+    // The times as dates, as on the page.
+    let dates = server.sql(
+        "SELECT FROM_UNIXTIME(since DIV 1000000) > NOW() - INTERVAL 1 MINUTE, \
+           FROM_UNIXTIME(expiry DIV 1000000) > NOW() + INTERVAL 1 MINUTE FROM other.jobs_line WHERE state = 'held'",
+    );
+    assert_eq!(dates, "1\t1");
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     for bad in ["schema=a-b", "table=1a", "table=a%60b"] {
         let url = format!("{}?{bad}", server.url());

@@ -324,7 +324,8 @@ async fn a_timeout_for_idle_sessions_ends_no_grant() {
     give_back(guard).await;
 }
 
-/// A server that becomes read-only is named, and used again once it takes writes.
+/// A server that becomes read-only is named, and used again once it takes writes. Meanwhile a holder whose
+/// lease ends is told, and one with a long lease holds on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server_is_named() {
     let server = Postgres::start();
@@ -335,6 +336,15 @@ async fn a_read_only_server_is_named() {
             .expect("free"),
     )
     .await;
+    let [short, long] = [("short", ms(3000)), ("long", LONG)].map(|(name, lease)| {
+        let mutex = locks.mutex(name).lease(lease);
+        async move { soon("free", mutex.acquire()).await.expect("free") }
+    });
+    let (short, long) = tokio::join!(short, long);
+    let other = connect(server.url());
+    let waiters = ["short", "long"].map(|name| wait_for(&other.mutex(name).lease(LONG)));
+    in_line(&locks, "short", 1).await;
+    in_line(&locks, "long", 1).await;
     let set = |word: &str| {
         server.sql(&format!(
             "ALTER ROLE locker SET default_transaction_read_only = {word}"
@@ -347,6 +357,8 @@ async fn a_read_only_server_is_named() {
     let refused = refused.expect_err("read-only");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("read-only"), "{refused}");
+    is_told(&short).await;
+    assert!(long.is_held());
     set("off");
     eventually("it takes writes", async || {
         match locks.mutex("n").try_acquire().await {
@@ -355,6 +367,13 @@ async fn a_read_only_server_is_named() {
         }
     })
     .await;
+    let [after_short, after_long] = waiters;
+    let next = gets_in(after_short).await;
+    rise(&[number(&short), number(&next)]);
+    give_back(next).await;
+    assert!(!after_long.is_finished() && long.is_held());
+    give_back(long).await;
+    give_back(gets_in(after_long).await).await;
 }
 
 /// A standby that missed the last writes is promoted: the grant among them is forgotten, its holder is
