@@ -226,6 +226,24 @@ async fn missing_rights_and_newer_versions_are_told() {
     assert!(refused.to_string().contains("upgrade"), "{refused}");
 }
 
+/// A user with a schema of its own may create no schema, and need not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_there_is_used() {
+    let server = Postgres::start();
+    server.sql("CREATE ROLE app LOGIN PASSWORD 'apppw'; CREATE SCHEMA mine AUTHORIZATION app");
+    let url = format!(
+        "postgres://app:apppw@{}/locks?schema=mine",
+        server.address()
+    );
+    let lock = connect(&url).mutex("n");
+    give_back(soon("first use", lock.acquire()).await.expect("created")).await;
+    let lock = connect(url.replace("mine", "none")).mutex("n");
+    let refused = soon("an answer", lock.try_acquire())
+        .await
+        .expect_err("no rights");
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
+}
+
 /// The fence rises through an emptied table and through a restart, and a grant and a place in line survive
 /// the restart.
 #[tokio::test(flavor = "multi_thread")]

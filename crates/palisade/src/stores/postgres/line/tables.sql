@@ -1,5 +1,10 @@
 -- The locks of Palisade, version 1. Spans are intervals, times are by the clock of this server.
-CREATE SCHEMA IF NOT EXISTS @schema@;
+DO $schema$ BEGIN
+  -- A user who may create no schema would be refused, even if this one is there.
+  IF to_regnamespace('@schema@') IS NULL THEN
+    CREATE SCHEMA @schema@;
+  END IF;
+END $schema$;
 
 -- One row for each name that is or was lately in use.
 CREATE TABLE IF NOT EXISTS @line@ (
