@@ -80,7 +80,7 @@ checks! {
         a_holder_renews_and_verifies, a_refusal_names_the_holder, a_ping_names_the_server;
     modes: readers_share_and_writers_do_not, a_writer_is_not_starved, downgrade_lets_readers_in, an_owner_enters_again,
         permits_are_limited, many_permits_are_not_overtaken, several_locks_are_one, several_locks_do_not_deadlock,
-        a_grant_can_be_handed_over;
+        stripes_exclude_as_parts_and_as_a_whole,         a_grant_can_be_handed_over;
     election: leaders_take_turns, a_deposed_leader_is_told, a_leader_proclaims, observers_hear_each_leader,
         a_deposed_leader_leads_again;
     times: min_hold_closes, max_hold_ends, once_per_refuses, once_is_once, a_closed_period_is_shown_and_cleared,

@@ -14,7 +14,7 @@ use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Guard, GuardMode};
 use crate::lease::tracked::{Stage, Terms, TrackedClaim};
 use crate::lease::{BootClock, Clock, Drift, LossReason, Moment, deadline};
-use crate::lock::{Election, Identity, Multi, Mutex, Once, Options, RwLock, Semaphore};
+use crate::lock::{Election, Identity, Multi, Mutex, Once, Options, RwLock, Semaphore, Striped};
 use crate::store::{Capability, Claim, Gone, Grant, Kind, Standing, Store};
 use crate::stores;
 use crate::url::StoreUrl;
@@ -116,6 +116,11 @@ impl Client {
     /// Several mutexes as one: all or nothing. For other members see [`Multi::of`].
     pub fn multi<S: AsRef<str>>(&self, names: impl IntoIterator<Item = S>) -> Multi {
         Multi::of(names.into_iter().map(|name| self.mutex(name).into()))
+    }
+
+    /// A mutex in so many stripes: one by key, or all of them.
+    pub fn striped(&self, name: impl AsRef<str>, stripes: u32) -> Striped {
+        Striped::new(self.options(name.as_ref(), Kind::Mutex), stripes)
     }
 
     /// One leader among candidates, in the line of the mutex of this name.

@@ -43,6 +43,7 @@
 //! | readers and a writer | [`locks.rwlock(name)`](Client::rwlock) |
 //! | at most N | [`locks.semaphore(name, n)`](Client::semaphore) |
 //! | several at once, all or nothing | [`locks.multi([…])`](Client::multi) |
+//! | a part of a hot thing, or the whole of it | [`locks.striped(name, n)`](Client::striped) |
 //! | one leader, whom others can ask for | [`locks.election(name)`](Client::election) |
 //! | to enter again what you hold | [`lock.acquire_as(&identity)`](Mutex::acquire_as) |
 //! | once per period on many hosts | [`lock.once_per(period)`](Mutex::once_per) |
@@ -97,7 +98,7 @@ pub use guard::{AnyMode, DetachedGrant, Exclusive, Guard, GuardMode, Permits, Re
 pub use lease::{LossReason, Status};
 pub use lock::{
     Attempt, Cause, Election, Identity, Leadership, Member, Multi, MultiGuard, MultiReleased,
-    Mutex, Observer, Obstacle, Once, OnceGuard, OncePer, RwLock, Semaphore,
+    Mutex, Observer, Obstacle, Once, OnceGuard, OncePer, RwLock, Semaphore, Striped,
 };
 pub use name::Name;
 pub use store::{Leader, Released};

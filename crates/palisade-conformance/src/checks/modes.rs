@@ -437,6 +437,73 @@ pub async fn several_locks_do_not_deadlock(subject: &Subject) -> Verdict {
     Verdict::Kept
 }
 
+/// Two stripes are held at once, one stripe is not, and the whole excludes every part and itself.
+pub async fn stripes_exclude_as_parts_and_as_a_whole(subject: &Subject) -> Verdict {
+    let name = subject.name("striped");
+    let (ours, theirs) = (
+        subject.client().striped(&name, 3),
+        subject.client().striped(&name, 3),
+    );
+    let keys = (0..3).map(|index| {
+        let mut keys = (0..).map(|number| format!("key {number}"));
+        keys.find(|key| ours.index(key) == index)
+            .expect("a key of each stripe")
+    });
+    let keys: Vec<String> = keys.collect();
+    let one = ours.stripe(&keys[0]).acquire().await.expect("acquired");
+    let two = theirs
+        .stripe(&keys[1])
+        .acquire()
+        .await
+        .expect("another stripe is free");
+    let busy = theirs.stripe(&keys[0]).try_acquire().await;
+    assert!(
+        busy.expect("an answer").is_none(),
+        "one stripe was held twice"
+    );
+    for held in [one, two] {
+        let busy = theirs.whole().try_acquire().await;
+        assert!(
+            busy.expect("an answer").is_none(),
+            "the whole was held beside a part"
+        );
+        let error = in_vain(Duration::from_millis(30), |wait| {
+            let whole = ours.whole();
+            async move { whole.acquire_timeout(wait).await }
+        })
+        .await;
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
+        assert_eq!(held.release().await.expect("released"), Released::Done);
+    }
+    let whole = ours.whole().acquire().await.expect("every part is free");
+    for key in &keys {
+        let busy = theirs.stripe(key).try_acquire().await;
+        assert!(
+            busy.expect("an answer").is_none(),
+            "a part was held beside the whole"
+        );
+    }
+    let busy = theirs.whole().try_acquire().await;
+    assert!(
+        busy.expect("an answer").is_none(),
+        "the whole was held twice"
+    );
+    let released = whole.release().await;
+    assert!(released.all_done(), "{released:?}");
+    let all = theirs.whole().acquire().await.expect("it is free again");
+    assert_eq!(all.members().len(), 3);
+    assert!(all.release().await.all_done());
+    for stripes in [0, palisade::Striped::MOST + 1] {
+        let bad = subject.client().striped(&name, stripes);
+        let part = bad.stripe("key").acquire().await.map(drop);
+        let whole = bad.whole().acquire().await.map(drop);
+        for refused in [bad.check(), part, whole] {
+            assert_eq!(refused.expect_err("refused").kind(), ErrorKind::Config);
+        }
+    }
+    Verdict::Kept
+}
+
 /// A grant can be taken out of one client and into another, with its fence; a stale one cannot.
 pub async fn a_grant_can_be_handed_over(subject: &Subject) -> Verdict {
     needs!(

@@ -13,6 +13,7 @@ mod options;
 mod reentrancy;
 mod rwlock;
 mod semaphore;
+mod striped;
 
 pub use attempt::{Attempt, Cause, Obstacle};
 pub use election::{Election, Leadership, Observer};
@@ -23,3 +24,4 @@ pub(crate) use options::Options;
 pub use reentrancy::Identity;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+pub use striped::Striped;

@@ -38,6 +38,8 @@ pub(crate) struct Options {
     pub(crate) stop_margin: Option<Duration>,
     pub(crate) spin: Option<(Duration, Duration)>,
     pub(crate) store_wait: Duration,
+    /// What was wrong with the lock when it was made: told when it is used.
+    pub(crate) refused: Option<Error>,
 }
 
 impl Options {
@@ -58,11 +60,15 @@ impl Options {
             stop_margin: None,
             spin: None,
             store_wait: DEFAULT_STORE_WAIT,
+            refused: None,
         }
     }
 
     /// Checks everything that can be checked without asking the store.
     pub(crate) fn plan(&self, mode: Mode) -> Result<Plan> {
+        if let Some(refused) = &self.refused {
+            return Err(refused.clone());
+        }
         let capability = self.core.capability();
         let lease = self.checked_lease(capability)?;
         self.check_kind(capability, mode)?;
