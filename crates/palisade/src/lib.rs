@@ -74,6 +74,8 @@
 
 pub mod blocking;
 mod client;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod database;
 mod duration_text;
 mod engine;
 mod error;
@@ -86,7 +88,13 @@ mod name;
 pub mod store;
 pub mod stores;
 pub mod url;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "mysql"
+))]
 pub mod versioned;
 
 pub use client::{Client, Pong, Stats, connect};

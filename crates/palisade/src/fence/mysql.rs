@@ -61,21 +61,11 @@
 //! [`may_retry`](RowError::may_retry) says that the whole transaction can be run again, and MySQL has
 //! already rolled it back.
 
-use async_trait::async_trait;
 pub use mysql_async;
-use mysql_async::prelude::Queryable;
-use mysql_async::{Params, Row, Transaction, Value};
 
-use super::sql::{Dialect, Driver, InTransaction, Param, Session, sealed};
 pub use super::sql::{Mark, Request, Writes};
-
-/// A deadlock; a lock that was waited for too long; a row that has changed since the snapshot
-/// (MariaDB with `innodb_snapshot_isolation`).
-const MAY_RETRY: [u16; 3] = [1213, 1205, 1020];
-
-/// MySQL or MariaDB by `mysql_async`.
-#[derive(Clone, Copy, Debug)]
-pub enum Mysql {}
+pub use crate::database::mysql::Mysql;
+use crate::database::{DriverError, Fault};
 
 /// A table whose rows check the fence of each write.
 pub type FencedTable = super::sql::FencedTable<Mysql>;
@@ -86,60 +76,12 @@ pub type Requests = super::sql::Requests<Mysql>;
 /// Why a row was not written.
 pub type RowError = super::sql::RowError<mysql_async::Error>;
 
-impl sealed::Sealed for Mysql {}
-
-impl Driver for Mysql {
-    type Value<'v> = Value;
-    type Error = mysql_async::Error;
-    const DIALECT: Dialect = Dialect::Mysql;
-}
-
-impl<Q: Queryable> sealed::Sealed for &mut Q {}
-
-#[async_trait]
-impl<Q: Queryable> Session<Mysql> for &mut Q {
-    async fn execute<'v>(
-        &mut self,
-        text: &str,
-        values: &[Param<'_, Value>],
-    ) -> Result<u64, mysql_async::Error> {
-        let done = self.exec_iter(text, bound(values)).await?;
-        let affected = done.affected_rows();
-        done.drop_result().await?;
-        Ok(affected)
-    }
-
-    async fn read<'v>(
-        &mut self,
-        text: &str,
-        values: &[Param<'_, Value>],
-    ) -> Result<Option<Vec<Option<String>>>, mysql_async::Error> {
-        let row: Option<Row> = self.exec_first(text, bound(values)).await?;
-        let text = |value| match value {
-            Value::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
-            _ => None,
-        };
-        Ok(row.map(|row| row.unwrap().into_iter().map(text).collect()))
-    }
-}
-
-impl InTransaction<Mysql> for &mut Transaction<'_> {}
-
-fn bound(values: &[Param<'_, Value>]) -> Params {
-    let bound = values.iter().map(|value| match value {
-        Param::Number(number) => Value::Int(*number),
-        Param::Text(text) => Value::from(*text),
-        Param::Given(given) => (*given).clone(),
-    });
-    Params::Positional(bound.collect())
-}
-
 impl RowError {
     /// Whether the transaction failed only because of others at the same time, so that the whole of
     /// it can be run again. Roll it back first: a wait that ran out has undone its statement only.
     pub fn may_retry(&self) -> bool {
         match self {
-            RowError::Sql(mysql_async::Error::Server(error)) => MAY_RETRY.contains(&error.code),
+            RowError::Sql(error) => matches!(error.fault(), Fault::Busy | Fault::Victim),
             _ => false,
         }
     }

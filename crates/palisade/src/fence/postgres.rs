@@ -52,18 +52,11 @@
 //! another transaction has changed since: then [`may_retry`](RowError::may_retry) says that the
 //! whole transaction can be run again. A stale writer is refused in that run.
 
-use async_trait::async_trait;
 pub use tokio_postgres;
-use tokio_postgres::error::SqlState;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{GenericClient, Transaction};
 
-use super::sql::{Dialect, Driver, InTransaction, Param, Session, sealed};
 pub use super::sql::{Mark, Request, Writes};
-
-/// PostgreSQL by `tokio_postgres`.
-#[derive(Clone, Copy, Debug)]
-pub enum Postgres {}
+pub use crate::database::postgres::Postgres;
+use crate::database::{DriverError, Fault};
 
 /// A table whose rows check the fence of each write.
 pub type FencedTable = super::sql::FencedTable<Postgres>;
@@ -74,59 +67,12 @@ pub type Requests = super::sql::Requests<Postgres>;
 /// Why a row was not written.
 pub type RowError = super::sql::RowError<tokio_postgres::Error>;
 
-impl sealed::Sealed for Postgres {}
-
-impl Driver for Postgres {
-    type Value<'v> = &'v (dyn ToSql + Sync);
-    type Error = tokio_postgres::Error;
-    const DIALECT: Dialect = Dialect::Postgres;
-}
-
-impl<C: GenericClient + Sync> sealed::Sealed for &C {}
-
-#[async_trait]
-impl<C: GenericClient + Sync> Session<Postgres> for &C {
-    async fn execute<'v>(
-        &mut self,
-        text: &str,
-        values: &[Param<'_, &'v (dyn ToSql + Sync)>],
-    ) -> Result<u64, tokio_postgres::Error> {
-        GenericClient::execute(*self, text, &bound(values)).await
-    }
-
-    async fn read<'v>(
-        &mut self,
-        text: &str,
-        values: &[Param<'_, &'v (dyn ToSql + Sync)>],
-    ) -> Result<Option<Vec<Option<String>>>, tokio_postgres::Error> {
-        let row = GenericClient::query_opt(*self, text, &bound(values)).await?;
-        row.map(|row| (0..row.len()).map(|column| row.try_get(column)).collect())
-            .transpose()
-    }
-}
-
-impl InTransaction<Postgres> for &Transaction<'_> {}
-
-fn bound<'p>(values: &'p [Param<'p, &'p (dyn ToSql + Sync)>]) -> Vec<&'p (dyn ToSql + Sync)> {
-    let bound = values.iter().map(|value| match value {
-        Param::Number(number) => number as &(dyn ToSql + Sync),
-        Param::Text(text) => text,
-        Param::Given(given) => **given,
-    });
-    bound.collect()
-}
-
 impl RowError {
     /// Whether the transaction failed only because of others at the same time, so that the whole of
     /// it can be run again.
     pub fn may_retry(&self) -> bool {
-        const CODES: [SqlState; 3] = [
-            SqlState::T_R_SERIALIZATION_FAILURE,
-            SqlState::T_R_DEADLOCK_DETECTED,
-            SqlState::LOCK_NOT_AVAILABLE,
-        ];
         match self {
-            RowError::Sql(error) => error.code().is_some_and(|code| CODES.contains(code)),
+            RowError::Sql(error) => matches!(error.fault(), Fault::Busy | Fault::Victim),
             _ => false,
         }
     }

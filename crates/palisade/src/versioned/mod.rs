@@ -5,14 +5,15 @@
 //! where the work between reading and writing is short and has no effect of its own. Use a lock,
 //! with a [fence](crate::fence), where it is long or must not be done twice.
 //!
-//! The shape is the same for Redis, etcd and ZooKeeper:
+//! The shape is the same for Redis, etcd and ZooKeeper, and for rows of your own tables in PostgreSQL
+//! and MySQL, where a value is the columns that you name:
 //!
 //! | verb | answer |
 //! |---|---|
 //! | `get(key)` | the value and its [`Version`], or nothing |
 //! | `swap(key, expected, value)` | [`Swapped::Done`] with the new version, or [`Swapped::Conflict`] with what is there |
-//! | `remove(key, expected)` | the same |
-//! | `settle(swap)` | what became of a swap whose answer was lost: [`Settled`]; not in ZooKeeper, which keeps no token beside a value |
+//! | `remove(key, expected)` | the same; not in tables, where a deleted row forgets its version |
+//! | `settle(swap)` | what became of a swap whose answer was lost: [`Settled`]; not in ZooKeeper and in tables, which keep no token beside a value |
 //! | `update(key, \|old\| new)` | `get` and `swap` until it is done, with a bound |
 //!
 //! # Versions never repeat
@@ -23,8 +24,21 @@
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "mysql"
+))]
+mod pause;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod sql;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

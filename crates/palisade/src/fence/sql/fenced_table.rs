@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::statement::Statement;
-use super::{Compared, Dialect, Driver, Found, Param, RowError, Session, column_name};
+use super::{Compared, Dialect, Driver, Found, Param, RowError, Session, Statement};
+use crate::database::{column_name, names};
 use crate::error::Error;
 use crate::fence::Fence;
 
@@ -176,7 +176,12 @@ impl<D: Driver> FencedTable<D> {
         database: &mut impl Session<D>,
         key: &D::Value<'_>,
     ) -> Result<Option<Fence>, RowError<D::Error>> {
-        match self.compared.read(database, key).await? {
+        match self
+            .compared
+            .read(database, key)
+            .await
+            .map_err(RowError::Sql)?
+        {
             Found::NoRow => Ok(None),
             Found::Value(found) => match found.as_deref().map(str::parse) {
                 Some(Ok(highest)) => Ok(Some(highest)),
@@ -265,8 +270,4 @@ impl<D: Driver> FencedTable<D> {
             ]),
         }
     }
-}
-
-fn names<'c, V>(columns: &[(&'c str, V)]) -> Vec<&'c str> {
-    columns.iter().map(|(name, _)| *name).collect()
 }

@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 
 use sha2::{Digest, Sha256};
 
-use super::statement::Statement;
-use super::{Compared, Dialect, Driver, Found, Param, RowError, Session};
+use super::{Compared, Dialect, Driver, Found, Param, RowError, Session, Statement};
 use crate::error::Error;
 use crate::guard::{DetachedGrant, Exclusive, Guard};
 use crate::name::hex;
@@ -169,7 +168,12 @@ impl<D: Driver> MarkedTable<D> {
         if affected > 0 {
             return Ok(());
         }
-        match self.compared.read(database, key).await? {
+        match self
+            .compared
+            .read(database, key)
+            .await
+            .map_err(RowError::Sql)?
+        {
             Found::NoRow => Err(RowError::NoRow),
             // The row was found, and had these values already.
             Found::Value(Some(found)) if found == mark.0 && D::DIALECT == Dialect::Mysql => Ok(()),

@@ -2,8 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::statement::Statement;
-use super::{Dialect, Driver, InTransaction, Param, RowError};
+use super::{Dialect, Driver, InTransaction, Param, RowError, Statement};
 use crate::error::Error;
 use crate::stores::sql::Identifier;
 

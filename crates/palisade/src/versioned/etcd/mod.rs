@@ -53,10 +53,10 @@ mod error;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use error::{SwapError, UpdateError};
 
+use super::pause::pause;
 use super::{PendingSwap, Settled, Swapped, Version, Versioned};
 use crate::error::Error;
 use crate::stores::etcd::client::user_keys::{DataClient, Value, may_be_done};
@@ -64,8 +64,6 @@ use crate::stores::etcd::client::user_keys::{DataClient, Value, may_be_done};
 const TRIES: u32 = 32;
 /// How often a lost answer is asked for again by [`VersionedKeys::update`].
 const SETTLES: u32 = 3;
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Keys that are changed only by a client that has seen their value. See the [module docs](self).
 ///
@@ -313,12 +311,4 @@ fn versioned(kept: Value) -> Versioned {
         version: version(kept.revision),
         value: kept.value,
     }
-}
-
-/// A random part of a time that doubles, so that clients that met once do not meet again.
-async fn pause(tried: u32) {
-    let longest = FIRST_PAUSE
-        .saturating_mul(1 << tried.min(10))
-        .min(LONGEST_PAUSE);
-    tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
 }

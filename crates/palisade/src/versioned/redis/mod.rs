@@ -65,6 +65,7 @@ pub use error::{SwapError, UpdateError};
 pub use redis;
 use redis::aio::ConnectionLike;
 
+use super::pause::pause;
 use super::{PendingSwap, Settled, Swapped, Version, Versioned};
 use crate::error::Error;
 use crate::store::ClaimId;
@@ -79,8 +80,6 @@ const TRIES: u32 = 32;
 /// How often [`VersionedKeys::update`] settles a swap whose reply was lost. A dead connection does
 /// not come back by that.
 const SETTLES: u32 = 3;
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Keys that change only if the writer has seen their current version. See the [module docs](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -419,12 +418,4 @@ fn refusal(word: Option<&[u8]>, about: Option<Vec<u8>>) -> SwapError {
 
 fn text(bytes: Option<Vec<u8>>) -> String {
     String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
-}
-
-/// Sleeps for a random part of a time that doubles, so that two writers do not collide again.
-async fn pause(tried: u32) {
-    let longest = FIRST_PAUSE
-        .saturating_mul(1 << tried.min(10))
-        .min(LONGEST_PAUSE);
-    tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
 }

@@ -4,15 +4,15 @@ use super::{Dialect, Driver, Param};
 
 /// A statement, and which value stands at each of its places.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Statement {
-    pub(super) text: String,
+pub(crate) struct Statement {
+    pub(crate) text: String,
     /// For each place, the number of its value, from 0 on.
     order: Vec<usize>,
 }
 
 impl Statement {
     /// From a text with `"name"` and `$1`. It has no strings in it, and no name has a quote or `$`.
-    pub(super) fn of<D: Driver>(standard: &str) -> Statement {
+    pub(crate) fn of<D: Driver>(standard: &str) -> Statement {
         match D::DIALECT {
             Dialect::Postgres => Statement {
                 text: standard.to_owned(),
@@ -23,7 +23,7 @@ impl Statement {
     }
 
     /// The values, one for each place.
-    pub(super) fn places<'p, V>(&self, values: &[Param<'p, V>]) -> Vec<Param<'p, V>> {
+    pub(crate) fn places<'p, V>(&self, values: &[Param<'p, V>]) -> Vec<Param<'p, V>> {
         let at = |number: &usize| values.get(*number).copied();
         self.order.iter().filter_map(at).collect()
     }
