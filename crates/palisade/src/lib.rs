@@ -51,6 +51,7 @@
 //! | work that stops when the lock is lost | [`lock.run(\|guard\| async { … })`](Mutex::run) |
 //! | stale writes refused by a file, a row, a key | [`fence`] |
 //! | no lock: change it only if it has not changed | [`versioned`] |
+//! | rows of your own tables, in your own transaction | [`row_lock`] |
 //! | no runtime | [`blocking`] |
 //! | to see and to end others' locks | [`Client::list`], [`Client::show`], [`Client::revoke`] |
 //!
@@ -85,6 +86,8 @@ pub mod lease;
 pub mod line;
 mod lock;
 mod name;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod row_lock;
 pub mod store;
 pub mod stores;
 pub mod url;

@@ -1,5 +1,5 @@
-//! A database of yours, and the driver that speaks to it: what [`fence`](crate::fence) and
-//! [`versioned`](crate::versioned) share.
+//! A database of yours, and the driver that speaks to it: what [`fence`](crate::fence),
+//! [`versioned`](crate::versioned) and [`row_lock`](crate::row_lock) share.
 //!
 //! Their calls take your own connection or transaction. This module only names what they take:
 //!
