@@ -131,6 +131,9 @@ mod pages {
     ))]
     #[doc = include_str!("../../../docs/fencing.md")]
     struct Fencing;
+    #[cfg(all(feature = "postgres", feature = "mysql"))]
+    #[doc = include_str!("../../../docs/recipes/stock.md")]
+    struct Stock;
     #[doc = include_str!("../../../docs/stores/redis.md")]
     #[cfg(feature = "redis")]
     struct Redis;
