@@ -1,15 +1,17 @@
 use std::time::Duration;
 
 use palisade::blocking::Wait;
-use palisade::{AnyMode, Client, ErrorKind, Guard, GuardMode, MultiGuard};
+use palisade::{AnyMode, Client, ErrorKind, Guard, GuardMode, Identity, MultiGuard};
 
-use crate::participant::{Acquired, Extended, Fault, Participant, Released};
+use crate::participant::{Acquired, Extended, Fault, Fenced, Participant, Released};
 
 /// Which of Palisade's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The mutex.
     Mutex,
+    /// The mutex, always by the same identity, which may enter again while it holds.
+    Again,
     /// The read side of the read/write lock.
     Read,
     /// Its write side.
@@ -24,7 +26,9 @@ pub enum Kind {
 pub struct Ours {
     locks: Client,
     kind: Kind,
-    held: Option<Held>,
+    identity: Identity,
+    /// Several only where one may enter again.
+    held: Vec<Held>,
 }
 
 enum Held {
@@ -39,10 +43,12 @@ impl Ours {
     ///
     /// As [`palisade::connect`].
     pub fn connect(url: &str, kind: Kind) -> Result<Self, Fault> {
+        let locks = palisade::connect(url).wait().map_err(Fault::of)?;
         Ok(Self {
-            locks: palisade::connect(url).wait().map_err(Fault::of)?,
+            identity: locks.identity("interop"),
+            locks,
             kind,
-            held: None,
+            held: Vec::new(),
         })
     }
 
@@ -55,6 +61,7 @@ impl Ours {
                 .try_acquire()
                 .wait()
                 .map(one),
+            Kind::Again => self.again(name, lease, Duration::ZERO),
             Kind::Read => self
                 .locks
                 .rwlock(name)
@@ -101,6 +108,7 @@ impl Ours {
                     .wait(),
             )
             .map(one),
+            Kind::Again => self.again(name, lease, wait),
             Kind::Read => in_time(
                 self.locks
                     .rwlock(name)
@@ -136,6 +144,11 @@ impl Ours {
                 Ok(all.map(Held::All))
             }
         }
+    }
+
+    fn again(&self, name: &str, lease: Duration, wait: Duration) -> palisade::Result<Option<Held>> {
+        let lock = self.locks.mutex(name).lease(lease);
+        in_time(lock.acquire_timeout_as(&self.identity, wait).wait()).map(one)
     }
 }
 
@@ -180,12 +193,12 @@ impl Participant for Ours {
         let Some(held) = held.map_err(Fault::of)? else {
             return Ok(Acquired::Busy);
         };
-        self.held = Some(held);
+        self.held.push(held);
         Ok(Acquired::Yes)
     }
 
     fn release(&mut self) -> Result<Released, Fault> {
-        match self.held.take() {
+        match self.held.pop() {
             None => Ok(Released::NotHeld),
             Some(Held::One(guard)) => word(guard.release().wait()),
             Some(Held::All(guard)) => {
@@ -207,7 +220,7 @@ impl Participant for Ours {
 
     /// The keeper extends by itself, and there is no other way: this says whether it does.
     fn extend(&mut self, _: Duration) -> Result<Extended, Fault> {
-        let is_held = match &self.held {
+        let is_held = match self.held.last() {
             None => false,
             Some(Held::One(guard)) => guard.is_held(),
             Some(Held::All(guard)) => guard.is_held(),
@@ -217,5 +230,15 @@ impl Participant for Ours {
         } else {
             Extended::NotHeld
         })
+    }
+    fn fence(&mut self) -> Result<Fenced, Fault> {
+        match self.held.last() {
+            None => Ok(Fenced::NotHeld),
+            Some(Held::One(guard)) => {
+                let number = guard.fence().to_string().parse().map_err(Fault::of)?;
+                Ok(Fenced::By(number))
+            }
+            Some(Held::All(_)) => Err(Fault::new("a multi-lock has a fence for each name")),
+        }
     }
 }

@@ -30,6 +30,15 @@ pub trait Participant: Send {
     /// When there is no answer.
     fn extend(&mut self, lease: Duration) -> Result<Extended, Fault>;
 
+    /// The number of the grant that it acquired last.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer, or the lock has no such number.
+    fn fence(&mut self) -> Result<Fenced, Fault> {
+        Err(Fault::new("no fence here"))
+    }
+
     /// In an election, where to acquire is to campaign and to release to resign: changes the value
     /// that others see.
     ///
@@ -92,6 +101,15 @@ pub enum Extended {
     /// The lease begins anew.
     Yes,
     /// It did not hold the lock any more.
+    NotHeld,
+}
+
+/// The answer to [`Participant::fence`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fenced {
+    /// Its lock has this number.
+    By(u64),
+    /// It holds nothing.
     NotHeld,
 }
 

@@ -3,24 +3,28 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
+use crate::participant::{
+    Acquired, Extended, Fault, Fenced, Led, Participant, Proclaimed, Released,
+};
 use crate::protocol::{READY, Request, Word, read};
 
 /// How long an answer may take beyond what was asked to wait. Far more than any needs, for machines
 /// with much else to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A participant in a process of its own. It is killed when this is dropped, and ends by itself
-/// when this process is killed: then its stdin ends.
+/// A participant in a process of its own, or a hand of a [`Host`](crate::Host). Its process is killed when this
+/// is dropped, the host's with the last of its hands. It ends by itself when this process is killed:
+/// then its stdin ends.
 #[derive(Debug)]
 pub struct Peer {
     label: String,
-    child: Child,
-    /// None after [`Peer::hang_up`].
-    requests: Option<ChildStdin>,
+    process: Arc<Process>,
+    /// The number of a hand.
+    hand: Option<u32>,
     answers: Receiver<String>,
 }
 
@@ -30,31 +34,26 @@ impl Peer {
     /// # Errors
     ///
     /// When it cannot be started; the words name `scripts/setup`, which installs what it needs.
-    pub fn start(label: impl Into<String>, mut command: Command) -> Result<Self, Fault> {
+    pub fn start(label: impl Into<String>, command: Command) -> Result<Self, Fault> {
         let label = label.into();
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| {
-                let hint = if error.kind() == ErrorKind::NotFound {
-                    ": run scripts/setup"
-                } else {
-                    ""
-                };
-                Fault::new(format!(
-                    "{label}: cannot start {}: {error}{hint}",
-                    command.get_program().to_string_lossy()
-                ))
-            })?;
-        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            unreachable!("both were asked for");
-        };
-        let mut peer = Self {
+        let (process, answers) = Process::start(&label, command)?;
+        let (sender, receiver) = channel();
+        answers.to(move |line| sender.send(line).is_ok());
+        Self::ready(label, Arc::new(process), None, receiver)
+    }
+
+    /// When it says so.
+    pub(crate) fn ready(
+        label: String,
+        process: Arc<Process>,
+        hand: Option<u32>,
+        answers: Receiver<String>,
+    ) -> Result<Self, Fault> {
+        let peer = Self {
             label,
-            child,
-            requests: Some(requests),
-            answers: lines(answers),
+            process,
+            hand,
+            answers,
         };
         match peer.line(Duration::ZERO)?.as_str() {
             READY => Ok(peer),
@@ -65,18 +64,18 @@ impl Peer {
     /// Its process.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid
     }
 
-    /// Ends it as a crash does, with SIGKILL, and returns when it is gone.
-    pub fn crash(mut self) {
-        self.end();
+    /// Ends its process as a crash does, with SIGKILL, and returns when it is gone.
+    pub fn crash(self) {
+        self.process.end();
     }
 
     /// Closes its stdin, as the end of this process would.
     #[must_use = "dropping it kills the process"]
-    pub fn hang_up(mut self) -> Self {
-        self.requests = None;
+    pub fn hang_up(self) -> Self {
+        self.process.hang_up();
         self
     }
 
@@ -87,10 +86,11 @@ impl Peer {
     ///
     /// When it is gone.
     pub fn begin(&mut self, request: &Request) -> Result<(), Fault> {
-        let Some(requests) = &mut self.requests else {
-            return Err(self.fault("it was hung up on"));
+        let said = match self.hand {
+            Some(hand) => self.process.say(format!("{hand} {request}")),
+            None => self.process.say(request),
         };
-        writeln!(requests, "{request}").map_err(|error| self.fault(error))
+        said.map_err(|fault| self.fault(fault))
     }
 
     /// The answer to what was [begun](Peer::begin), or None when it does not come in time.
@@ -112,7 +112,7 @@ impl Peer {
         read(&line).map_err(|fault| self.fault(fault))
     }
 
-    fn line(&mut self, wait: Duration) -> Result<String, Fault> {
+    fn line(&self, wait: Duration) -> Result<String, Fault> {
         self.answers
             .recv_timeout(wait + PATIENCE)
             .map_err(|error| match error {
@@ -125,12 +125,6 @@ impl Peer {
 
     fn fault(&self, what: impl Display) -> Fault {
         Fault::new(format!("{}: {what}", self.label))
-    }
-
-    fn end(&mut self) {
-        // It may have ended by itself, and then there is nothing to do.
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 
@@ -157,6 +151,10 @@ impl Participant for Peer {
 
     fn extend(&mut self, lease: Duration) -> Result<Extended, Fault> {
         self.ask(&Request::Extend { lease }, Duration::ZERO)
+    }
+
+    fn fence(&mut self) -> Result<Fenced, Fault> {
+        self.ask(&Request::Fence, Duration::ZERO)
     }
 
     fn proclaim(&mut self, value: &str) -> Result<Proclaimed, Fault> {
@@ -190,7 +188,94 @@ impl Participant for Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
+        if let Some(hand) = self.hand {
+            // If the process has ended, there is no hand to close.
+            self.process.say(format!("{hand} close")).ok();
+        }
+    }
+}
+
+/// The process of a driver.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    child: Mutex<Child>,
+    /// None after it was hung up on.
+    requests: Mutex<Option<ChildStdin>>,
+}
+
+impl Process {
+    /// Starts it, with the pipe of what it says.
+    pub(crate) fn start(label: &str, mut command: Command) -> Result<(Self, Answers), Fault> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                let hint = if error.kind() == ErrorKind::NotFound {
+                    ": run scripts/setup"
+                } else {
+                    ""
+                };
+                Fault::new(format!(
+                    "{label}: cannot start {}: {error}{hint}",
+                    command.get_program().to_string_lossy()
+                ))
+            })?;
+        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both were asked for");
+        };
+        let process = Self {
+            pid: child.id(),
+            child: Mutex::new(child),
+            requests: Mutex::new(Some(requests)),
+        };
+        Ok((process, Answers(answers)))
+    }
+
+    pub(crate) fn say(&self, line: impl Display) -> Result<(), Fault> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(requests) = &mut *requests else {
+            return Err(Fault::new("it was hung up on"));
+        };
+        // One write, so that the lines of two hands do not mix.
+        requests
+            .write_all(format!("{line}\n").as_bytes())
+            .map_err(Fault::of)
+    }
+
+    fn hang_up(&self) {
+        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn end(&self) {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have ended by itself, and then there is nothing to do.
+        child.kill().ok();
+        child.wait().ok();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// What a driver says.
+pub(crate) struct Answers(ChildStdout);
+
+impl Answers {
+    /// Passes the lines on until that is in vain, or until the driver ends. A pipe has no read with
+    /// a limit, so a thread reads it.
+    pub(crate) fn to(self, mut pass_on: impl FnMut(String) -> bool + Send + 'static) {
+        thread::spawn(move || {
+            for line in BufReader::new(self.0).lines().map_while(Result::ok) {
+                if !pass_on(line) {
+                    return;
+                }
+            }
+        });
     }
 }
 
@@ -223,17 +308,4 @@ pub(crate) fn source(path: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("peers")
         .join(path)
-}
-
-/// A pipe has no read with a limit, so a thread reads it. It ends with the child.
-fn lines(pipe: ChildStdout) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::participant::{Acquired, Extended, Fault, Led, Participant, Proclaimed, Released};
+use crate::participant::{
+    Acquired, Extended, Fault, Fenced, Led, Participant, Proclaimed, Released,
+};
 
 /// What a driver says when it listens.
 pub const READY: &str = "ready";
@@ -28,6 +30,8 @@ pub enum Request {
         /// Its length from now on.
         lease: Duration,
     },
+    /// [`Participant::fence`].
+    Fence,
     /// [`Participant::proclaim`].
     Proclaim {
         /// Without white space.
@@ -56,6 +60,7 @@ impl Request {
             }
             Self::Release => participant.release().map(Word::word),
             Self::Extend { lease } => participant.extend(*lease).map(Word::word),
+            Self::Fence => participant.fence().map(Word::word),
             Self::Proclaim { value } => participant.proclaim(value).map(Word::word),
             Self::Leader { name } => participant.leader(name).map(Word::word),
             Self::Observe { name, wait } => participant.observe(name, *wait).map(Word::word),
@@ -77,6 +82,7 @@ impl fmt::Display for Request {
             }
             Self::Release => f.write_str("release"),
             Self::Extend { lease } => write!(f, "extend {}", lease.as_millis()),
+            Self::Fence => f.write_str("fence"),
             Self::Proclaim { value } => write!(f, "proclaim {value}"),
             Self::Leader { name } => write!(f, "leader {name}"),
             Self::Observe { name, wait } => write!(f, "observe {name} {}", wait.as_millis()),
@@ -99,6 +105,7 @@ impl FromStr for Request {
             ["extend", lease] => Ok(Self::Extend {
                 lease: milliseconds(lease)?,
             }),
+            ["fence"] => Ok(Self::Fence),
             ["proclaim", value] => Ok(Self::Proclaim {
                 value: value.to_owned(),
             }),
@@ -167,6 +174,23 @@ words!(Released: Yes = "released", NotHeld = "not-held", Unsaid = "unsaid");
 words!(Extended: Yes = "extended", NotHeld = "not-held");
 words!(Proclaimed: Yes = "proclaimed", NotHeld = "not-held");
 
+impl Word for Fenced {
+    fn of(line: &str) -> Option<Self> {
+        match line.split_once(' ') {
+            Some(("fence", number)) => number.parse().ok().map(Self::By),
+            None if line == "not-held" => Some(Self::NotHeld),
+            _ => None,
+        }
+    }
+
+    fn word(self) -> String {
+        match self {
+            Self::By(number) => format!("fence {number}"),
+            Self::NotHeld => "not-held".to_owned(),
+        }
+    }
+}
+
 impl Word for Led {
     fn of(line: &str) -> Option<Self> {
         match line.split_once(' ') {
@@ -210,6 +234,7 @@ mod tests {
             },
             Request::Release,
             Request::Extend { lease: second },
+            Request::Fence,
             Request::Proclaim { value: "a".into() },
             Request::Leader { name: "a".into() },
             Request::Observe {
@@ -227,6 +252,7 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_a_fault() {
         assert_eq!(read::<Released>("unsaid"), Ok(Released::Unsaid));
+        assert_eq!(read::<Fenced>("fence 7"), Ok(Fenced::By(7)));
         assert_eq!(read::<Led>("leader node-1"), Ok(Led::By("node-1".into())));
         assert_eq!(
             read::<Acquired>("released"),

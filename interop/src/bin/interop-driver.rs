@@ -4,7 +4,7 @@
 use std::env::args;
 
 use palisade_interop::protocol::error;
-use palisade_interop::{Fault, Participant, etcd, redis, serve, sql, zookeeper};
+use palisade_interop::{Fault, Participant, etcd, redis, redisson, serve, sql, zookeeper};
 
 fn main() -> Result<(), Fault> {
     let args: Vec<String> = args().skip(1).collect();
@@ -25,6 +25,9 @@ fn connect(store: &str, library: &str, url: &str) -> Result<Box<dyn Participant>
     let unknown = || Fault::new(format!("unknown library {library} of {store}"));
     match store {
         "redis" => redis::Library::named(library)
+            .ok_or_else(unknown)?
+            .connect(url),
+        "redisson" => redisson::Library::named(library)
             .ok_or_else(unknown)?
             .connect(url),
         "etcd" => etcd::Library::named(library)

@@ -4,6 +4,7 @@ mod children;
 mod contests;
 mod exclusion;
 mod five;
+mod redisson;
 mod sabotage;
 mod table;
 
