@@ -2,8 +2,8 @@
 //!
 //! `palisade-bench overhead` — what every store pays: acquire and release on `memory:` through the
 //! public API. `palisade-bench sqlite` — the embedded store beside raw SQLite, between processes.
-//! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS]` — the Redis store beside
-//! what a private server can do. `palisade-bench redlock [all|cycle|hung] [SECONDS]` — Redlock beside
+//! `palisade-bench redis [all|cycle|tasks|handoff|hold|cli|redisson] [SECONDS]` — the Redis store beside
+//! what a private server can do, and beside Redisson. `palisade-bench redlock [all|cycle|hung] [SECONDS]` — Redlock beside
 //! what five private servers can do, and beside rslock. `palisade-bench etcd [all|cycle|tasks|handoff|hold] [SECONDS]` —
 //! the etcd store beside what a private server can do, and beside others. `palisade-bench zookeeper
 //! [all|cycle|tasks|handoff] [SECONDS]` — the ZooKeeper store beside Apache Curator, on a private

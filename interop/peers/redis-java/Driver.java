@@ -15,6 +15,9 @@ public final class Driver {
     /** More than any test has hands that ask at once. */
     private static final int CONNECTIONS = 32;
 
+    /** The hand of lines without a number. */
+    private static final String BENCH = "bench";
+
     /** A thread that takes locks of one kind. */
     private static final class Hand {
         final String kind;
@@ -38,7 +41,7 @@ public final class Driver {
     }
 
     private static synchronized void say(String hand, String said) {
-        System.out.println(hand + " " + said);
+        System.out.println(hand.equals(BENCH) ? said : hand + " " + said);
         System.out.flush();
     }
 
@@ -78,7 +81,8 @@ public final class Driver {
 
     /** The hand's own thread answers, so that a hand that waits holds up no other. */
     private void serve(String line) {
-        String[] words = line.trim().split("\\s+");
+        boolean numbered = !line.isEmpty() && Character.isDigit(line.charAt(0));
+        String[] words = (numbered ? line : BENCH + " " + line).trim().split("\\s+");
         if (words.length > 2 && words[1].equals("open")) {
             hands.put(words[0], new Hand(words[2]));
             say(words[0], "ready");
@@ -104,6 +108,7 @@ public final class Driver {
 
     public static void main(String[] args) throws IOException {
         Driver driver = new Driver(args[1]);
+        driver.hands.put(BENCH, new Hand(args[0]));
         System.out.println("ready");
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {

@@ -2,7 +2,7 @@
 //!
 //! `ours` is the public API at the server's URL, or at `PALISADE_BENCH_URL` if that is set; `raw`
 //! is a fast client without any lock logic; `floor` is the least that a lock with a fence can do in
-//! one script for each verb.
+//! one script for each verb. With `format=redisson`, ours is beside Redisson itself.
 
 mod cli;
 mod cycle;
@@ -11,6 +11,7 @@ mod handoff;
 mod hold;
 pub(crate) mod lock;
 pub(crate) mod raw;
+mod redisson;
 pub(crate) mod server;
 mod tasks;
 
@@ -28,12 +29,13 @@ use crate::compare::{Chosen, Result, our_url, report, round, spread, verdict};
 /// machine.
 const SECONDS: f64 = 1.5;
 
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("cycle", cycle::run),
     ("tasks", tasks::run),
     ("handoff", handoff::run),
     ("hold", hold::run),
     ("cli", cli::run),
+    ("redisson", redisson::run),
 ];
 
 type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
@@ -60,7 +62,7 @@ pub(crate) fn run(words: &[&str]) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: palisade-bench redis [all|cycle|tasks|handoff|hold|cli] [SECONDS] [--rtt TIME]"
+        "usage: palisade-bench redis [all|cycle|tasks|handoff|hold|cli|redisson] [SECONDS] [--rtt TIME]"
     );
     ExitCode::from(64)
 }

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use palisade::{Client, Released};
 use palisade_testkit::zookeeper::{Make, Raw};
 
-use super::java::Java;
 use super::own_thread::OwnThread;
-use super::rate::{self, Rate};
 use super::{LEASE, Setting};
 use crate::compare::Result;
 use crate::compare::caller_kind::{Caller, CallerKind};
 use crate::compare::cpu_pinning::CpuPinning;
 use crate::compare::interleaved;
+use crate::compare::java::Java;
+use crate::compare::rate::{self, Rate};
 use crate::compare::round::ratio;
 use crate::compare::verdict::{Verdicts, Wanted};
 
@@ -47,11 +47,11 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     );
     // Before the cores are shared out: a Java has more to do than one of them can.
     let java = Side::Java(
-        Java::bare(setting.server.url(), "cycle bare")?,
+        super::bare(setting.server.url(), "cycle bare")?,
         "cycle bare",
     );
     let curator = Side::Java(
-        Java::curator(setting.server.url(), "cycle curator")?,
+        super::curator(setting.server.url(), "cycle curator")?,
         "cycle curator",
     );
     let _pinned = CpuPinning::apply(&setting.server)?;

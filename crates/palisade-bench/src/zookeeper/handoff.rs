@@ -12,12 +12,12 @@ use std::time::Duration;
 use palisade::{Mutex, Released};
 use palisade_testkit::zookeeper::{Make, Raw};
 
-use super::java::Java;
-use super::rate::{self, Rate};
 use super::{LEASE, Setting};
 use crate::compare::Result;
 use crate::compare::caller_kind::CallerKind;
 use crate::compare::contest::{self, Contest, PROCESSES};
+use crate::compare::java::Java;
+use crate::compare::rate::{self, Rate};
 use crate::compare::round::{ratio, spread};
 use crate::compare::spread::Spread;
 use crate::compare::verdict::{Verdicts, Wanted};
@@ -34,7 +34,7 @@ const NEVER_TOLD: Duration = Duration::from_secs(30);
 
 pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let handoff = format!("handoff {NAME}-of-curator {PROCESSES}");
-    let java = Java::curator(setting.server.url(), &handoff)?;
+    let java = super::curator(setting.server.url(), &handoff)?;
     setting.server.raw()?.create(BARE, b"", Make::Persistent)?;
     let (mut ours, mut raw, mut curator) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

@@ -9,9 +9,7 @@
 
 mod cycle;
 mod handoff;
-mod java;
 mod own_thread;
-mod rate;
 mod server;
 mod tasks;
 
@@ -22,6 +20,7 @@ use std::time::Duration;
 
 use server::Server;
 
+use crate::compare::java::Java;
 use crate::compare::verdict::Verdicts;
 use crate::compare::{Chosen, Result, our_url, report};
 
@@ -79,4 +78,14 @@ fn measure(chosen: &Chosen<Part>) -> Result<Verdicts> {
         part(&setting, &mut verdicts).map_err(|error| format!("{name}: {error}"))?;
     }
     Ok(verdicts)
+}
+
+/// Curator's mutex, which does this for a while first.
+fn curator(url: &str, warm: &str) -> Result<Java> {
+    Java::start("zookeeper-java", ["curator-mutex", url], warm)
+}
+
+/// What makes nodes and deletes them, without any lock.
+fn bare(url: &str, warm: &str) -> Result<Java> {
+    Java::start("zookeeper-java", ["bare", url], warm)
 }

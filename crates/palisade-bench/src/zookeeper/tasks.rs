@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 
 use super::Setting;
 use super::cycle::ours_until;
-use super::java::Java;
-use super::rate::{self, Rate};
 use crate::compare::Result;
 use crate::compare::caller_kind::{Caller, CallerKind};
 use crate::compare::interleaved;
+use crate::compare::java::Java;
+use crate::compare::rate::{self, Rate};
 use crate::compare::round::ratio;
 use crate::compare::verdict::{Verdicts, Wanted};
 
@@ -34,7 +34,7 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
     let caller = Caller::new(CallerKind::Body)?;
     let url = setting.ours.clone();
     let ours = caller.call(async move { Ok(palisade::connect(url).await?) })?;
-    let curator = Java::curator(setting.server.url(), &format!("tasks curator {TASKS}"))?;
+    let curator = super::curator(setting.server.url(), &format!("tasks curator {TASKS}"))?;
     let raw = Side::Raw(
         RefCell::new(setting.server.raw()?),
         setting.server.parents("raw", TASKS)?,

@@ -1,4 +1,4 @@
-//! Apache Curator, or ZooKeeper's own client, in a Java of its own, which is told what to do.
+//! A driver of the interop tests in Java, which is told what to do. It answers how often it did so.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -6,34 +6,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use crate::compare::Result;
+use super::Result;
 
 /// Until Java has compiled what is hot.
 const WARM: Duration = Duration::from_secs(5);
 
-pub(super) struct Java {
+pub(crate) struct Java {
     child: Child,
     pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Java {
-    /// Starts Curator's mutex, and lets it do this for a while: the words but for how long.
-    pub(super) fn curator(url: &str, warm: &str) -> Result<Java> {
-        Java::start("curator-mutex", url, warm)
-    }
-
-    /// Starts what makes nodes and deletes them, without any lock.
-    pub(super) fn bare(url: &str, warm: &str) -> Result<Java> {
-        Java::start("bare", url, warm)
-    }
-
-    fn start(recipe: &str, url: &str, warm: &str) -> Result<Java> {
-        let place = installed()?;
+    /// Starts the driver of this folder in `interop/peers` with these words, and lets it do this for a
+    /// while: the words but for how long.
+    pub(crate) fn start(peer: &str, words: [&str; 2], warm: &str) -> Result<Java> {
+        let place = installed(peer)?;
         let path = std::env::join_paths([place.join("lib/*"), place.join("classes")])?;
         let mut java = Command::new("java");
         java.arg("-cp")
             .arg(path)
-            .args(["Driver", recipe, url])
+            .arg("Driver")
+            .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = java
@@ -55,7 +48,7 @@ impl Java {
     }
 
     /// How often it did this, and in how long.
-    pub(super) fn run(&self, words: &str, length: Duration) -> Result<(f64, Duration)> {
+    pub(crate) fn run(&self, words: &str, length: Duration) -> Result<(f64, Duration)> {
         writeln!(self.pipes.borrow_mut().0, "{words} {}", length.as_millis())?;
         let said = self.line()?;
         match said.split(' ').collect::<Vec<_>>()[..] {
@@ -83,15 +76,13 @@ impl Drop for Java {
 }
 
 /// Where the interop tests have it, too.
-fn installed() -> Result<PathBuf> {
+fn installed(peer: &str) -> Result<PathBuf> {
     let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/peers/install");
-    let asked = Command::new(install)
-        .args(["--where", "zookeeper-java"])
-        .output()?;
+    let asked = Command::new(install).args(["--where", peer]).output()?;
     let place = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());
     if place.is_dir() {
         Ok(place)
     } else {
-        Err("Curator is not installed: run scripts/setup".into())
+        Err(format!("{peer} is not installed: run scripts/setup").into())
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::compare::round::spread;
-use crate::compare::{Result, Server};
+use super::round::spread;
+use super::{Result, Server};
 use crate::usage;
 
-pub(super) struct Rate {
-    pub(super) per_second: f64,
+pub(crate) struct Rate {
+    pub(crate) per_second: f64,
     /// CPU of this process for each, in microseconds, if it is the client.
     client: Option<f64>,
     /// CPU of the server for each, in microseconds.
@@ -16,7 +16,7 @@ pub(super) struct Rate {
 
 impl Rate {
     /// From the count of a loop, and its time if another process measured it.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         server: &impl Server,
         work: impl FnOnce() -> Result<(f64, Option<Duration>)>,
     ) -> Result<Rate> {
@@ -38,7 +38,7 @@ impl Rate {
 }
 
 /// Prints all figures of a side.
-pub(super) fn print(who: &str, rates: &[Rate]) {
+pub(crate) fn print(who: &str, rates: &[Rate]) {
     spread(rates, |rate| rate.per_second).print(who, "cycles/s");
     if rates.iter().all(|rate| rate.client.is_some()) {
         spread(rates, |rate| rate.client.unwrap_or(f64::NAN))
