@@ -59,13 +59,14 @@ pub enum Lock {
 pub struct Library(pub Program, pub Lock);
 
 impl Program {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Ours,
         Self::New,
         Self::Old,
         Self::Saboteur(Mistake::IgnoresTheAnswer),
         Self::Saboteur(Mistake::DeletesTheLock),
         Self::Saboteur(Mistake::HasOneOwner),
+        Self::Saboteur(Mistake::ReadsWithoutALease),
     ];
 
     fn name(self) -> &'static str {
@@ -76,6 +77,7 @@ impl Program {
             Self::Saboteur(Mistake::IgnoresTheAnswer) => "ignores-the-answer",
             Self::Saboteur(Mistake::DeletesTheLock) => "deletes-the-lock",
             Self::Saboteur(Mistake::HasOneOwner) => "has-one-owner",
+            Self::Saboteur(Mistake::ReadsWithoutALease) => "reads-without-a-lease",
         }
     }
 
@@ -156,6 +158,7 @@ impl Lock {
     fn words(self) -> &'static str {
         match self {
             Self::Fair => "format=redisson&fair=yes",
+            Self::Fenced => "format=redisson&fenced=yes",
             _ => "format=redisson",
         }
     }

@@ -15,6 +15,9 @@ pub enum Mistake {
     DeletesTheLock,
     /// Calls itself by the same name in every process: each re-enters the lock of the others.
     HasOneOwner,
+    /// Enters the hash of a read/write lock correctly, and leaves out the key beside it that tells
+    /// until when a reader is alive. Another reader that leaves then ends the lock.
+    ReadsWithoutALease,
 }
 
 /// The hash of an `RLock`, without a wait.
@@ -29,6 +32,21 @@ return 0";
 const RELEASE: &str = "\
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) <= 0 then
+  redis.call('DEL', KEYS[1])
+  redis.call('PUBLISH', ARGV[2], '0')
+end
+return 1";
+
+const READ: &str = "\
+local mode = redis.call('HGET', KEYS[1], 'mode')
+if mode == 'write' then return 0 end
+redis.call('HSET', KEYS[1], 'mode', 'read', ARGV[1], '1')
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1";
+
+const READ_NO_MORE: &str = "\
+redis.call('HDEL', KEYS[1], ARGV[1])
+if redis.call('HLEN', KEYS[1]) <= 1 then
   redis.call('DEL', KEYS[1])
   redis.call('PUBLISH', ARGV[2], '0')
 end
@@ -89,29 +107,33 @@ impl Participant for Saboteur {
         if self.mistake == Mistake::DeletesTheLock {
             call(&mut self.connection, &["DEL", &key])?;
         }
-        // Of other kinds it does not know the keys, and makes the simplest mistake.
-        let knows_the_keys = !matches!(
-            self.lock,
-            Lock::Read | Lock::Write | Lock::Semaphore | Lock::Permit
-        );
         let lease = lease
             .unwrap_or(Duration::from_secs(3))
             .as_millis()
             .to_string();
-        if knows_the_keys && self.eval(ACQUIRE, &key, &lease)? {
+        let is_acquired = match self.lock {
+            Lock::Read => self.eval(READ, &key, &lease)?,
+            // Here it makes the simplest mistake, for which it need not know the keys.
+            Lock::Write | Lock::Semaphore | Lock::Permit => false,
+            _ => self.eval(ACQUIRE, &key, &lease)?,
+        };
+        if is_acquired {
             self.held = Some(key);
             return Ok(Acquired::Yes);
         }
         Ok(match self.mistake {
-            Mistake::HasOneOwner => Acquired::Busy,
+            Mistake::HasOneOwner | Mistake::ReadsWithoutALease => Acquired::Busy,
             Mistake::IgnoresTheAnswer | Mistake::DeletesTheLock => Acquired::Yes,
         })
     }
 
     fn release(&mut self) -> Result<Released, Fault> {
         if let Some(key) = self.held.take() {
-            let channel = format!("redisson_lock__channel:{{{key}}}");
-            self.eval(RELEASE, &key, &channel)?;
+            let (script, channel) = match self.lock {
+                Lock::Read => (READ_NO_MORE, format!("redisson_rwlock:{{{key}}}")),
+                _ => (RELEASE, format!("redisson_lock__channel:{{{key}}}")),
+            };
+            self.eval(script, &key, &channel)?;
         }
         // It ignores this answer, too.
         Ok(Released::Unsaid)

@@ -18,6 +18,7 @@ use std::time::Duration;
 use palisade_interop::protocol::Request;
 use palisade_interop::redisson::{Library, Program};
 use palisade_interop::{Acquired, Contestant, Fault, Host, Participant, Peer, Released};
+use palisade_testkit::resp::Reply;
 use palisade_testkit::{eventually, shared};
 
 use crate::{ONCE, PATIENCE};
@@ -123,29 +124,32 @@ fn waits(peer: &mut Peer) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns when nothing of this name is left but what Redisson keeps for good: fences and permits. Its
-/// latches end by themselves.
+/// Returns when nothing of this name is left but fences, and what ends by itself: Redisson's latches,
+/// and our notes.
 #[track_caller]
 fn gone(name: &str) {
+    let redis = shared::redis();
     eventually("the end of the lock", PATIENCE, || {
-        let keys = shared::redis().call(&["KEYS", &format!("*{name}*")]);
-        let left: Vec<String> = keys
-            .list()
-            .iter()
-            .map(palisade_testkit::resp::Reply::text)
-            .filter(|key| key != name || !is_number(key))
-            .filter(|key| !key.starts_with("redisson_lock_token:"))
-            .filter(|key| !key.starts_with("redisson_unlock_latch:"))
-            .collect();
-        if left.is_empty() {
+        let keys = redis.call(&["KEYS", &format!("*{name}*")]);
+        let mut keys: Vec<String> = keys.list().iter().map(Reply::text).collect();
+        keys.retain(|key| {
+            let may_end_by_itself =
+                key.starts_with("redisson_unlock_latch:") || key.starts_with("palisade:");
+            let ends = redis.call(&["PTTL", key]).int() > Some(0);
+            !(may_end_by_itself && ends
+                || key.starts_with("redisson_lock_token:")
+                || is_free_semaphore(key))
+        });
+        if keys.is_empty() {
             Ok(())
         } else {
-            Err(format!("{left:?} are left"))
+            Err(format!("{keys:?} are left"))
         }
     });
 }
 
-/// A semaphore is a number of permits.
-fn is_number(key: &str) -> bool {
-    shared::redis().call(&["TYPE", key]).text() == "string"
+/// A semaphore is the number of its permits, and has no end.
+fn is_free_semaphore(key: &str) -> bool {
+    let redis = shared::redis();
+    redis.call(&["TYPE", key]).text() == "string" && redis.call(&["GET", key]).text() == "2"
 }

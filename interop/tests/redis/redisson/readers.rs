@@ -1,10 +1,16 @@
 //! Readers of ours beside theirs, and writers that exclude them.
 
-use palisade_interop::redisson::{Library, Lock};
-use palisade_interop::{Fault, Peer};
+use std::time::Instant;
+
+use palisade_interop::redisson::{Library, Lock, Program};
+use palisade_interop::{Acquired, Fault, Participant, Peer};
 use palisade_testkit::shared;
 
-use super::{PEERS, begin, gets, gives_back, gone, is_refused, ours, player, takes, waits};
+use super::{
+    LONG, PEERS, SHORT, alone, begin, gets, gives_back, gone, is_refused, ours, player, takes,
+    waits,
+};
+use crate::PATIENCE;
 
 /// The readers of both read at once. A writer waits for all of them, and they for the writer.
 fn around(readers: &mut [Peer], writer: &mut Peer) -> Result<(), Fault> {
@@ -32,6 +38,41 @@ fn around(readers: &mut [Peer], writer: &mut Peer) -> Result<(), Fault> {
     readers.iter_mut().try_for_each(gives_back)?;
     gone(&name);
     Ok(())
+}
+
+/// A reader with a long lease leaves, another is dead: its short lease counts from then on. A writer
+/// that was told of the long one learns that.
+fn a_wait_becomes_shorter(leaves: Program, dies: Program, writes: Program) -> Result<(), Fault> {
+    let name = shared::name("readers");
+    let (mut dies, mut leaves) = (
+        alone(Library(dies, Lock::Read))?,
+        player(Library(leaves, Lock::Read))?,
+    );
+    let mut writer = player(Library(writes, Lock::Write))?;
+    takes(&mut leaves, &name)?;
+    assert_eq!(dies.acquire(&name, Some(SHORT), PATIENCE)?, Acquired::Yes);
+    begin(&mut writer, &name)?;
+    waits(&mut writer)?;
+    dies.crash();
+    gives_back(&mut leaves)?;
+    let since = Instant::now();
+    gets(&mut writer)?;
+    let after = since.elapsed();
+    assert!(
+        after < 2 * SHORT,
+        "{writes:?} waited for {after:?} more, because another reader had a lease of {LONG:?}"
+    );
+    gives_back(&mut writer)?;
+    gone(&name);
+    Ok(())
+}
+
+/// Ours looks again by itself, and tells Redisson, which does not.
+#[test]
+fn a_dead_reader_is_waited_for_no_longer_than_its_lease() -> Result<(), Fault> {
+    let new = Program::New;
+    a_wait_becomes_shorter(Program::Ours, new, new)?;
+    a_wait_becomes_shorter(new, Program::Ours, Program::Ours)
 }
 
 #[test]

@@ -38,10 +38,9 @@ fn finds(outcome: &Outcome, wanted: impl Fn(&Violation) -> bool) -> bool {
 }
 
 /// The honest participants pass without the saboteurs first.
-fn is_seen(lock: Lock, honest: [Lock; 2], mistakes: &[Mistake]) -> Result<(), Fault> {
+fn is_seen(lock: Lock, honest: &[Library], mistakes: &[Mistake]) -> Result<(), Fault> {
     let redis = Redis::start();
-    let mut participants =
-        contestants(&[Library(ours(), honest[0]), Library(Program::New, honest[1])])?;
+    let mut participants = contestants(honest)?;
     let outcome = run(lock, &mut participants, &redis, Duration::from_secs(1))?;
     show(&format!("without sabotage, Redisson, {lock:?}"), &outcome);
     outcome.assert_fair(1);
@@ -66,16 +65,17 @@ fn is_seen(lock: Lock, honest: [Lock; 2], mistakes: &[Mistake]) -> Result<(), Fa
             &format!("sabotage, Redisson, {lock:?}, {mistake:?}"),
             &outcome,
         );
-        participants.truncate(2);
+        participants.truncate(honest.len());
     }
     Ok(())
 }
 
 #[test]
 fn mistakes_are_seen() -> Result<(), Fault> {
+    let lock = Lock::Lock;
     is_seen(
-        Lock::Lock,
-        [Lock::Lock; 2],
+        lock,
+        &[Library(ours(), lock), Library(Program::New, lock)],
         &[
             Mistake::IgnoresTheAnswer,
             Mistake::DeletesTheLock,
@@ -84,15 +84,31 @@ fn mistakes_are_seen() -> Result<(), Fault> {
     )
 }
 
+/// It shares all with other readers but the leases. A writer meets it.
+#[test]
+fn readers_without_leases_are_seen() -> Result<(), Fault> {
+    is_seen(
+        Lock::Read,
+        &[
+            Library(ours(), Lock::Read),
+            Library(Program::New, Lock::Read),
+            Library(ours(), Lock::Write),
+            Library(Program::New, Lock::Write),
+        ],
+        &[Mistake::ReadsWithoutALease],
+    )
+}
+
 /// Where several may be inside, one too many is seen all the same.
 #[test]
 fn one_too_many_is_seen() -> Result<(), Fault> {
-    for (lock, honest) in [
+    for (lock, locks) in [
         (Lock::Write, [Lock::Read, Lock::Write]),
         (Lock::Permit, [Lock::Permit; 2]),
         (Lock::Multi, [Lock::Multi; 2]),
     ] {
-        is_seen(lock, honest, &[Mistake::IgnoresTheAnswer])?;
+        let honest = [Library(ours(), locks[0]), Library(Program::New, locks[1])];
+        is_seen(lock, &honest, &[Mistake::IgnoresTheAnswer])?;
     }
     Ok(())
 }
