@@ -7,6 +7,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 
 /** How a lock of Redisson is taken and given back, of any kind. */
@@ -16,6 +17,8 @@ final class Locks {
 
     /** How long a lock without a lease outlives a crash; Redisson renews it every third of this. */
     private static final Duration WATCHDOG = Duration.ofSeconds(3);
+
+    private static final String CLUSTER = "redis+cluster://";
 
     private Locks() {}
 
@@ -36,14 +39,26 @@ final class Locks {
         }
     }
 
+    /** At one server, or at several of a cluster. */
     static RedissonClient connect(String url, int connections) {
         Config config = new Config();
         config.setThreads(4).setNettyThreads(4).setLockWatchdogTimeout(WATCHDOG.toMillis());
-        config.useSingleServer()
-            .setAddress(url)
-            .setConnectionMinimumIdleSize(1)
-            .setConnectionPoolSize(connections)
-            .setSubscriptionConnectionMinimumIdleSize(1);
+        if (url.startsWith(CLUSTER)) {
+            ClusterServersConfig cluster = config.useClusterServers()
+                .setMasterConnectionMinimumIdleSize(1)
+                .setMasterConnectionPoolSize(connections)
+                .setSlaveConnectionMinimumIdleSize(1)
+                .setSubscriptionConnectionMinimumIdleSize(1);
+            for (String server : url.substring(CLUSTER.length()).split(",")) {
+                cluster.addNodeAddress("redis://" + server);
+            }
+        } else {
+            config.useSingleServer()
+                .setAddress(url)
+                .setConnectionMinimumIdleSize(1)
+                .setConnectionPoolSize(connections)
+                .setSubscriptionConnectionMinimumIdleSize(1);
+        }
         return Redisson.create(config);
     }
 

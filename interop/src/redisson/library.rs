@@ -81,7 +81,8 @@ impl Program {
         }
     }
 
-    /// Starts a Java with this version of Redisson, for the server at `redis://HOST:PORT`.
+    /// Starts a Java with this version of Redisson, for the server at `redis://HOST:PORT`, or for a
+    /// cluster at `redis+cluster://HOST:PORT,…`.
     ///
     /// # Errors
     ///
@@ -174,7 +175,8 @@ impl Library {
         all.into_iter().find(|library| library.to_string() == name)
     }
 
-    /// Starts it in a process of its own, for the server at `redis://HOST:PORT`. `rust` is the driver
+    /// Starts it in a process of its own, for the server at `redis://HOST:PORT`, or for a
+    /// cluster at `redis+cluster://HOST:PORT,…`. `rust` is the driver
     /// of those that are in Rust.
     ///
     /// # Errors
@@ -201,7 +203,7 @@ impl Library {
         let Self(program, lock) = self;
         match program {
             Program::Ours => {
-                let url = format!("{url}/0?{}", lock.words());
+                let url = format!("{url}?{}", lock.words());
                 Ok(Box::new(Ours::connect(&url, lock.kind())?))
             }
             Program::Saboteur(mistake) => Ok(Box::new(Saboteur::connect(url, mistake, lock)?)),

@@ -17,7 +17,7 @@ use crate::PATIENCE;
 const WAKES: usize = 5;
 
 /// In which a waiter must have been woken. The median of a few: the machine has other work.
-const PROMPT: Duration = Duration::from_millis(100);
+pub(super) const PROMPT: Duration = Duration::from_millis(100);
 
 /// Nothing wakes at a spin lock: each asks again at its own pace.
 const AT_A_SPIN_LOCK: Duration = Duration::from_millis(2500);
@@ -57,17 +57,28 @@ fn holds(holder: &mut Peer, other: &mut Peer) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The lock goes to and fro, and the one that waits has it soon after the release.
 fn wake(title: &Library, our: &mut Peer, their: &mut Peer, limit: Duration) -> Result<(), Fault> {
     let name = shared::name("woken");
+    to_and_fro(&name, &title.to_string(), our, their, limit)?;
+    gone(&name);
+    Ok(())
+}
+
+/// The lock goes to and fro, and the one that waits has it soon after the release.
+pub(super) fn to_and_fro(
+    name: &str,
+    title: &str,
+    our: &mut Peer,
+    their: &mut Peer,
+    limit: Duration,
+) -> Result<(), Fault> {
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    takes(our, &name)?;
+    takes(our, name)?;
     for _ in 0..WAKES {
-        theirs.push(hand_over(&name, our, their)?);
-        ours.push(hand_over(&name, their, our)?);
+        theirs.push(hand_over(name, our, their)?);
+        ours.push(hand_over(name, their, our)?);
     }
     gives_back(our)?;
-    gone(&name);
     let medians = [&mut theirs, &mut ours].map(|woken| {
         woken.sort();
         woken[WAKES / 2]

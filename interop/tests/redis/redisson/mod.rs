@@ -4,6 +4,7 @@
 //! each participant is a hand of it; only those that are to be killed have a Java of their own.
 
 mod children;
+mod cluster;
 mod contests;
 mod crashes;
 mod exclusion;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use palisade_interop::protocol::Request;
 use palisade_interop::redisson::{Library, Program};
 use palisade_interop::{Acquired, Contestant, Fault, Host, Participant, Peer, Released};
+use palisade_testkit::redis::Redis;
 use palisade_testkit::resp::Reply;
 use palisade_testkit::{eventually, shared};
 
@@ -67,14 +69,18 @@ fn alone(library: Library) -> Result<Peer, Fault> {
 
 /// For a contest, in which one program may play several times.
 fn contestants(libraries: &[Library]) -> Result<Vec<Contestant>, Fault> {
+    let peers = libraries.iter().map(|library| player(*library));
+    warm(libraries, peers.collect::<Result<_, Fault>>()?)
+}
+
+/// With names of their own, and with a first lock behind them, which takes a Java long.
+fn warm(libraries: &[Library], peers: Vec<Peer>) -> Result<Vec<Contestant>, Fault> {
     let mut contestants: Vec<Contestant> = Vec::new();
-    for (index, library) in libraries.iter().enumerate() {
+    for (index, (library, mut peer)) in libraries.iter().zip(peers).enumerate() {
         let earlier = libraries[..index]
             .iter()
             .filter(|earlier| *earlier == library)
             .count();
-        let mut peer = player(*library)?;
-        // The first lock of a Java takes long.
         takes(&mut peer, &shared::name("warm"))?;
         gives_back(&mut peer)?;
         contestants.push((format!("{library} {}", earlier + 1), Box::new(peer)));
@@ -128,7 +134,11 @@ fn waits(peer: &mut Peer) -> Result<(), Fault> {
 /// and our notes.
 #[track_caller]
 fn gone(name: &str) {
-    let redis = shared::redis();
+    gone_from(shared::redis(), name);
+}
+
+#[track_caller]
+fn gone_from(redis: &Redis, name: &str) {
     eventually("the end of the lock", PATIENCE, || {
         let keys = redis.call(&["KEYS", &format!("*{name}*")]);
         let mut keys: Vec<String> = keys.list().iter().map(Reply::text).collect();
@@ -138,7 +148,7 @@ fn gone(name: &str) {
             let ends = redis.call(&["PTTL", key]).int() > Some(0);
             !(may_end_by_itself && ends
                 || key.starts_with("redisson_lock_token:")
-                || is_free_semaphore(key))
+                || is_free_semaphore(redis, key))
         });
         if keys.is_empty() {
             Ok(())
@@ -149,7 +159,6 @@ fn gone(name: &str) {
 }
 
 /// A semaphore is the number of its permits, and has no end.
-fn is_free_semaphore(key: &str) -> bool {
-    let redis = shared::redis();
+fn is_free_semaphore(redis: &Redis, key: &str) -> bool {
     redis.call(&["TYPE", key]).text() == "string" && redis.call(&["GET", key]).text() == "2"
 }
