@@ -119,7 +119,8 @@ fn redis_events(format: &str) -> Subject {
 
 /// With the rights that the documentation asks for, and no others.
 fn redis_secured(format: &str) -> Subject {
-    let server = Redis::with().tls().acl(&documented_rights(format)).start();
+    let rights = documented_rights(format.split('&').next().unwrap_or(format));
+    let server = Redis::with().tls().acl(&rights).start();
     let ca = palisade_testkit::certs().ca.display().to_string();
     let kept = Arc::new(server);
     let url = format!(
@@ -530,6 +531,18 @@ matrix! {
         redis_simple_secured = redis_secured("simple"), As::Mutex;
         redis_simple_sentinel = redis_sentinel("simple"), As::Mutex;
         redis_simple_cluster = redis_cluster("simple"), As::Mutex;
+    "redis" / "redisson":
+        redis_redisson = redis("redisson"), As::Mutex;
+        redis_redisson_writer = redis("redisson"), As::Writer;
+        redis_redisson_secured = redis_secured("redisson"), As::Mutex;
+        redis_redisson_sentinel = redis_sentinel("redisson"), As::Mutex;
+        redis_redisson_cluster = redis_cluster("redisson"), As::Mutex;
+        redis_redisson_cluster_writer = redis_cluster("redisson"), As::Writer;
+    "redis" / "redisson&fair=yes":
+        redis_redisson_fair = redis("redisson&fair=yes"), As::Mutex;
+        redis_redisson_fair_secured = redis_secured("redisson&fair=yes"), As::Mutex;
+        redis_redisson_fair_sentinel = redis_sentinel("redisson&fair=yes"), As::Mutex;
+        redis_redisson_fair_cluster = redis_cluster("redisson&fair=yes"), As::Mutex;
     "mysql" / "table":
         mysql_mutex = mariadb_alone(""), As::Mutex;
         mysql_writer = mariadb("writer"), As::Writer;

@@ -92,6 +92,8 @@ impl Servers {
             format!("sqlite:{}", self.folder.path().join("locks.db").display()),
             self.redis.url(),
             format!("{}?format=simple", self.redis.url()),
+            format!("{}?format=redisson", self.redis.url()),
+            format!("{}?format=redisson&fair=yes", self.redis.url()),
             format!("{}?young=vote", self.five.url()),
             format!("etcd://{etcd}"),
             format!("etcd://{etcd}/plain?format=plain"),

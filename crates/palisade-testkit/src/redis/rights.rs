@@ -1,7 +1,8 @@
 /// The pages that say which rights a lock needs: what they say is what is tested.
-const PAGES: [&str; 2] = [
+const PAGES: [&str; 3] = [
     include_str!("../../../../docs/stores/redis.md"),
     include_str!("../../../../docs/stores/redlock.md"),
+    include_str!("../../../../docs/stores/redisson.md"),
 ];
 
 /// The rights that the documentation gives a user for a format, in the words of a `user` line: for

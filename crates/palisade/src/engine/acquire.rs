@@ -385,9 +385,10 @@ impl Acquisition<'_> {
         let core = Arc::clone(&self.core);
         self.has_said(busy.holder);
         // Where the store wakes us, asking by the clock is only a fallback.
-        let pause = match core.capability().wakes {
-            Wakes::Poll if !busy.woken => self.plan.spin.pause(attempts),
-            Wakes::Poll | Wakes::Push | Wakes::Watch | Wakes::Engine => claim.wait_lease() / 3,
+        let pause = match (self.plan.spin, core.capability().wakes) {
+            (Some(spin), _) => spin.pause(attempts),
+            (None, Wakes::Poll) if !busy.woken => Spin::DEFAULT.pause(attempts),
+            (None, _) => claim.wait_lease() / 3,
         };
         let resume = core.now()
             + busy

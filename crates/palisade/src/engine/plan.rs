@@ -22,8 +22,9 @@ pub(crate) struct Plan {
     pub(crate) once_per: Option<Duration>,
     pub(crate) detachable: bool,
     pub(crate) terms: Terms,
-    /// Between two attempts on a store that cannot wake.
-    pub(crate) spin: Spin,
+    /// Between two attempts where there is no line, if the user set it. For Redisson, some of whose
+    /// holders wake no waiter.
+    pub(crate) spin: Option<Spin>,
     /// How long to try a store that cannot be reached.
     pub(crate) store_wait: Duration,
 }
@@ -36,6 +37,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
+    /// Between two attempts on a store that cannot wake.
     pub(crate) const DEFAULT: Spin = Spin {
         min: Duration::from_millis(20),
         max: Duration::from_millis(250),

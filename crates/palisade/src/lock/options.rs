@@ -195,11 +195,11 @@ impl Options {
         Ok(())
     }
 
-    fn checked_spin(&self) -> Result<Spin> {
+    fn checked_spin(&self) -> Result<Option<Spin>> {
         match self.spin {
-            None => Ok(Spin::DEFAULT),
+            None => Ok(None),
             Some((min, max)) if min >= Duration::from_millis(1) && max >= min => {
-                Ok(Spin { min, max })
+                Ok(Some(Spin { min, max }))
             }
             Some((min, max)) => Err(Error::config(format!(
                 "spin({min:?}..{max:?}) cannot work; give at least 1ms, and the shorter first"
@@ -320,8 +320,10 @@ macro_rules! option_methods {
             self
         }
 
-        /// On a store that cannot wake waiters: pauses between two attempts, at random and growing
-        /// from `min` to `max`. Defaults to 20 ms to 250 ms.
+        /// Where the store has no line: pauses between two attempts, at random and growing from `min`
+        /// to `max`. Defaults to 20 ms to 250 ms on a store that cannot wake waiters. On one that can,
+        /// they ask when they are woken, and seldom else: give it where a peer frees the name without
+        /// waking waiters, as Redisson's `RSpinLock` does.
         #[must_use]
         pub fn spin(mut self, pauses: std::ops::Range<std::time::Duration>) -> Self {
             self.options.spin = Some((pauses.start, pauses.end));

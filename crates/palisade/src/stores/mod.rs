@@ -92,7 +92,12 @@ const STORES: &[Entry] = &[
         #[cfg(not(feature = "redis"))]
         open: None,
         #[cfg(feature = "redis")]
-        capabilities: &[redis::CAPABILITY, redis::SIMPLE],
+        capabilities: &[
+            redis::CAPABILITY,
+            redis::SIMPLE,
+            redis::REDISSON,
+            redis::REDISSON_FAIR,
+        ],
         #[cfg(not(feature = "redis"))]
         capabilities: &[],
     },

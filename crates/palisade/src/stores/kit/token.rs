@@ -1,8 +1,8 @@
 //! The kit for stores that keep one value per lock: put if absent, extended, deleted if it is still
 //! the claim's.
 //!
-//! There is no line: a claim that finds the name taken is told so, and asks again at random
-//! intervals.
+//! There is no line, unless the peers of a format have one: a claim that finds the name taken is told
+//! so, and asks again at random intervals, or when it is told.
 
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 pub(in crate::stores) mod value;
@@ -16,7 +16,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::{
     Answer, Busy, Capability, Change, Claim, ClaimRef, ClientHandle, Detach, Ending, Extensions,
-    Grant, Kind, Mode, Page, Query, Released, Revoked, Standing, Store, no_standing,
+    Grant, Kind, Mode, Page, Place, Query, Released, Revoked, Standing, Store, no_standing,
 };
 #[cfg(any(feature = "redis", feature = "postgres", feature = "mysql"))]
 use crate::store::{Holder, LineView};
@@ -28,6 +28,12 @@ pub(crate) enum Put {
     Done(Grant),
     /// Another claim holds, or the name is closed.
     Taken(Busy),
+    /// The claim waits in a queue that the format has.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "only the fair locks of Redisson have one")
+    )]
+    Queued(Place),
     /// The name was sealed.
     #[cfg_attr(
         not(feature = "etcd"),
@@ -115,6 +121,7 @@ impl<B: TokenBackend> Store for TokenStore<B> {
         Ok(match self.0.put_if_absent(claim).await? {
             Put::Done(grant) => Answer::Granted(grant),
             Put::Taken(busy) => Answer::Busy(busy),
+            Put::Queued(place) => Answer::Queued(place),
             Put::Sealed => Answer::Sealed,
         })
     }
@@ -162,12 +169,14 @@ impl<B: TokenBackend> Store for TokenStore<B> {
     }
 }
 
-/// The part of a claim that one value has no place for.
+/// The part of a claim that the format has no place for.
 fn missing(claim: &Claim, capability: &Capability) -> Option<&'static str> {
     match (claim.kind, claim.mode) {
-        (_, Mode::Shared) => Some("readers"),
-        (Kind::Semaphore { .. }, _) | (_, Mode::Permits(_)) => Some("permits"),
-        (Kind::Mutex | Kind::RwLock, Mode::Exclusive) => match (claim.min_hold, claim.once_per) {
+        (_, Mode::Shared) if !capability.rwlock => Some("readers"),
+        (Kind::Semaphore { .. }, _) | (_, Mode::Permits(_)) if !capability.semaphore => {
+            Some("permits")
+        }
+        _ => match (claim.min_hold, claim.once_per) {
             (Some(_), _) if !capability.min_hold => Some("min-hold"),
             (_, Some(_)) if !capability.once_per => Some("once-per"),
             _ => None,

@@ -1,12 +1,12 @@
-//! The state that both formats share: the client, and the knowledge about its own claims.
+//! The state that the formats share: the client, and the knowledge about its own claims.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::channels::Channels;
 use super::client::{Call, Called, Client};
 use super::release::RecentReleases;
 use super::rollback::Rollback;
-use super::settings::Settings;
-use super::simple::KeyspaceEvents;
+use super::settings::{Format, Settings};
 use super::wait::Inbox;
 use crate::error::{Error, Result};
 use crate::store::{ByClaim, Claim, ClaimId, ClientHandle};
@@ -21,8 +21,8 @@ pub(super) struct Backend {
     waiting: Mutex<ByClaim<Arc<Claim>>>,
     pub(super) rollback: Rollback,
     pub(super) recent_releases: RecentReleases,
-    /// For the format `simple`.
-    pub(super) keyspace_events: KeyspaceEvents,
+    /// For the formats that are shared with peers.
+    pub(super) channels: Channels,
 }
 
 impl Backend {
@@ -38,7 +38,7 @@ impl Backend {
             waiting: Mutex::default(),
             rollback: Rollback::default(),
             recent_releases: RecentReleases::default(),
-            keyspace_events: KeyspaceEvents::default(),
+            channels: Channels::default(),
         }))
     }
 
@@ -55,6 +55,11 @@ impl Backend {
     /// connection, or in a queue.
     pub(super) fn wants(&self, claim: ClaimId) -> bool {
         self.handle.get().is_none_or(|client| client.wants(claim))
+    }
+
+    /// Whether peers may publish to the shard of a key alone.
+    pub(super) fn is_sharded(&self) -> bool {
+        self.settings.format == Format::Redisson && self.client.settings().is_cluster()
     }
 
     /// Calls a script after which nothing is pushed to us.

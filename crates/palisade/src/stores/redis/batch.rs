@@ -22,7 +22,7 @@ const LIMITS: Limits = Limits {
     reply_wakes: true,
 };
 /// In a cluster each call goes alone: its keys are in different slots, and no script may touch two
-/// of them. So do the calls of `simple`.
+/// of them. So do the calls of the formats that are shared with peers.
 const ALONE: Limits = Limits {
     in_flight: 256,
     largest: 1,
@@ -75,7 +75,7 @@ impl Batch {
         let (client, again) = (&self.backend.client, request.clone());
         let batcher = self.batcher.get_or_init(|| {
             let alone =
-                client.settings().is_cluster() || self.backend.settings.format == Format::Simple;
+                client.settings().is_cluster() || self.backend.settings.format != Format::Palisade;
             let limits = if alone { ALONE } else { LIMITS };
             Batcher::new(
                 Executor(Arc::clone(&self.backend)),

@@ -14,8 +14,9 @@
 //! core ◄──── wait (the inbox) ◄──── a push to the inbox ◄────────┘
 //! ```
 //!
-//! `client` carries a script to the server that has its key, and knows nothing of locks. The format
-//! `simple` has its own verbs in `simple`, over the same `batch` and `client`.
+//! `client` carries a script to the server that has its key, and knows nothing of locks. The formats
+//! `simple` and `redisson` have verbs of their own, over the same `batch` and `client`; their waiters
+//! listen to peers by `channels`.
 //!
 //! # What a verb costs
 //!
@@ -33,11 +34,13 @@
 
 mod backend;
 mod batch;
+mod channels;
 mod claim;
 pub(crate) mod client;
 mod failure;
 mod inspect;
 mod line;
+mod redisson;
 mod release;
 mod renew;
 mod rollback;
@@ -56,6 +59,7 @@ use self::backend::Backend;
 pub(in crate::stores) use self::backend::unwanted;
 use self::batch::Batch;
 pub(in crate::stores) use self::failure::unexpected;
+pub use self::redisson::{CAPABILITY as REDISSON, FAIR as REDISSON_FAIR};
 pub(in crate::stores) use self::rollback::Rollback;
 pub(in crate::stores) use self::server_info::describe;
 use self::settings::Format;
@@ -92,6 +96,7 @@ pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
             backend,
         })),
         Format::Simple => Arc::new(TokenStore(simple::Simple::of(backend))),
+        Format::Redisson => Arc::new(TokenStore(redisson::Redisson::of(backend))),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use tokio::task::JoinHandle;
 
 use super::backend::Backend;
@@ -21,15 +22,39 @@ pub(super) async fn renew(backend: &Arc<Backend>, claims: &[ClaimRef]) -> Vec<Re
         .client
         .call_all(calls, Purpose::Renewals, true)
         .await;
-    let renewed: Vec<Renewed> = claims
+    let standings = claims
         .iter()
         .zip(replies)
-        .map(
-            |(claim, reply)| match reply.and_then(|value| line::standing(&value, &claim.claim)) {
-                Ok(standing) => Renewed::of(backend, claim, standing),
-                Err(error) => Renewed::Now(Err(error)),
-            },
-        )
+        .map(|(claim, reply)| line::standing(&reply?, &claim.claim))
+        .collect();
+    let again = |claim: &ClaimRef| {
+        let key = backend.settings.key(&claim.claim.name);
+        Ok(line::renew(&key, claim, backend.client.inbox()))
+    };
+    settled(backend, claims, standings, &again, line::standing).await
+}
+
+/// Renews a claim once more: the call, and how its reply is read.
+pub(super) type Again<'a> = &'a (dyn Fn(&ClaimRef) -> Result<Call> + Send + Sync);
+type Read = fn(&Value, &Claim) -> Result<Standing>;
+
+/// The standings that the core gets: each grant that a renewal found, and the client did not know, is
+/// checked before.
+pub(super) async fn settled(
+    backend: &Arc<Backend>,
+    claims: &[ClaimRef],
+    standings: Vec<Result<Standing>>,
+    again: Again<'_>,
+    read: Read,
+) -> Vec<Result<Standing>> {
+    // All checks are begun before one is waited for.
+    let renewed: Vec<Renewed> = claims
+        .iter()
+        .zip(standings)
+        .map(|(claim, standing)| match standing {
+            Ok(standing) => Renewed::of(backend, claim, standing, again, read),
+            Err(error) => Renewed::Now(Err(error)),
+        })
         .collect();
     let mut standings = Vec::with_capacity(claims.len());
     for renewed in renewed {
@@ -63,13 +88,20 @@ enum Renewed {
 impl Renewed {
     /// A claim that holds and did not know it was handed the name while it waited: the grant is
     /// checked in a task of its own, so that no other claim waits for it.
-    fn of(backend: &Arc<Backend>, renewed: &ClaimRef, standing: Standing) -> Renewed {
+    fn of(
+        backend: &Arc<Backend>,
+        renewed: &ClaimRef,
+        standing: Standing,
+        again: Again<'_>,
+        read: Read,
+    ) -> Renewed {
         match standing {
             Standing::Held(grant) if renewed.fence.is_none() => {
                 backend.client.check_inbox();
                 let (backend, claim) = (Arc::clone(backend), Arc::clone(&renewed.claim));
+                let call = again(&claim.to_ref(Some(grant.fence)));
                 let checked = tokio::spawn(async move {
-                    let standing = handed_over(&backend, &claim, grant).await?;
+                    let standing = handed_over(&backend, &claim, grant, call?, read).await?;
                     backend.waiting().remove(&claim.id);
                     Ok(standing)
                 });
@@ -99,7 +131,13 @@ impl Renewed {
 
 /// Checks a grant that was handed over. Where replicas must have it, it is renewed on the
 /// connection that then waits for them: the hand-off was written on another client's.
-async fn handed_over(backend: &Arc<Backend>, claim: &Arc<Claim>, grant: Grant) -> Result<Standing> {
+async fn handed_over(
+    backend: &Arc<Backend>,
+    claim: &Claim,
+    grant: Grant,
+    call: Call,
+    read: Read,
+) -> Result<Standing> {
     if !backend.client.needs_replicas()
         && backend
             .rollback
@@ -107,13 +145,8 @@ async fn handed_over(backend: &Arc<Backend>, claim: &Arc<Claim>, grant: Grant) -
     {
         return Ok(Standing::Held(grant));
     }
-    let call = line::renew(
-        &backend.settings.key(&claim.name),
-        &claim.to_ref(Some(grant.fence)),
-        backend.client.inbox(),
-    );
     let called = backend.client.call(&call, true).await?;
-    match line::standing(&called.value, claim)? {
+    match read(&called.value, claim)? {
         Standing::Held(renewed) => claim::check(backend, &called.server, claim, renewed)
             .await
             .map(Standing::Held),

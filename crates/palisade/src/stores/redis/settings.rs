@@ -12,6 +12,7 @@ use crate::url::{Common, Names, StoreUrl};
 pub(super) enum Format {
     Palisade,
     Simple,
+    Redisson,
 }
 
 pub(in crate::stores) struct Settings {
@@ -20,6 +21,10 @@ pub(in crate::stores) struct Settings {
     prefix: String,
     exact_names: bool,
     db: i64,
+    /// Of the format `redisson`: mutexes are fair locks.
+    pub(super) fair: bool,
+    /// Of the format `redisson`: the counter of fences has no end, as that of a fenced lock.
+    pub(super) fenced: bool,
 }
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be
@@ -44,20 +49,39 @@ pub(crate) fn line_key(prefix: Option<&str>, name: &Name, exact: bool) -> String
     format!("{}{{{name}}}", line_prefix(prefix))
 }
 
+/// A word that is either left out or `yes`.
+fn is_yes(url: &mut StoreUrl, word: &str) -> Result<bool> {
+    match url.take(word).as_deref() {
+        None => Ok(false),
+        Some("yes") => Ok(true),
+        Some(_) => Err(Error::bad_url(format!(
+            "bad store URL: {word}= is yes, or is left out"
+        ))),
+    }
+}
+
 impl Settings {
     pub(super) fn read(mut url: StoreUrl) -> Result<(Settings, ClientSettings)> {
-        let client = ClientSettings::read(&mut url)?;
-        let common = url.common();
-        let format = match common.format.as_deref() {
+        let format = match url.common().format.as_deref() {
             None | Some("palisade") => Format::Palisade,
             Some("simple") => Format::Simple,
+            Some("redisson") => Format::Redisson,
             Some(_) => {
                 return Err(Error::bad_url(
-                    "bad store URL: format= of redis: is palisade or simple",
+                    "bad store URL: format= of redis: is palisade, simple or redisson",
                 ));
             }
         };
-        Ok((Settings::of(format, common, client.db())?, client))
+        let is_redisson = format == Format::Redisson;
+        let fair = is_redisson && is_yes(&mut url, "fair")?;
+        let fenced = is_redisson && is_yes(&mut url, "fenced")?;
+        let client = ClientSettings::read(&mut url)?;
+        let settings = Settings {
+            fair,
+            fenced,
+            ..Settings::of(format, url.common(), client.db())?
+        };
+        Ok((settings, client))
     }
 
     /// The keys of the format `simple`.
@@ -68,7 +92,7 @@ impl Settings {
     fn of(format: Format, common: &Common, db: i64) -> Result<Settings> {
         let prefix = match (format, common.prefix.as_deref()) {
             (Format::Palisade, prefix) => line_prefix(prefix),
-            (Format::Simple, prefix) => prefix.unwrap_or_default().to_owned(),
+            (Format::Simple | Format::Redisson, prefix) => prefix.unwrap_or_default().to_owned(),
         };
         if prefix.contains(['{', '}']) {
             return Err(Error::bad_url(
@@ -78,13 +102,15 @@ impl Settings {
         let exact_names = match format {
             Format::Palisade => common.exact_names(),
             // It exists only to share locks with peers: the name is their key.
-            Format::Simple => common.names != Some(Names::Escaped),
+            Format::Simple | Format::Redisson => common.names != Some(Names::Escaped),
         };
         Ok(Settings {
             format,
             prefix,
             exact_names,
             db,
+            fair: false,
+            fenced: false,
         })
     }
 
@@ -99,7 +125,7 @@ impl Settings {
         match self.format {
             // In braces, so that other keys can be put into the slot of the name in a cluster.
             Format::Palisade => [&self.prefix, "{", &mapped, "}"].concat(),
-            Format::Simple => [self.prefix.as_str(), &mapped].concat(),
+            Format::Simple | Format::Redisson => [self.prefix.as_str(), &mapped].concat(),
         }
     }
 
@@ -108,7 +134,7 @@ impl Settings {
         let mapped = key.strip_prefix(&self.prefix)?;
         let mapped = match self.format {
             Format::Palisade => mapped.strip_prefix('{')?.strip_suffix('}')?,
-            Format::Simple => mapped,
+            Format::Simple | Format::Redisson => mapped,
         };
         if self.exact_names {
             Name::new(mapped).ok()
@@ -145,7 +171,7 @@ impl Settings {
     pub(super) fn inbox(&self, id: &str) -> String {
         match self.format {
             Format::Palisade => format!("{}inbox:{id}", self.prefix),
-            Format::Simple => format!("palisade:{VERSION}inbox:{id}"),
+            Format::Simple | Format::Redisson => format!("palisade:{VERSION}inbox:{id}"),
         }
     }
 

@@ -81,7 +81,7 @@ async fn nothing_is_kept_of_keyspace_waiters_that_left() {
     let backend = locks_of(&server.url());
     let (wanted, handle) = wanted_claims();
     backend.attach(handle);
-    let (keyspace, on) = (&backend.keyspace_events, server_of(&backend, &server).await);
+    let (keyspace, on) = (&backend.channels, server_of(&backend, &server).await);
     let channel = backend.settings.keyspace_channel("theirs");
     let subscribed = || {
         server

@@ -5,6 +5,7 @@ use std::sync::Weak;
 use super::backend::Backend;
 use super::client::PushHandler;
 use super::line::{self, Push};
+use super::redisson;
 use super::release::repeat_recent;
 use crate::fence::Fence;
 use crate::store::{ClaimId, ClaimRef};
@@ -23,7 +24,9 @@ impl PushHandler for Inbox {
             return;
         };
         if channel.starts_with(b"__keyspace@") {
-            backend.keyspace_events.changed(channel, payload, &backend);
+            backend.channels.key_changed(channel, payload, &backend);
+        } else if channel.starts_with(redisson::CHANNELS) {
+            redisson::announced(&backend, channel, payload);
         } else {
             backend.pushed(payload);
         }

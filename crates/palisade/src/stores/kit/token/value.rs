@@ -20,11 +20,10 @@ pub(in crate::stores) enum Token {
 impl Token {
     pub(in crate::stores) fn read(token: &[u8]) -> Token {
         let read = || {
-            let mut parts = std::str::from_utf8(token).ok()?.splitn(4, '.');
-            let (claim, fence, owner) = (parts.next()?, parts.next()?, parts.next()?);
+            let mut parts = std::str::from_utf8(token).ok()?.splitn(3, '.');
+            let (claim, fence, labels) = (parts.next()?, parts.next()?, parts.next()?);
             let ours = claim.len() == 32 && claim.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
-            let (owner, reason) = (decoded(owner), parts.next().map(decoded));
+            let (owner, reason) = read_labels(labels);
             ours.then_some(Token::Ours {
                 fence: read_fence(fence.as_bytes())?,
                 owner,
@@ -79,6 +78,15 @@ pub(in crate::stores) fn owner_and_reason(claim: &Claim) -> String {
         owner.extend(utf8_percent_encode(reason, NON_ALPHANUMERIC));
     }
     owner
+}
+
+/// Reads what [`owner_and_reason`] wrote.
+pub(in crate::stores) fn read_labels(labels: &str) -> (String, Option<String>) {
+    let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    match labels.split_once('.') {
+        Some((owner, reason)) => (decoded(owner), Some(decoded(reason))),
+        None => (decoded(labels), None),
+    }
 }
 
 pub(in crate::stores) fn read_fence(digits: &[u8]) -> Option<Fence> {

@@ -42,6 +42,10 @@ pub(in crate::stores) use self::settings::ClientSettings;
 use self::subscription::Subscription;
 use self::topology::Topology;
 
+/// The payload of a message that no client has sent: the server has ended the subscription, because
+/// the shard of the channel has moved.
+pub(in crate::stores) const SHARD_MOVED: &[u8] = b"the shard has moved";
+
 /// Takes the pushes of the servers. Called by the connections' tasks: must not block.
 pub(in crate::stores) trait PushHandler: Send + Sync + 'static {
     /// A message on a subscribed channel.

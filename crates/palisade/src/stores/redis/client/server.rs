@@ -210,6 +210,22 @@ impl Server {
             .map(drop)
     }
 
+    /// Subscribes to messages that are sent within the shard of this channel.
+    pub(crate) async fn subscribe_sharded(&self, channel: &str) -> RedisResult<()> {
+        self.ask(redis::cmd("SSUBSCRIBE").arg(channel).to_owned())
+            .await
+            .map(drop)
+    }
+
+    pub(crate) async fn unsubscribe_sharded(&self, channel: &str) -> RedisResult<()> {
+        let request = redis::cmd("SUNSUBSCRIBE").arg(channel).get_packed_command();
+        self.connection
+            .leave_shard(&request)
+            .await?
+            .extract_error()
+            .map(drop)
+    }
+
     /// Whether the server sends events of keys that are deleted or expire. `false` where the user may
     /// not read its configuration.
     pub(crate) async fn notifies_of_keys(&self) -> bool {

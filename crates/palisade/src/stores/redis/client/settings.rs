@@ -60,7 +60,13 @@ impl Login {
 }
 
 /// The words of the URL that are for the client.
-const WORDS: [&str; 3] = ["replicas", "sentinel_user", "sentinel_password"];
+const WORDS: [&str; 5] = [
+    "replicas",
+    "sentinel_user",
+    "sentinel_password",
+    "fair",
+    "fenced",
+];
 
 impl ClientSettings {
     /// Takes its words from the URL, and checks that there are no others.

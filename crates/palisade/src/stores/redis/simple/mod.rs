@@ -6,7 +6,6 @@
 //! fence plus one. The last fence is kept beside the lock for ten minutes. Peers' locks have none.
 
 mod reply;
-mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,6 @@ use async_trait::async_trait;
 use redis::Value;
 
 pub(in crate::stores) use self::reply::{gone, token_and_left};
-pub(super) use self::wait::KeyspaceEvents;
 use super::backend::Backend;
 use super::client::{Call, Purpose, Script};
 use super::failure::unexpected;
@@ -134,7 +132,7 @@ impl TokenBackend for Simple {
     }
 
     async fn put_if_absent(&self, claim: &Arc<Claim>) -> Result<Put> {
-        let (backend, events) = (&self.backend, &self.backend.keyspace_events);
+        let (backend, events) = (&self.backend, &self.backend.channels);
         let call = self
             .call(&CLAIM, &claim.name)
             .text(&claim.id.reveal())

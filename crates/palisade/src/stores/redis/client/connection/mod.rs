@@ -80,6 +80,9 @@ struct Pending {
     left: usize,
     values: Vec<Value>,
     caller: oneshot::Sender<Vec<Value>>,
+    /// Whether the reply is that a subscription to a shard has ended. A server says the same without
+    /// being asked when the shard moves.
+    leaves_shard: bool,
 }
 
 impl Connection {
@@ -124,8 +127,23 @@ impl Connection {
         replies.pop().ok_or_else(unanswered)
     }
 
+    /// Ends a subscription to a shard: the same for `SUNSUBSCRIBE`.
+    pub(super) async fn leave_shard(&self, request: &[u8]) -> RedisResult<Value> {
+        let mut replies = self.send_and_wait(request, 1, true).await?;
+        replies.pop().ok_or_else(unanswered)
+    }
+
     /// The same for several requests, as one text.
     pub(super) async fn requests(&self, requests: &[u8], count: usize) -> RedisResult<Vec<Value>> {
+        self.send_and_wait(requests, count, false).await
+    }
+
+    async fn send_and_wait(
+        &self,
+        requests: &[u8],
+        count: usize,
+        leaves_shard: bool,
+    ) -> RedisResult<Vec<Value>> {
         let (caller, replies) = oneshot::channel();
         self.send(
             requests,
@@ -133,6 +151,7 @@ impl Connection {
                 left: count,
                 values: Vec::with_capacity(count),
                 caller,
+                leaves_shard,
             },
         )?;
         replies.await.map_err(|_| unanswered())

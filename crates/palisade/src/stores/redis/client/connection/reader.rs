@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 
 use super::resp::{Message, Parser};
 use super::{Outgoing, Pending, ReadHalf, Shared};
-use crate::stores::redis::client::PushHandler;
+use crate::stores::redis::client::{PushHandler, SHARD_MOVED};
 
 /// How much is read at once, at first. A longer reply makes the buffer larger.
 const BUFFER: usize = 4 << 10;
@@ -111,6 +111,13 @@ fn parse(
 }
 
 impl Outgoing {
+    /// Whether the oldest request is one to leave a shard.
+    fn leaves_shard(&self) -> bool {
+        self.in_flight
+            .front()
+            .is_some_and(|oldest| oldest.leaves_shard)
+    }
+
     /// Takes the reply to the oldest request; `None` when no request is in flight.
     fn complete(&mut self, value: Value) -> Option<Complete> {
         let oldest = self.in_flight.front_mut()?;
@@ -132,9 +139,13 @@ fn pushed(parts: Vec<Value>, outgoing: &mut Outgoing) -> Option<Complete> {
                 parts.next().unwrap_or_default(),
                 parts.next().unwrap_or_default(),
             )),
-            b"subscribe" | b"unsubscribe" | b"ssubscribe" | b"sunsubscribe" => {
-                outgoing.complete(Value::Okay)
-            }
+            b"subscribe" | b"unsubscribe" | b"ssubscribe" => outgoing.complete(Value::Okay),
+            b"sunsubscribe" if outgoing.leaves_shard() => outgoing.complete(Value::Okay),
+            // Not asked for: the shard of the channel has moved.
+            b"sunsubscribe" => Some(Complete::Push(
+                parts.next().unwrap_or_default(),
+                Value::BulkString(SHARD_MOVED.to_vec()),
+            )),
             _ => Some(Complete::Ignored),
         },
         _ => Some(Complete::Ignored),

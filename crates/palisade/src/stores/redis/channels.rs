@@ -1,5 +1,5 @@
-//! Waits for a peer's lock by keyspace events: a server that is configured for them announces the
-//! end of each key.
+//! The channels that claims wait on for a peer's lock: those of keyspace events, on a server that
+//! announces the end of each key, and those on which Redisson announces a release.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::super::backend::Backend;
-use super::super::client::Server;
+use super::backend::Backend;
+use super::client::Server;
 use crate::store::ClaimId;
 
 /// How often subscriptions without waiters are ended: after one to two such periods.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// The keys that claims of this client wait for, by their channels.
+/// The channels on which claims of this client wait.
 #[derive(Default)]
-pub(in crate::stores::redis) struct KeyspaceEvents {
-    keys: Mutex<HashMap<String, Watched>>,
+pub(super) struct Channels {
+    watched: Mutex<HashMap<String, Watched>>,
     /// Whether a task ends subscriptions without waiters.
     sweeping: AtomicBool,
 }
 
 struct Watched {
     server: Arc<Server>,
-    /// How often the server announced that the key is free.
+    /// How often the channel announced something.
     changes: u64,
     /// The claims that ask again at the next change.
     waiting: HashSet<ClaimId>,
@@ -32,23 +32,23 @@ struct Watched {
     idle: bool,
 }
 
-impl KeyspaceEvents {
+impl Channels {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Watched>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often the server announced that the key is free, if it is watched: to be read before a
-    /// claim is sent.
-    pub(in crate::stores::redis) fn changes(&self, channel: &str) -> Option<u64> {
+    /// How often the channel announced something, if it is watched: to be read before a claim is
+    /// sent.
+    pub(super) fn changes(&self, channel: &str) -> Option<u64> {
         self.lock()
             .get(channel)
             .filter(|watched| !watched.server.is_closed())
             .map(|watched| watched.changes)
     }
 
-    /// A claim was sent when the count was this, and found the key taken: it is asked for again
-    /// when the key is free.
-    pub(in crate::stores::redis) fn busy(
+    /// A claim was sent when the count was this, and found the name taken: it is asked for again
+    /// at the next announcement.
+    pub(super) fn busy(
         &self,
         channel: &str,
         server: &Arc<Server>,
@@ -58,7 +58,7 @@ impl KeyspaceEvents {
     ) {
         let mut keys = self.lock();
         match keys.get_mut(channel) {
-            Some(watched) if !watched.server.is_closed() => {
+            Some(watched) if watched.is_on(server) => {
                 watched.idle = false;
                 if changes.is_some_and(|changes| changes == watched.changes) {
                     watched.waiting.insert(claim);
@@ -68,7 +68,11 @@ impl KeyspaceEvents {
                 }
             }
             _ => {
-                let waiting = HashSet::from([claim]);
+                // The claims that waited on another server, before the key moved.
+                let mut waiting = keys
+                    .remove(channel)
+                    .map_or_else(HashSet::new, Watched::moved);
+                waiting.insert(claim);
                 keys.insert(
                     channel.to_owned(),
                     Watched {
@@ -88,22 +92,33 @@ impl KeyspaceEvents {
         }
     }
 
-    /// Takes a message: one about the end of a key wakes all claims that wait for it.
-    pub(in crate::stores::redis) fn changed(
-        &self,
-        channel: &[u8],
-        event: &[u8],
-        backend: &Backend,
-    ) {
-        let Ok(channel) = std::str::from_utf8(channel) else {
-            return;
-        };
+    /// Takes a keyspace event: one about the end of a key wakes all claims that wait for it.
+    pub(super) fn key_changed(&self, channel: &[u8], event: &[u8], backend: &Backend) {
         if matches!(
             event,
             b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from"
         ) {
+            self.announced(channel, backend);
+        }
+    }
+
+    /// Takes an announcement: it wakes all claims that wait for it.
+    pub(super) fn announced(&self, channel: &[u8], backend: &Backend) {
+        if let Ok(channel) = std::str::from_utf8(channel) {
             self.wake(channel, backend);
         }
+    }
+
+    /// The server has ended a subscription by itself: the slot of the channel has moved.
+    pub(super) fn ended(&self, channel: &[u8], backend: &Backend) {
+        let Ok(channel) = std::str::from_utf8(channel) else {
+            return;
+        };
+        let Some(ended) = self.lock().remove(channel) else {
+            return;
+        };
+        tokio::spawn(leave(Arc::clone(&ended.server), channel.to_owned(), false));
+        backend.ask_again(ended.moved());
     }
 
     fn wake(&self, channel: &str, backend: &Backend) {
@@ -116,14 +131,14 @@ impl KeyspaceEvents {
 
     /// How many claims wait for a channel; `None` when it is not watched.
     #[cfg(test)]
-    pub(in crate::stores::redis) fn waiting(&self, channel: &str) -> Option<usize> {
+    pub(super) fn waiting(&self, channel: &str) -> Option<usize> {
         self.lock()
             .get(channel)
             .map(|watched| watched.waiting.len())
     }
 
     /// Ends the subscriptions that no claim has waited for since the last sweep.
-    pub(in crate::stores::redis) async fn sweep(&self, backend: &Backend) {
+    pub(super) async fn sweep(&self, backend: &Backend) {
         let mut leaving = Vec::new();
         self.lock().retain(|channel, watched| {
             if watched.server.is_closed() {
@@ -134,14 +149,15 @@ impl KeyspaceEvents {
                 return true;
             }
             let (server, channel) = (Arc::clone(&watched.server), channel.clone());
-            let mut leave = Box::pin(async move { server.unsubscribe(&channel).await });
+            let sharded = backend.is_sharded();
+            let mut leave = Box::pin(leave(server, channel, sharded));
             // Sent under the lock: a new subscription is sent after it.
             let _ = leave.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             leaving.push(leave);
             false
         });
         for leave in leaving {
-            let _ = leave.await;
+            leave.await;
         }
     }
 
@@ -157,14 +173,11 @@ impl KeyspaceEvents {
                 let Some(backend) = backend.upgrade() else {
                     return;
                 };
-                backend.keyspace_events.sweep(&backend).await;
-                let keys = backend.keyspace_events.lock();
+                backend.channels.sweep(&backend).await;
+                let keys = backend.channels.lock();
                 if keys.is_empty() {
                     // Under the lock: a subscription made later starts another task.
-                    backend
-                        .keyspace_events
-                        .sweeping
-                        .store(false, Ordering::Release);
+                    backend.channels.sweeping.store(false, Ordering::Release);
                     return;
                 }
             }
@@ -172,17 +185,50 @@ impl KeyspaceEvents {
     }
 }
 
-/// Subscribes to a key. It may have been freed before that, so all claims that wait for it ask
-/// again.
+/// Subscribes to a channel. What it announces may have happened before that, so all claims that wait
+/// on it ask again.
 async fn subscribe(channel: String, server: Arc<Server>, backend: Arc<Backend>) {
-    match server.subscribe(&channel).await {
-        Ok(()) => backend.keyspace_events.sweep_from_now_on(&backend),
-        Err(error) => {
-            tracing::debug!(%error, "a key cannot be watched");
-            backend.keyspace_events.lock().remove(&channel);
+    let mut subscribed = server.subscribe(&channel).await;
+    if subscribed.is_ok() && backend.is_sharded() {
+        // Which of both a peer publishes on, its version does not tell. A server before 7.0 has the
+        // plain one alone.
+        match server.subscribe_sharded(&channel).await {
+            Err(error) if server.is_closed() => subscribed = Err(error),
+            Err(error) => tracing::debug!(%error, "a channel cannot be watched in its shard"),
+            Ok(()) => {}
         }
     }
-    backend.keyspace_events.wake(&channel, &backend);
+    match subscribed {
+        Ok(()) => backend.channels.sweep_from_now_on(&backend),
+        Err(error) => {
+            tracing::debug!(%error, "a channel cannot be watched");
+            backend.channels.lock().remove(&channel);
+        }
+    }
+    backend.channels.wake(&channel, &backend);
+}
+
+impl Watched {
+    fn is_on(&self, server: &Server) -> bool {
+        !self.server.is_closed() && self.server.address == server.address
+    }
+
+    /// The claims that wait. They ask where the key is now.
+    fn moved(self) -> HashSet<ClaimId> {
+        self.waiting
+    }
+}
+
+/// Ends a subscription. Both requests are sent when this is first polled.
+async fn leave(server: Arc<Server>, channel: String, sharded: bool) {
+    if sharded {
+        let _ = tokio::join!(
+            server.unsubscribe(&channel),
+            server.unsubscribe_sharded(&channel)
+        );
+    } else {
+        let _ = server.unsubscribe(&channel).await;
+    }
 }
 
 impl Backend {
