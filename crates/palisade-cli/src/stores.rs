@@ -11,7 +11,7 @@ use crate::notice::print;
 
 const ADVICE: &str = "
 One machine, no server: sqlite. Tests, or threads of one process: memory.
-Several machines: redis; its format simple shares locks with other languages' libraries, palisade can do more.
+Several machines: redis; its formats simple and redisson share locks with other languages' libraries, palisade can do more.
 Several machines, and no failover may forget a grant: etcd, whose locks etcdctl and Go programs share;
 or zookeeper, whose locks Java programs (Curator) share, or Python ones (kazoo).
 Several independent Redis servers, and programs that lock by Redlock: redlock.

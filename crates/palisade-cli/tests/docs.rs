@@ -57,6 +57,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "docs/recipes/stock.md",
         "builds in your clone, with your servers",
     ),
+    ("docs/stores/redisson.md", "needs Redisson's jar"),
     ("docs/stores/redlock.md", "needs five servers"),
 ];
 

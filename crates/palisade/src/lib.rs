@@ -137,6 +137,9 @@ mod pages {
     #[doc = include_str!("../../../docs/stores/redis.md")]
     #[cfg(feature = "redis")]
     struct Redis;
+    #[doc = include_str!("../../../docs/stores/redisson.md")]
+    #[cfg(feature = "redis")]
+    struct Redisson;
     #[doc = include_str!("../../../docs/stores/etcd.md")]
     #[cfg(feature = "etcd")]
     struct Etcd;

@@ -59,6 +59,10 @@ every_store! {
     redis_does_what_the_page_says: "redis" / "palisade", Place::of(shared::redis().url());
     redis_simple_does_what_the_page_says: "redis" / "simple",
         Place::of(format!("{}?format=simple", shared::redis().url()));
+    redisson_does_what_the_page_says: "redis" / "redisson",
+        Place::of(format!("{}?format=redisson", shared::redis().url()));
+    redisson_fair_does_what_the_page_says: "redis" / "redisson&fair=yes",
+        Place::of(format!("{}?format=redisson&fair=yes", shared::redis().url()));
     redlock_does_what_the_page_says: "redlock" / "simple", Place::of(five());
     etcd_does_what_the_page_says: "etcd" / "mutex", Place::of(format!("{}/walk", etcd()));
     etcd_plain_does_what_the_page_says: "etcd" / "plain", Place::of(format!("{}/plain?format=plain", etcd()));

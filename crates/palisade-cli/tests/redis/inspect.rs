@@ -142,7 +142,7 @@ fn list_and_show_print_what_the_contract_says() {
 }
 
 #[test]
-fn both_formats_are_among_the_stores() {
+fn all_formats_are_among_the_stores() {
     let stores = place().verb("stores --json");
     let lines: Vec<Value> = stores
         .stdout
@@ -158,7 +158,7 @@ fn both_formats_are_among_the_stores() {
             .iter()
             .map(|line| line["format"].as_str().unwrap())
             .collect::<Vec<_>>(),
-        ["palisade", "simple"]
+        ["palisade", "simple", "redisson", "redisson&fair=yes"]
     );
     assert!(
         redis[0]["order"] == "first come, first served"
@@ -168,6 +168,8 @@ fn both_formats_are_among_the_stores() {
     assert!(
         redis[1]["order"] == "none" && redis[1]["wakes"] == "polling" && redis[1]["list"] == false
     );
+    assert!(redis[2]["order"] == "none" && redis[2]["wakes"] == "push");
+    assert!(redis[3]["order"] == "first come, first served" && redis[3]["wakes"] == "push");
     assert!(
         redis
             .iter()

@@ -32,6 +32,15 @@ struct Watched {
     idle: bool,
 }
 
+/// Which waiters of this client an announcement wakes.
+#[derive(Clone, Copy)]
+pub(super) enum Waiters {
+    /// One alone can hold then. If its caller leaves in that very moment, the others ask by the
+    /// clock.
+    One,
+    All,
+}
+
 impl Channels {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Watched>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
@@ -98,14 +107,14 @@ impl Channels {
             event,
             b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from"
         ) {
-            self.announced(channel, backend);
+            self.announced(channel, Waiters::All, backend);
         }
     }
 
-    /// Takes an announcement: it wakes all claims that wait for it.
-    pub(super) fn announced(&self, channel: &[u8], backend: &Backend) {
+    /// Takes an announcement.
+    pub(super) fn announced(&self, channel: &[u8], waiters: Waiters, backend: &Backend) {
         if let Ok(channel) = std::str::from_utf8(channel) {
-            self.wake(channel, backend);
+            self.wake(channel, waiters, backend);
         }
     }
 
@@ -121,12 +130,25 @@ impl Channels {
         backend.ask_again(ended.moved());
     }
 
-    fn wake(&self, channel: &str, backend: &Backend) {
-        let woken = self.lock().get_mut(channel).map(|watched| {
-            watched.changes += 1;
-            std::mem::take(&mut watched.waiting)
-        });
-        backend.ask_again(woken.unwrap_or_default());
+    fn wake(&self, channel: &str, waiters: Waiters, backend: &Backend) {
+        let mut keys = self.lock();
+        let Some(watched) = keys.get_mut(channel) else {
+            return;
+        };
+        watched.changes += 1;
+        let woken = match waiters {
+            Waiters::All => std::mem::take(&mut watched.waiting),
+            Waiters::One => {
+                let is_wanted = |claim: &&ClaimId| backend.wants(**claim);
+                let woken = watched.waiting.iter().find(is_wanted).copied();
+                woken.iter().for_each(|claim| {
+                    watched.waiting.remove(claim);
+                });
+                woken.into_iter().collect()
+            }
+        };
+        drop(keys);
+        backend.ask_again(woken);
     }
 
     /// How many claims wait for a channel; `None` when it is not watched.
@@ -205,7 +227,7 @@ async fn subscribe(channel: String, server: Arc<Server>, backend: Arc<Backend>) 
             backend.channels.lock().remove(&channel);
         }
     }
-    backend.channels.wake(&channel, &backend);
+    backend.channels.wake(&channel, Waiters::All, &backend);
 }
 
 impl Watched {

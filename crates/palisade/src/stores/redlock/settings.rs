@@ -36,9 +36,13 @@ impl Settings {
             .as_deref()
             .is_some_and(|format| format != "simple")
         {
-            return Err(Error::bad_url(
-                "bad store URL: format= of redlock: is simple",
-            ));
+            return Err(Error::bad_url(match common.format.as_deref() {
+                Some("redisson") => {
+                    "bad store URL: redlock: has no format=redisson: Redisson's RedLock counts no time against \
+                     the lease, and may hold a lock that has ended; write redis: for one deployment with format=redisson"
+                }
+                _ => "bad store URL: format= of redlock: is simple",
+            }));
         }
         let mut servers = ClientSettings::of_each(&url)?;
         for (_, settings) in &mut servers {

@@ -7,6 +7,9 @@ use crate::store::ClaimId;
 /// What the channels of all objects begin with.
 pub(in crate::stores::redis) const CHANNELS: &[u8] = b"redisson_";
 
+/// What the channels of mutexes begin with.
+pub(super) const LOCK_CHANNELS: &[u8] = b"redisson_lock__channel:";
+
 /// What our own notes begin with.
 const NOTES: &str = "palisade:1:redisson:";
 

@@ -69,7 +69,7 @@ macro_rules! script {
     };
 }
 
-static SHOW: Script = script!("show.lua");
+static SHOW: Script = script!("rw.lua", "show.lua");
 static CLAIM: Script = script!("lock_claim.lua");
 static CLAIM_SIDE: Script = script!("rw.lua", "rw_claim.lua");
 /// A waiter renews its place as it claims.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::super::backend::Backend;
+use super::super::channels::Waiters;
 use super::super::client::SHARD_MOVED;
+use super::keys::LOCK_CHANNELS;
 
 /// A lock may become free, or its lease shorter, without a message: waiters ask again after this
 /// time at the latest.
@@ -24,8 +26,12 @@ pub(in crate::stores::redis) fn announced(backend: &Backend, channel: &[u8], pay
     if payload == SHARD_MOVED {
         backend.channels.ended(channel, backend);
     } else {
-        // What the number says, only the peers' own waiters need to know.
-        backend.channels.announced(channel, backend);
+        let one_can_hold = channel.starts_with(LOCK_CHANNELS) && payload == b"0";
+        let waiters = match one_can_hold {
+            true => Waiters::One,
+            false => Waiters::All,
+        };
+        backend.channels.announced(channel, waiters, backend);
     }
 }
 

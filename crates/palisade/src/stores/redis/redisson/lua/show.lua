@@ -1,11 +1,18 @@
--- Replies the fields of the lock, for how long it is held, the notes about its holders, the mode; and
--- the waiters of a fair lock, each with our note.
+-- Replies for how long the lock is held, the mode and the holders with our notes; and the waiters of a
+-- fair lock, each with our note. A reader of ours whose lease has ended does not hold any more.
 local fields, shown = call('HGETALL', LOCK), {}
 for at = 1, #fields, 2 do
   local field = fields[at]
-  local owner = string.gsub(field, ':write$', '')
-  shown[#shown + 1] = field
-  shown[#shown + 1] = field == 'mode' and fields[at + 1] or call('HGET', NOTES, owner) or ''
+  local owner, is_writer = string.gsub(field, ':write$', '')
+  local has, about = true, fields[at + 1]
+  if field ~= 'mode' then
+    about = call('HGET', NOTES, owner) or ''
+    has = about == '' or is_writer == 1 or call('HEXISTS', LOCK, 'mode') == 0 or side_of(owner)
+  end
+  if has then
+    shown[#shown + 1] = field
+    shown[#shown + 1] = about
+  end
 end
 local waiters = {}
 if flag('f') then
