@@ -46,10 +46,6 @@ pub enum Lock {
     Read,
     /// Its write side.
     Write,
-    /// `RSemaphore` with two permits.
-    Semaphore,
-    /// `RPermitExpirableSemaphore` with two permits.
-    Permit,
     /// `RedissonMultiLock` of the locks `NAME-1` and `NAME-2`.
     Multi,
 }
@@ -106,7 +102,7 @@ impl Program {
 }
 
 impl Lock {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 8] = [
         Self::Lock,
         Self::Again,
         Self::Fair,
@@ -114,8 +110,6 @@ impl Lock {
         Self::Spin,
         Self::Read,
         Self::Write,
-        Self::Semaphore,
-        Self::Permit,
         Self::Multi,
     ];
 
@@ -128,8 +122,6 @@ impl Lock {
             Self::Spin => "spin",
             Self::Read => "read",
             Self::Write => "write",
-            Self::Semaphore => "semaphore",
-            Self::Permit => "permit",
             Self::Multi => "multi",
         }
     }
@@ -150,7 +142,6 @@ impl Lock {
             Self::Again => Kind::Again,
             Self::Read => Kind::Read,
             Self::Write => Kind::Write,
-            Self::Semaphore | Self::Permit => Kind::Permit(2),
             Self::Multi => Kind::Two,
         }
     }

@@ -9,7 +9,6 @@ mod contests;
 mod crashes;
 mod exclusion;
 mod order;
-mod permits;
 mod readers;
 mod sabotage;
 
@@ -146,9 +145,7 @@ fn gone_from(redis: &Redis, name: &str) {
             let may_end_by_itself =
                 key.starts_with("redisson_unlock_latch:") || key.starts_with("palisade:");
             let ends = redis.call(&["PTTL", key]).int() > Some(0);
-            !(may_end_by_itself && ends
-                || key.starts_with("redisson_lock_token:")
-                || is_free_semaphore(redis, key))
+            !(may_end_by_itself && ends || key.starts_with("redisson_lock_token:"))
         });
         if keys.is_empty() {
             Ok(())
@@ -156,9 +153,4 @@ fn gone_from(redis: &Redis, name: &str) {
             Err(format!("{keys:?} are left"))
         }
     });
-}
-
-/// A semaphore is the number of its permits, and has no end.
-fn is_free_semaphore(redis: &Redis, key: &str) -> bool {
-    redis.call(&["TYPE", key]).text() == "string" && redis.call(&["GET", key]).text() == "2"
 }
