@@ -513,7 +513,7 @@ async fn a_ghost_at_the_head_is_passed_by() {
     give_back(guard).await;
 }
 
-/// A dead waiter of Redisson blocks until its time, and nobody spins meanwhile.
+/// A dead waiter of Redisson blocks until its time, and no waiter spins meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_waiter_at_the_head_neither_stalls_nor_spins_us() {
     let redis = Redis::start();
