@@ -37,7 +37,7 @@ pub use self::table::Table;
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A store that does not answer by then is left out.
-const REACHABLE: Duration = Duration::from_secs(5);
+const REACHABLE: Duration = Duration::from_secs(20);
 
 #[allow(dead_code, reason = "the test runs the rest")]
 #[tokio::main]
