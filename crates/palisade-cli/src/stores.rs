@@ -113,6 +113,7 @@ fn as_json(capability: &Capability) -> serde_json::Value {
         "observe": capability.observe,
         "detach": capability.detach == Detach::Anywhere,
         "list": capability.list,
+        "holders_known": capability.holders_known,
         "waiters_known": capability.waiters_known,
         "revoke": capability.revoke,
     })
@@ -149,6 +150,7 @@ fn fence(fence: FenceSource) -> &'static str {
     match fence {
         FenceSource::Counter => "counter",
         FenceSource::CounterAndClock => "counter and clock",
+        FenceSource::Clock => "clock",
         FenceSource::Revision => "revision",
         FenceSource::None => "none",
     }
@@ -157,6 +159,8 @@ fn fence(fence: FenceSource) -> &'static str {
 fn election(capability: &Capability) -> &'static str {
     if capability.observe {
         "observed"
+    } else if !capability.holders_known {
+        "leader not known"
     } else {
         "asked"
     }

@@ -35,6 +35,32 @@ fn a_stopped_palisade_leaves_no_overlap_with_the_next_holder() {
     assert!(done.stderr.contains("paused is lost"), "{done:?}");
 }
 
+/// The server ends the session of a holder that is stopped, after its lease and not before.
+#[cfg(all(feature = "postgres", feature = "mysql"))]
+#[test]
+fn a_stopped_holder_of_a_session_lock_leaves_no_overlap() {
+    use palisade_testkit::shared;
+    for url in [shared::postgres().url(), shared::mariadb().url()] {
+        let place = Place::of(format!("{url}?format=session"));
+        let name = shared::name("paused");
+        let running = place.start(&format!("run --lease 3s {name}"), STUBBORN);
+        let (child, grandchild) = (place.written_pid("child"), place.written_pid("grandchild"));
+        let next = place.start(&format!("run -v {name}"), LOOK);
+        until("it waits", || next.stderr().contains("waiting for"));
+        running.signal(Signal::STOP);
+        let next = next.end();
+        assert_eq!(
+            (next.code, next.stdout.as_str()),
+            (0, "looked\n"),
+            "{next:?}"
+        );
+        assert!(!is_alive(child) && !is_alive(grandchild));
+        running.signal(Signal::CONT);
+        let done = running.end();
+        assert_eq!(done.code, 79, "{done:?}");
+    }
+}
+
 #[test]
 fn a_stopped_palisade_says_so() {
     let place = Place::new();

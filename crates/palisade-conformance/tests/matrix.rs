@@ -380,6 +380,32 @@ impl Drop for Continues {
     }
 }
 
+/// The same for session locks, where the sessions of all clients can be ended.
+fn postgres_session() -> Subject {
+    let server = Arc::new(Postgres::start());
+    let url = format_of("session", &server.url());
+    let (open, kept) = (url.clone(), Arc::clone(&server));
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    let paused = Arc::clone(&server);
+    let pause = move || -> Box<dyn Send> {
+        paused.pause();
+        Box::new(Continues(Arc::clone(&paused)))
+    };
+    let lose_sessions = move || -> Box<dyn Send> {
+        server
+            .sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locker'");
+        Box::new(())
+    };
+    let hooks = Hooks {
+        pause: Some(Box::new(pause)),
+        lose_sessions: Some(Box::new(lose_sessions)),
+    };
+    Subject::new(open).with_url(url).with_hooks(hooks)
+}
+
 /// One server for all checks, each in a schema of its own.
 fn postgres_shared() -> Subject {
     static ONE: LazyLock<Postgres> = LazyLock::new(Postgres::start);
@@ -475,6 +501,35 @@ fn mariadb_alone(words: &str) -> Subject {
     })
 }
 
+/// The same for session locks, where the sessions of all clients can be ended.
+fn mariadb_session() -> Subject {
+    let server = Arc::new(MariaDb::start());
+    let url = format_of("session", &server.url());
+    let (open, kept) = (url.clone(), Arc::clone(&server));
+    let open = move || {
+        let _ = &kept;
+        palisade::stores::open(open.parse().expect("a good URL")).expect("a store")
+    };
+    let paused = Arc::clone(&server);
+    let pause = move || -> Box<dyn Send> {
+        paused.pause();
+        Box::new(RunsAgain(Arc::clone(&paused)))
+    };
+    let lose_sessions = move || -> Box<dyn Send> {
+        let ids = "SELECT id FROM information_schema.processlist WHERE user = 'locker'";
+        for id in server.sql(ids).lines() {
+            // It may have ended by itself.
+            let _ = server.try_sql(&format!("KILL {id}"));
+        }
+        Box::new(())
+    };
+    let hooks = Hooks {
+        pause: Some(Box::new(pause)),
+        lose_sessions: Some(Box::new(lose_sessions)),
+    };
+    Subject::new(open).with_url(url).with_hooks(hooks)
+}
+
 struct RunsAgain(Arc<MariaDb>);
 
 impl Drop for RunsAgain {
@@ -553,10 +608,15 @@ matrix! {
         postgres_writer = postgres_shared(), As::Writer;
         postgres_semaphore = postgres_shared(), As::Semaphore;
         postgres_secured = postgres_secured(), As::Mutex;
+    "mysql" / "session":
+        mysql_session = mariadb_session(), As::Mutex;
     "mysql" / "simple":
         mysql_simple = mariadb_alone("?format=simple&zone=utc"), As::Mutex;
     "mysql" / "shedlock":
         mysql_shedlock = mariadb_table("shedlock"), As::Mutex;
+    "postgres" / "session":
+        postgres_session = postgres_session(), As::Mutex;
+        postgres_session_writer = postgres_session(), As::Writer;
     "postgres" / "simple":
         postgres_simple = postgres("simple"), As::Mutex;
     "postgres" / "shedlock":

@@ -70,11 +70,15 @@ every_store! {
     kazoo_does_what_the_page_says: "zookeeper" / "kazoo", Place::of(zookeeper("kazoo?format=kazoo"));
     zookeeper_plain_does_what_the_page_says: "zookeeper" / "plain", Place::of(zookeeper("plain?format=plain"));
     postgres_does_what_the_page_says: "postgres" / "table", Place::of(shared::postgres().url());
+    postgres_session_does_what_the_page_says: "postgres" / "session",
+        Place::of(format!("{}?format=session", shared::postgres().url()));
     postgres_simple_does_what_the_page_says: "postgres" / "simple",
         Place::of(format!("{}?format=simple", shared::postgres().url()));
     postgres_shedlock_does_what_the_page_says: "postgres" / "shedlock",
         Place::of(format!("{}?format=shedlock", shared::postgres().url()));
     mariadb_does_what_the_page_says: "mysql" / "table", Place::of(shared::mariadb().url());
+    mariadb_session_does_what_the_page_says: "mysql" / "session",
+        Place::of(format!("{}?format=session", shared::mariadb().url()));
     mariadb_simple_does_what_the_page_says: "mysql" / "simple",
         Place::of(format!("{}?format=simple&zone=utc", shared::mariadb().url()));
     mariadb_shedlock_does_what_the_page_says: "mysql" / "shedlock",

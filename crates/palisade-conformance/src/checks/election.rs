@@ -25,6 +25,9 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "elections as anything but a mutex");
     let name = subject.name("turns");
     let (ours, theirs) = (subject.client(), subject.client());
+    if !subject.capability().holders_known {
+        return leaders_are_not_known(&ours, &theirs, &name).await;
+    }
     assert_eq!(
         asked(&ours, &name).await,
         None,
@@ -106,6 +109,30 @@ pub async fn leaders_take_turns(subject: &Subject) -> Verdict {
             "a name that is only kept closed has no leader"
         );
     }
+    Verdict::Kept
+}
+
+/// Where holders are not known, there is one leader at a time all the same, and the question who it
+/// is is refused.
+async fn leaders_are_not_known(ours: &Client, theirs: &Client, name: &str) -> Verdict {
+    let first = ours
+        .election(name)
+        .campaign("first")
+        .await
+        .expect("elected");
+    let other = theirs.election(name).try_campaign("second").await;
+    assert!(other.expect("an answer").is_none(), "two leaders");
+    let refused = theirs.election(name).leader().await;
+    assert_eq!(
+        refused.expect_err("not promised").kind(),
+        ErrorKind::Unsupported
+    );
+    let fence = first.fence();
+    assert_eq!(first.resign().await.expect("resigned"), Released::Done);
+    let second = theirs.election(name).campaign("second").await;
+    let second = second.expect("elected");
+    assert!(second.fence() > fence, "{} after {fence}", second.fence());
+    assert_eq!(second.resign().await.expect("resigned"), Released::Done);
     Verdict::Kept
 }
 
@@ -203,6 +230,7 @@ pub async fn a_deposed_leader_is_told(subject: &Subject) -> Verdict {
 /// is refused.
 pub async fn a_leader_proclaims(subject: &Subject) -> Verdict {
     needs!(subject.is_as_it_is(), "elections as anything but a mutex");
+    needs!(subject.capability().holders_known, "a leader's value");
     let name = subject.name("proclaims");
     let (ours, theirs) = (subject.client(), subject.client());
     let leadership = ours

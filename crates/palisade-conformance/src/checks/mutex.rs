@@ -135,7 +135,9 @@ pub async fn waits_no_longer_than_asked(subject: &Subject) -> Verdict {
             let late = attempt.elapsed().checked_sub(asked).expect("too early");
             match (error.kind(), error.holder()) {
                 (ErrorKind::Timeout, Some(holder)) => {
-                    assert_eq!(holder.owner, "the holder");
+                    if subject.capability().holders_known {
+                        assert_eq!(holder.owner, "the holder");
+                    }
                     break;
                 }
                 (ErrorKind::Timeout, None) => {
@@ -182,12 +184,14 @@ pub async fn a_refusal_names_the_holder(subject: &Subject) -> Verdict {
         .holder
         .as_ref()
         .expect("the store knows the holder");
-    assert_eq!(holder.owner, "the holder");
-    assert_eq!(holder.reason.as_deref(), Some("a check"));
-    assert_eq!(
-        obstacle.to_string(),
-        format!("{name} is held by the holder (a check)")
-    );
+    if subject.capability().holders_known {
+        assert_eq!(holder.owner, "the holder");
+        assert_eq!(holder.reason.as_deref(), Some("a check"));
+        assert_eq!(
+            obstacle.to_string(),
+            format!("{name} is held by the holder (a check)")
+        );
+    }
     assert_eq!(guard.release().await.expect("released"), Released::Done);
     let attempt = theirs.mutex(&name).try_acquire_or_holder().await;
     let guard = attempt.expect("an answer").acquired().expect("it is free");

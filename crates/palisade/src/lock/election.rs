@@ -179,12 +179,21 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`](crate::ErrorKind).
+    /// See [`ErrorKind`](crate::ErrorKind); [`Unsupported`](crate::ErrorKind::Unsupported) where the
+    /// store does not know: see
+    /// [`Capability::holders_known`](crate::store::Capability::holders_known).
     ///
     /// # Cancel safety
     ///
     /// May be dropped at any point.
     pub async fn leader(&self) -> Result<Option<Leader>> {
+        let capability = self.options.core.capability();
+        if !capability.holders_known {
+            return Err(Error::unsupported(format!(
+                "{capability} does not know what the holder of a lock calls itself; \
+                 elect in another format, or let the leader write its name where others read it"
+            )));
+        }
         let (store, query) = (
             Arc::clone(&self.options.core.store),
             Query::Leader(self.name()?),

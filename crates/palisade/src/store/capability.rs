@@ -50,6 +50,10 @@ pub struct Capability {
     pub detach: Detach,
     /// Whether lines can be listed.
     pub list: bool,
+    /// Whether the owner, the reason and the fence of a holder are known to other clients, and so
+    /// the value of a leader. Where not, the store only knows which session holds. For the session
+    /// locks of SQL.
+    pub holders_known: bool,
     /// Whether waiters are known, with their order.
     pub waiters_known: bool,
     /// Whether a waiter has a short lease of its own, so that a dead one costs the others little.
@@ -92,6 +96,7 @@ impl Capability {
         observe: false,
         detach: Detach::Anywhere,
         list: true,
+        holders_known: true,
         waiters_known: true,
         short_waits: true,
         revoke: true,
@@ -182,6 +187,8 @@ pub enum FenceSource {
     Counter,
     /// The larger of a counter and the store's clock.
     CounterAndClock,
+    /// The store's clock alone, read after the grant: a clock that is set back gives lower fences.
+    Clock,
     /// The store's own revision of the whole database.
     Revision,
     /// The format has none.

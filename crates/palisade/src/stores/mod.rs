@@ -4,7 +4,8 @@
     feature = "redis",
     feature = "etcd",
     feature = "zookeeper",
-    feature = "postgres"
+    feature = "postgres",
+    feature = "mysql"
 ))]
 mod backoff;
 #[cfg(any(
@@ -145,7 +146,12 @@ const STORES: &[Entry] = &[
         #[cfg(not(feature = "mysql"))]
         open: None,
         #[cfg(feature = "mysql")]
-        capabilities: &[mysql::CAPABILITY, mysql::SIMPLE, mysql::SHEDLOCK],
+        capabilities: &[
+            mysql::CAPABILITY,
+            mysql::SESSION,
+            mysql::SIMPLE,
+            mysql::SHEDLOCK,
+        ],
         #[cfg(not(feature = "mysql"))]
         capabilities: &[],
     },
@@ -157,7 +163,12 @@ const STORES: &[Entry] = &[
         #[cfg(not(feature = "postgres"))]
         open: None,
         #[cfg(feature = "postgres")]
-        capabilities: &[postgres::CAPABILITY, postgres::SIMPLE, postgres::SHEDLOCK],
+        capabilities: &[
+            postgres::CAPABILITY,
+            postgres::SESSION,
+            postgres::SIMPLE,
+            postgres::SHEDLOCK,
+        ],
         #[cfg(not(feature = "postgres"))]
         capabilities: &[],
     },

@@ -19,6 +19,7 @@ mod inspect;
 mod release;
 mod renew;
 mod schema;
+mod session;
 mod settings;
 mod table;
 mod token;
@@ -29,9 +30,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use self::backend::Backend;
-use self::client::How;
+use self::client::{Client, How};
 #[cfg(test)]
 pub(in crate::stores) use self::schema::NOW;
+pub use self::session::SESSION;
 pub use self::token::{SHEDLOCK, SIMPLE};
 use crate::error::Result;
 use crate::name::Name;
@@ -62,6 +64,9 @@ const PROXIED: Capability = Capability {
 
 /// Opens a URL of MySQL or MariaDB. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
+    if url.common().format.as_deref() == Some(SESSION.format) {
+        return session::open(url);
+    }
     let backend = Backend::open(url)?;
     Ok(match backend.settings.layout {
         Some(layout) => Arc::new(TokenStore(token::tokens(backend, layout))),
@@ -152,27 +157,22 @@ impl Ping for Backend {
     async fn ping(&self) -> Result<ServerInfo> {
         let statement = self.texts.show(&self.settings.key(&Name::of_ping()), false);
         self.run(&statement, How::URGENT).await?;
-        self.server_info().await
+        server_info(&self.client).await
     }
 }
 
-impl Backend {
-    /// The server that answers.
-    async fn server_info(&self) -> Result<ServerInfo> {
-        let connection = self.client.connect().await?;
-        let server = connection.server.clone();
-        connection.close().await;
-        Ok(ServerInfo {
-            product: server.product,
-            version: Some(server.version),
-            role: self
-                .client
-                .settings()
-                .is_proxied()
-                .then(|| "behind a proxy".to_owned()),
-            address: Some(server.address),
-        })
-    }
+/// The server that answers.
+async fn server_info(client: &Client) -> Result<ServerInfo> {
+    let connection = client.connect().await?;
+    let server = connection.server.clone();
+    connection.close().await;
+    let is_proxied = client.settings().is_proxied();
+    Ok(ServerInfo {
+        product: server.product,
+        version: Some(server.version),
+        role: is_proxied.then(|| "behind a proxy".to_owned()),
+        address: Some(server.address),
+    })
 }
 
 #[async_trait]

@@ -38,7 +38,7 @@ impl Settings {
             Some("shedlock") => Some(&SHEDLOCK),
             Some(_) => {
                 return Err(Error::bad_url(
-                    "bad store URL: format= of mysql: is table, simple or shedlock",
+                    "bad store URL: format= of mysql: is table, session, simple or shedlock",
                 ));
             }
         };

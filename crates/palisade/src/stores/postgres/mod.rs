@@ -22,6 +22,7 @@ mod inspect;
 mod line;
 mod renew;
 mod schema;
+mod session;
 mod settings;
 mod token;
 mod wait;
@@ -34,6 +35,7 @@ use self::backend::Backend;
 use self::batch::Batch;
 use self::client::Purpose;
 use self::line::Event;
+pub use self::session::SESSION;
 pub use self::token::{SHEDLOCK, SIMPLE};
 use crate::error::Result;
 use crate::name::Name;
@@ -63,6 +65,9 @@ const POOLED: Capability = Capability {
 
 /// Opens a URL of PostgreSQL. Nothing is connected.
 pub(crate) fn open(url: StoreUrl) -> Result<Arc<dyn Store>> {
+    if url.common().format.as_deref() == Some(SESSION.format) {
+        return session::open(url);
+    }
     let backend = Backend::open(url)?;
     if let Some(layout) = backend.settings.layout {
         return Ok(Arc::new(TokenStore(token::tokens(backend, layout))));

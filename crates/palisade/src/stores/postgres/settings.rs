@@ -37,7 +37,7 @@ impl Settings {
             Some("shedlock") => Some(&SHEDLOCK),
             Some(_) => {
                 return Err(Error::bad_url(
-                    "bad store URL: format= of postgres: is table, simple or shedlock",
+                    "bad store URL: format= of postgres: is table, session, simple or shedlock",
                 ));
             }
         };

@@ -10,6 +10,7 @@
 mod identifier;
 #[cfg(test)]
 mod oracle;
+pub(crate) mod session;
 pub(crate) mod token;
 mod words;
 

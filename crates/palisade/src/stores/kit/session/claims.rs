@@ -184,7 +184,7 @@ impl<C: OwnClaim> Claims<C> {
     }
 
     /// The lock for a read of the claim's position; `None` for a claim that is not known.
-    pub(super) fn look_lock(&mut self, claim: ClaimId) -> Option<Arc<tokio::sync::Mutex<()>>> {
+    pub(crate) fn look_lock(&mut self, claim: ClaimId) -> Option<Arc<tokio::sync::Mutex<()>>> {
         let is_own = self.own.contains_key(&claim);
         is_own.then(|| Arc::clone(&self.looks.entry(claim).or_default().lock))
     }

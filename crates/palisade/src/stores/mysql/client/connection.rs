@@ -144,6 +144,11 @@ impl Connection {
         Ok(Connection { conn, server })
     }
 
+    /// The number that the server gave it.
+    pub(crate) fn number(&self) -> u32 {
+        self.conn.id()
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.conn.is_disconnected()
     }
@@ -209,7 +214,7 @@ fn drop_outside(connection: impl Send + 'static) {
 
 impl Failure {
     /// Whether the connection cannot be used any more.
-    pub(super) fn is_end_of_connection(&self) -> bool {
+    pub(crate) fn is_end_of_connection(&self) -> bool {
         match self {
             Failure::Unwanted | Failure::TooLate => false,
             // One that has become read-only: another server may be the primary now.

@@ -161,6 +161,6 @@ impl LockTable for Table {
 impl Ping for Table {
     async fn ping(&self) -> Result<ServerInfo> {
         self.columns().await?;
-        self.backend.server_info().await
+        super::server_info(&self.backend.client).await
     }
 }

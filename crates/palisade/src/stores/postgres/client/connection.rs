@@ -1,6 +1,7 @@
 //! One connection: opened, logged in, and driven by a task of the client's runtime.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Config, NoTls, SimpleQueryMessage};
+use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::ClientSettings;
@@ -33,6 +35,8 @@ pub(crate) struct Connection {
     pub(crate) address: Arc<str>,
     /// Whether a pooler is between, as far as the login shows it.
     pub(crate) pooled: bool,
+    peer: SocketAddr,
+    encryption: Option<(TlsConnector, String)>,
     closed: CancellationToken,
     driver: AbortHandle,
 }
@@ -55,6 +59,7 @@ impl Connection {
             .await
             .map_err(refused)?;
         stream.set_nodelay(true).map_err(refused)?;
+        let peer = stream.peer_addr().map_err(refused)?;
         keep_alive(&stream, settings.request_timeout).map_err(refused)?;
         let mut config = Config::new();
         config
@@ -64,7 +69,17 @@ impl Connection {
         if let Some(password) = &settings.password {
             config.password(password.reveal());
         }
-        let failed = |error: tokio_postgres::Error| Failed::of(&error, &address).error;
+        if settings.own_sessions {
+            // Any server takes a setting with a dot in its name, and a pooler no such word.
+            config.options("-c palisade.format=session");
+        }
+        let failed = |error: tokio_postgres::Error| {
+            let said = error.as_db_error().map_or("", |said| said.message());
+            if settings.own_sessions && said.contains("startup parameter") {
+                return pooler(&address);
+            }
+            Failed::of(&error, &address).error
+        };
         let closed = CancellationToken::new();
         let (client, driver) = match &settings.tls {
             Some(connector) => {
@@ -92,6 +107,8 @@ impl Connection {
             client,
             address: Arc::clone(&address),
             pooled: false,
+            peer,
+            encryption: settings.tls.clone().map(|tls| (tls, host.name.clone())),
             closed,
             driver,
         };
@@ -116,11 +133,40 @@ impl Connection {
             Some(_) => None,
         };
         connection.pooled = named.is_some() && named != serving;
+        if connection.pooled && settings.own_sessions {
+            return Err(pooler(&address));
+        }
         Ok(connection)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_cancelled() || self.client.is_closed()
+    }
+
+    /// Cancelled when it has ended. Cancelling it ends it.
+    pub(crate) fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// Interrupts the statement that it runs. When this returns, the server has sent the signal, so
+    /// that no later statement is hit.
+    pub(crate) async fn interrupt(&self) -> std::io::Result<()> {
+        let request = TcpStream::connect(self.peer).await?.into_std()?;
+        let mut answer = TcpStream::from_std(request.try_clone()?)?;
+        let (request, cancel) = (TcpStream::from_std(request)?, self.client.cancel_token());
+        let sent = match &self.encryption {
+            None => cancel.cancel_query_raw(request, NoTls).await,
+            Some((connector, host)) => {
+                let (connector, host) = (connector.clone(), host.clone());
+                let encryption = Encryption { connector, host };
+                cancel.cancel_query_raw(request, encryption).await
+            }
+        };
+        sent.map_err(std::io::Error::other)?;
+        // It says nothing: it closes the stream when it is done.
+        let mut rest = [0; 64];
+        while answer.read(&mut rest).await? > 0 {}
+        Ok(())
     }
 
     /// Ends it: requests in flight fail, and none is sent any more.
@@ -138,6 +184,13 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
     }
+}
+
+fn pooler(address: &str) -> Error {
+    Error::config(format!(
+        "{address} is a pooler, which lends one session of the server to many clients, so that two \
+         of them would hold one session lock; name the server itself, or use format=table"
+    ))
 }
 
 /// The process of the server, as it named it at the login, without TLS. A pooler names one that

@@ -38,7 +38,7 @@ impl From<Error> for Failed {
 
 impl Failed {
     /// The server did not answer in time.
-    pub(super) fn silent(address: &str, limit: Duration) -> Failed {
+    pub(crate) fn silent(address: &str, limit: Duration) -> Failed {
         Failed {
             error: Error::unavailable(format!("{address} does not answer within {limit:?}")),
             remedy: Remedy::None,

@@ -131,6 +131,11 @@ impl Client {
         self.open(Some(heard), || {}).await
     }
 
+    /// A connection of its own.
+    pub(crate) async fn alone(&self) -> Result<Connection> {
+        self.open(None, || {}).await
+    }
+
     /// Connects to the first host that takes writes, beginning with the last one that did.
     async fn open(
         &self,

@@ -18,6 +18,8 @@ pub(crate) struct ClientSettings {
     pub(super) database: String,
     /// `None` without TLS.
     pub(super) tls: Option<TlsConnector>,
+    /// Whether a connection must be a session of the server that no other client has.
+    pub(super) own_sessions: bool,
     pub(super) connect_timeout: Duration,
     /// How long one request may take.
     pub(crate) request_timeout: Duration,
@@ -63,8 +65,17 @@ impl ClientSettings {
             password: url.password().cloned(),
             database,
             tls,
+            own_sessions: false,
             connect_timeout: common.connect_timeout,
             request_timeout: common.request_timeout,
         })
+    }
+
+    /// The same, where state of a session matters: a pooler is refused.
+    pub(crate) fn with_own_sessions(self) -> ClientSettings {
+        ClientSettings {
+            own_sessions: true,
+            ..self
+        }
     }
 }
