@@ -11,7 +11,7 @@ import org.redisson.config.Config;
 /** How a lock of Redisson is taken and given back, of any kind. */
 final class Locks {
     /** How long a lock without a lease outlives a crash; Redisson renews it every third of this. */
-    private static final Duration WATCHDOG = Duration.ofSeconds(3);
+    private static final Duration WATCHDOG = Duration.ofSeconds(6);
 
     private static final String CLUSTER = "redis+cluster://";
 

@@ -6,8 +6,7 @@ use palisade_interop::redisson::{Library, Lock, Program};
 use palisade_interop::{Acquired, Fault};
 use palisade_testkit::{eventually, is_alive, shared};
 
-use super::{alone, takes, url};
-use crate::PATIENCE;
+use super::{PATIENCE, alone, takes, url};
 
 /// When the tests themselves are killed, no process is left to kill a peer. The peer ends by itself
 /// when its stdin ends, also while a hand holds and another waits.

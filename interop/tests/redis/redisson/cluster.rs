@@ -8,8 +8,7 @@ use palisade_testkit::redis::Redis;
 use palisade_testkit::shared;
 
 use super::exclusion::{PROMPT, to_and_fro};
-use super::{LONG, gone_from, ours, warm};
-use crate::PATIENCE;
+use super::{LONG, PATIENCE, gone_from, ours, warm};
 use crate::contests::show;
 
 /// Each is woken by the other, and they exclude each other under contention.

@@ -8,8 +8,7 @@ use palisade_interop::{Contest, Contestant, Fault, Outcome, Witness};
 use palisade_testkit::redis::Redis;
 use palisade_testkit::shared;
 
-use super::{LONG, contestants, ours};
-use crate::PATIENCE;
+use super::{LONG, PATIENCE, contestants, ours};
 use crate::contests::{seconds, show};
 
 /// What every participant must reach, per second of a contest. Far less than any has on a busy

@@ -8,16 +8,20 @@ use palisade_interop::{Acquired, Extended, Fault, Fenced, Participant, Peer, Rel
 use palisade_testkit::shared;
 
 use super::{
-    A_WHILE, LONG, PEERS, SHORT, begin, gets, gives_back, gone, is_refused, ours, player, takes,
+    A_WHILE, LONG, PATIENCE, PEERS, begin, gets, gives_back, gone, is_refused, ours, player, takes,
     waits,
 };
-use crate::PATIENCE;
 
 /// How often each wakes the other.
 const WAKES: usize = 5;
 
-/// In which a waiter must have been woken. The median of a few: the machine has other work.
+/// In which a waiter must have been woken, in the fastest of a few cases: the machine has other work.
+/// One that is not woken is never that fast, because it sleeps for a second at least.
 pub(super) const PROMPT: Duration = Duration::from_millis(100);
+
+/// A lease that a live program renews, as long as that of Redisson's driver: the machine may stop it
+/// for seconds.
+const RENEWED: Duration = Duration::from_secs(6);
 
 /// Nothing wakes at a spin lock: each asks again at its own pace.
 const AT_A_SPIN_LOCK: Duration = Duration::from_millis(2500);
@@ -79,20 +83,17 @@ pub(super) fn to_and_fro(
         ours.push(hand_over(name, their, our)?);
     }
     gives_back(our)?;
-    let medians = [&mut theirs, &mut ours].map(|woken| {
+    for woken in [&mut theirs, &mut ours] {
         woken.sort();
-        woken[WAKES / 2]
-    });
-    let [theirs, ours] = medians;
-    writeln!(
-        std::io::stderr(),
-        "{title}: woken by ours after {theirs:?}, ours by it after {ours:?}"
-    )
-    .ok();
-    assert!(
-        theirs < limit && ours < limit,
-        "{title} is woken after {theirs:?}, and ours after {ours:?}"
+    }
+    let figures = |woken: &[Duration]| format!("{:?}, median {:?}", woken[0], woken[WAKES / 2]);
+    let said = format!(
+        "{title}: woken by ours after {}; ours by it after {}",
+        figures(&theirs),
+        figures(&ours)
     );
+    writeln!(std::io::stderr(), "{said}").ok();
+    assert!(theirs[0] < limit && ours[0] < limit, "{said}");
     Ok(())
 }
 
@@ -106,7 +107,7 @@ fn hand_over(name: &str, from: &mut Peer, to: &mut Peer) -> Result<Duration, Fau
 }
 
 /// A live holder keeps the others out for longer than its lease, because its program renews it.
-/// Redisson does where no lease is asked for, with its own of three seconds.
+/// Redisson does where no lease is asked for, with its own of six seconds.
 #[test]
 fn a_live_holder_is_renewed() -> Result<(), Fault> {
     let mut pairs = Vec::new();
@@ -121,7 +122,7 @@ fn a_live_holder_is_renewed() -> Result<(), Fault> {
         ] {
             for (holder, other) in [(ours(), program), (program, ours())] {
                 let name = shared::name("renewed");
-                let lease = Some(SHORT).filter(|_| holder == Program::Ours);
+                let lease = Some(RENEWED).filter(|_| holder == Program::Ours);
                 let mut holding = player(Library(holder, held))?;
                 assert_eq!(holding.acquire(&name, lease, PATIENCE)?, Acquired::Yes);
                 let mut waiting = player(Library(other, wanted))?;
@@ -131,7 +132,7 @@ fn a_live_holder_is_renewed() -> Result<(), Fault> {
         }
     }
     let begun = Instant::now();
-    while begun.elapsed() < 2 * SHORT {
+    while begun.elapsed() < RENEWED.mul_f64(1.3) {
         for (_, _, waiting) in &mut pairs {
             assert_eq!(
                 waiting.awaited::<Acquired>(Duration::from_millis(10))?,
@@ -140,7 +141,7 @@ fn a_live_holder_is_renewed() -> Result<(), Fault> {
         }
     }
     for (name, mut holding, mut waiting) in pairs {
-        assert_eq!(holding.extend(SHORT)?, Extended::Yes);
+        assert_eq!(holding.extend(RENEWED)?, Extended::Yes);
         gives_back(&mut holding)?;
         gets(&mut waiting)?;
         gives_back(&mut waiting)?;

@@ -22,10 +22,14 @@ use palisade_testkit::redis::Redis;
 use palisade_testkit::resp::Reply;
 use palisade_testkit::{eventually, shared};
 
-use crate::{ONCE, PATIENCE};
+use crate::ONCE;
 
 /// A lease that outlasts every wait of a test.
-const LONG: Duration = Duration::from_secs(40);
+const LONG: Duration = Duration::from_secs(90);
+
+/// How long a waiter waits for a lock that it must get: a dead waiter before it in the fair queue
+/// keeps its place for seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A lease whose end a test awaits.
 const SHORT: Duration = Duration::from_secs(2);

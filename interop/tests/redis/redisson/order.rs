@@ -6,8 +6,7 @@ use palisade_interop::redisson::{Library, Lock, Program};
 use palisade_interop::{Acquired, Fault, Peer};
 use palisade_testkit::{eventually, shared};
 
-use super::{begin, gets, gives_back, gone, ours, player, takes, waits};
-use crate::PATIENCE;
+use super::{PATIENCE, begin, gets, gives_back, gone, ours, player, takes, waits};
 
 /// How often each is served.
 const ROUNDS: usize = 3;

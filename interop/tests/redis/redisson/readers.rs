@@ -7,10 +7,9 @@ use palisade_interop::{Acquired, Fault, Participant, Peer};
 use palisade_testkit::shared;
 
 use super::{
-    LONG, PEERS, SHORT, alone, begin, gets, gives_back, gone, is_refused, ours, player, takes,
-    waits,
+    LONG, PATIENCE, PEERS, SHORT, alone, begin, gets, gives_back, gone, is_refused, ours, player,
+    takes, waits,
 };
-use crate::PATIENCE;
 
 /// The readers of both read at once. A writer waits for all of them, and they for the writer.
 fn around(readers: &mut [Peer], writer: &mut Peer) -> Result<(), Fault> {
@@ -59,7 +58,7 @@ fn a_wait_becomes_shorter(leaves: Program, dies: Program, writes: Program) -> Re
     gets(&mut writer)?;
     let after = since.elapsed();
     assert!(
-        after < 2 * SHORT,
+        after < LONG / 4,
         "{writes:?} waited for {after:?} more, because another reader had a lease of {LONG:?}"
     );
     gives_back(&mut writer)?;

@@ -9,8 +9,7 @@ use palisade_testkit::redis::Redis;
 use palisade_testkit::shared;
 
 use super::contests::rule;
-use super::{LONG, contestants, ours};
-use crate::PATIENCE;
+use super::{LONG, PATIENCE, contestants, ours};
 use crate::contests::show;
 
 /// A mistake need not show in the first contest. It must in one of these.
