@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::actors::{
-    Believer, SOON, connect, gets_in, give_back, is_told, number, rise, soon, wait_for,
+    Believer, connect, gets_in, give_back, is_told, number, rise, soon, wait_for,
 };
 use common::ms;
 use palisade::{Client, ErrorKind, Released, Status};
@@ -245,11 +245,12 @@ async fn a_restart_is_survived<S: Server>() {
     let (ours, theirs) = (connect(server.url()), connect(server.url()));
     let mutex = ours.mutex("n").lease(ms(3000));
     let guard = soon("free", mutex.acquire()).await.expect("free");
-    let waiter = wait_for(&theirs.mutex("n").lease(ms(3000)));
+    // On a busy machine the recovery takes longer than a caller waits for a store by default.
+    let waiter = wait_for(&theirs.mutex("n").lease(ms(3000)).store_wait(LONG));
     locks(&server, 2).await;
     tokio::task::block_in_place(|| server.restart());
     is_told(&guard).await;
-    let next = tokio::time::timeout(2 * SOON, waiter).await;
+    let next = tokio::time::timeout(LONG, waiter).await;
     let next = next.expect("in time").expect("no panic").expect("granted");
     rise(&[number(&guard), number(&next)]);
     give_back(next).await;
