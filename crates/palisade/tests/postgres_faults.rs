@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::postgres::{
-    LONG, connect, gets_in, give_back, is_renewed, is_told, lock_row, number, rise, rows, soon,
-    wait_for,
+    LONG, connect, gets_in, give_back, is_told, lock_row, number, rise, rows, soon, wait_for,
 };
 use common::{in_line, ms};
 use palisade::ErrorKind;
