@@ -46,6 +46,8 @@ fn main() -> ExitCode {
         ["zookeeper-worker", words @ ..] => zookeeper::worker(words),
         ["postgres", words @ ..] => sql::run(sql::POSTGRES, words),
         ["mysql", words @ ..] => sql::run(sql::MYSQL, words),
+        ["postgres-session", words @ ..] => sql::run(sql::POSTGRES_SESSION, words),
+        ["mysql-session", words @ ..] => sql::run(sql::MYSQL_SESSION, words),
         ["sql-worker", words @ ..] => sql::worker(words),
         ["relay", words @ ..] => compare::network::relay(words),
         ["hold"] => hold::run(10_000, 60),
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
         ["hold", guards, seconds] => hold::run(number(guards, 10_000), number(seconds, 60)),
         _ => {
             eprintln!(
-                "usage: palisade-bench overhead | sqlite | redis|redlock|etcd|zookeeper|postgres|mysql [PART] [SECONDS] [--rtt TIME] | cli [URL] | hold [GUARDS] [SECONDS]"
+                "usage: palisade-bench overhead | sqlite | redis|redlock|etcd|zookeeper|postgres|mysql [PART] [SECONDS] [--rtt TIME] | postgres-session|mysql-session [cycle|handoff] [SECONDS] [--rtt TIME] | cli [URL] | hold [GUARDS] [SECONDS]"
             );
             ExitCode::from(64)
         }

@@ -1,7 +1,7 @@
-"""A plain table of locks, used by hand, told line by line what to do: see PROTOCOL.md.
+"""A plain table of locks, or the session locks of the database, told line by line what to do: see PROTOCOL.md.
 
 `plain` takes a lock by INSERT and gives it back by DELETE; `deletes-any` and `ends-any` also end the locks of others, in this table
-and in ShedLock's."""
+and in ShedLock's. `advisory` takes the session lock of the name by `pg_advisory_lock` or `GET_LOCK`; `barges` enters without any."""
 
 import sys
 import time
@@ -20,6 +20,23 @@ END_ANY = "UPDATE shedlock SET lock_until = locked_at WHERE name = %s"
 
 
 class Postgres:
+    KEY = "('x' || left(encode(sha256(convert_to(%s, 'UTF8')), 'hex'), 16))::bit(64)::bigint"
+    UNLOCK = f"SELECT pg_advisory_unlock({KEY})"
+
+    def lock(self, ask, name, wait_ms):
+        if not wait_ms:
+            return ask(f"SELECT pg_try_advisory_lock({self.KEY})", name)
+        import psycopg
+
+        self.connection.execute(f"SET lock_timeout = {wait_ms}")
+        try:
+            ask(f"SELECT pg_advisory_lock({self.KEY})", name)
+        except psycopg.errors.LockNotAvailable:
+            # It may have been granted at that moment.
+            ask("SELECT pg_advisory_unlock_all()")
+            return False
+        return True
+
     words = {"now": "clock_timestamp()", "span": "%s * interval '1 millisecond'"}
 
     def __init__(self, url):
@@ -34,6 +51,11 @@ class Postgres:
 
 
 class MySql:
+    UNLOCK = "SELECT RELEASE_LOCK(%s)"
+
+    def lock(self, ask, name, wait_ms):
+        return ask("SELECT GET_LOCK(%s, %s)", name, wait_ms / 1000) == 1
+
     words = {"now": "SYSDATE()", "span": "INTERVAL %s MICROSECOND"}
 
     def __init__(self, url):
@@ -51,6 +73,46 @@ class MySql:
 
     def span(self, milliseconds):
         return milliseconds * 1000
+
+
+class Session:
+    """The session locks of the database: they end with this connection."""
+
+    def __init__(self, database, sabotage):
+        self.database = database
+        self.sabotage = sabotage
+        self.held = None
+
+    def ask(self, statement, *values):
+        with self.database.connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            return cursor.fetchone()[0]
+
+    def acquire(self, name, lease_ms, wait_ms):
+        if not self.sabotage and not self.database.lock(self.ask, name, wait_ms):
+            return "busy"
+        self.held = name
+        return "acquired"
+
+    def release(self):
+        held, self.held = self.held, None
+        if self.sabotage:
+            return "unsaid"
+        return "released" if held and self.ask(self.database.UNLOCK, held) else "not-held"
+
+    def extend(self, lease_ms):
+        # The server keeps it for as long as this connection lives.
+        return "extended" if self.held else "not-held"
+
+    def answer(self, words):
+        match words:
+            case ["acquire", name, lease_ms, wait_ms]:
+                return self.acquire(name, int(lease_ms), int(wait_ms))
+            case ["release"]:
+                return self.release()
+            case ["extend", lease_ms]:
+                return self.extend(int(lease_ms))
+        raise ValueError(f"cannot understand {words}")
 
 
 class Peer:
@@ -116,9 +178,11 @@ class Peer:
 
 def main():
     library, url = sys.argv[1:]
-    sabotage = {"plain": None, "deletes-any": DELETE_ANY, "ends-any": END_ANY}[library]
     database = Postgres(url) if url.startswith("postgres:") else MySql(url)
-    peer = Peer(database, sabotage)
+    if library in ("advisory", "barges"):
+        peer = Session(database, library == "barges")
+    else:
+        peer = Peer(database, {"plain": None, "deletes-any": DELETE_ANY, "ends-any": END_ANY}[library])
     print("ready", flush=True)
     for line in sys.stdin:
         try:

@@ -20,6 +20,8 @@ pub enum Table {
     Simple,
     /// ShedLock's.
     Shedlock,
+    /// None: the database's own session locks.
+    Session,
 }
 
 /// A program that uses it.
@@ -31,6 +33,14 @@ pub enum Library {
     Plain,
     /// Java: ShedLock, with its provider for JDBC.
     Shedlock,
+    /// Python: psycopg with `pg_advisory_lock`, or MySQL Connector/Python with `GET_LOCK`.
+    Advisory,
+    /// Rust: sqlx with `PgAdvisoryLock`. PostgreSQL only.
+    Sqlx,
+    /// Ours, with the keys of sqlx.
+    OursAsSqlx,
+    /// Asks for no lock, and enters. For saboteurs.
+    Barges,
     /// Ends the lock of any holder, and enters. For saboteurs.
     EndsAny(Table),
 }
@@ -49,6 +59,7 @@ impl Table {
                 "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL, \
                  locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))"
             }
+            Self::Session => "",
         }
     }
 
@@ -67,6 +78,7 @@ impl Table {
                  locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, \
                  PRIMARY KEY (name))"
             }
+            Self::Session => "",
         }
     }
 
@@ -76,18 +88,24 @@ impl Table {
         match self {
             Self::Simple => Library::Plain,
             Self::Shedlock => Library::Shedlock,
+            Self::Session => Library::Advisory,
         }
     }
 }
 
 impl Library {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 11] = [
         Self::Ours(Table::Simple),
         Self::Ours(Table::Shedlock),
         Self::Plain,
         Self::Shedlock,
         Self::EndsAny(Table::Simple),
         Self::EndsAny(Table::Shedlock),
+        Self::Ours(Table::Session),
+        Self::OursAsSqlx,
+        Self::Advisory,
+        Self::Sqlx,
+        Self::Barges,
     ];
 
     /// Its name, by which a driver knows it too.
@@ -100,6 +118,11 @@ impl Library {
             Self::Shedlock => "shedlock",
             Self::EndsAny(Table::Simple) => "deletes-any",
             Self::EndsAny(Table::Shedlock) => "ends-any",
+            Self::Ours(Table::Session) => "palisade-session",
+            Self::OursAsSqlx => "palisade-as-sqlx",
+            Self::Advisory => "advisory",
+            Self::Sqlx => "sqlx",
+            Self::Barges | Self::EndsAny(Table::Session) => "barges",
         }
     }
 
@@ -117,12 +140,12 @@ impl Library {
     /// When it does not start.
     pub fn start(self, url: &str, rust: impl AsRef<Path>) -> Result<Peer, Fault> {
         let mut command = match self {
-            Self::Ours(_) => {
+            Self::Ours(_) | Self::OursAsSqlx | Self::Sqlx => {
                 let mut driver = Command::new(rust.as_ref());
                 driver.arg("sql");
                 driver
             }
-            Self::Plain | Self::EndsAny(_) => {
+            Self::Plain | Self::EndsAny(_) | Self::Advisory | Self::Barges => {
                 let mut python = Command::new(installed("sql-python")?.join("venv/bin/python"));
                 python.arg(source("sql-python/driver.py"));
                 python
@@ -151,6 +174,9 @@ impl Library {
             // The peer writes what the clock of its session shows.
             Self::Ours(Table::Simple) => "format=simple&zone=server",
             Self::Ours(Table::Shedlock) => "format=shedlock",
+            Self::Ours(Table::Session) => "format=session",
+            Self::OursAsSqlx => "format=session&keys=sqlx",
+            Self::Sqlx => return Ok(Box::new(super::sqlx::Peer::connect(url)?)),
             other => return Err(Fault::new(format!("{} is not in Rust", other.name()))),
         };
         Ok(Box::new(Ours::connect(

@@ -28,7 +28,11 @@ fn seconds() -> u64 {
 }
 
 pub(crate) fn together(title: &str, server: &Server, table: Table) -> Result<(), Fault> {
-    let (ours, peer) = (Library::Ours(table), table.peer());
+    of(title, server, [Library::Ours(table), table.peer()])
+}
+
+/// Two of each.
+pub(crate) fn of(title: &str, server: &Server, [ours, peer]: [Library; 2]) -> Result<(), Fault> {
     let witness = Redis::start();
     let mut participants = server.contestants(&[ours, peer, ours, peer])?;
     let contest = Contest::new("contested", Duration::from_secs(seconds()));
@@ -61,6 +65,27 @@ pub(crate) fn sabotaged(title: &str, server: &Server, table: Table) -> Result<()
         }
     }
     panic!("the judge did not see in {CONTESTS} contests a saboteur that ends the locks of others");
+}
+
+/// The same with a program that asks for no lock: the judge must see it.
+pub(crate) fn barged(title: &str, server: &Server) -> Result<(), Fault> {
+    let witness = Redis::start();
+    let table = Table::Session;
+    let libraries = [Library::Ours(table), table.peer(), Library::Barges];
+    let mut participants = server.contestants(&libraries)?;
+    let contest = Contest {
+        stay: Duration::from_millis(5),
+        ..Contest::new("contested", Duration::from_secs(1))
+    };
+    for _ in 0..CONTESTS {
+        let outcome = contest.run(&mut participants, &Witness::new(&witness.url())?)?;
+        let is_two = |violation: &Violation| matches!(violation, Violation::Together { .. });
+        if outcome.violations.iter().any(is_two) {
+            show(&format!("{title}, sabotaged"), &outcome);
+            return Ok(());
+        }
+    }
+    panic!("the judge did not see in {CONTESTS} contests a saboteur that asks for no lock");
 }
 
 /// Past the test harness, which shows only what failing tests print.

@@ -57,6 +57,20 @@ pub(crate) fn crashes(server: &Server, holder: Library, other: Library) -> Resul
     Ok(())
 }
 
+/// The session lock of a killed holder is free at once: the server sees its connection end.
+pub(crate) fn crashes_at_once(
+    server: &Server,
+    holder: Library,
+    other: Library,
+) -> Result<(), Fault> {
+    let (mut holder, mut other) = (server.start(holder)?, server.start(other)?);
+    assert_eq!(holder.acquire(NAME, Some(LONG), ONCE)?, Acquired::Yes);
+    holder.crash();
+    assert_eq!(other.acquire(NAME, Some(LONG), PATIENCE)?, Acquired::Yes);
+    assert_ne!(other.release()?, Released::NotHeld);
+    Ok(())
+}
+
 /// A holder of ours whose lock an operator gave to another cannot release it.
 pub(crate) fn releases_in_vain(server: &Server, table: Table) -> Result<(), Fault> {
     let mut loser = server.start(Library::Ours(table))?;
@@ -65,6 +79,7 @@ pub(crate) fn releases_in_vain(server: &Server, table: Table) -> Result<(), Faul
     server.sql(match table {
         Table::Simple => "DELETE FROM distributed_lock",
         Table::Shedlock => "UPDATE shedlock SET lock_until = locked_at",
+        Table::Session => "SELECT 1",
     });
     assert_eq!(holder.acquire(NAME, Some(LONG), ONCE)?, Acquired::Yes);
     let rows = format!("SELECT * FROM {}", name(table));

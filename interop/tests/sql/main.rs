@@ -29,17 +29,21 @@ enum Server {
 impl Server {
     fn postgres(table: Table) -> Server {
         let server = Postgres::start();
-        server.sql(&format!(
-            "{}; ALTER TABLE {} OWNER TO locker",
-            table.in_postgres(),
-            name(table)
-        ));
+        if table != Table::Session {
+            server.sql(&format!(
+                "{}; ALTER TABLE {} OWNER TO locker",
+                table.in_postgres(),
+                name(table)
+            ));
+        }
         Server::Postgres(server)
     }
 
     fn mariadb(table: Table) -> Server {
         let server = MariaDb::start();
-        server.sql(&format!("USE locks; {}", table.in_mysql()));
+        if table != Table::Session {
+            server.sql(&format!("USE locks; {}", table.in_mysql()));
+        }
         Server::MariaDb(server)
     }
 
@@ -74,6 +78,7 @@ fn name(table: Table) -> &'static str {
     match table {
         Table::Simple => "distributed_lock",
         Table::Shedlock => "shedlock",
+        Table::Session => "none",
     }
 }
 
@@ -125,4 +130,42 @@ tables! {
     postgres_shedlock: postgres, Shedlock;
     mariadb_simple: mariadb, Simple;
     mariadb_shedlock: mariadb, Shedlock;
+}
+
+/// The session locks of a server, ours and the peers'.
+mod session {
+    use super::*;
+
+    fn both(server: &Server, [one, other]: [Library; 2]) -> Result<(), Fault> {
+        exclusion::holds(server, one, other)?;
+        exclusion::holds(server, other, one)?;
+        exclusion::crashes_at_once(server, one, other)?;
+        exclusion::crashes_at_once(server, other, one)
+    }
+
+    const PYTHON: [Library; 2] = [Library::Ours(Table::Session), Library::Advisory];
+    const SQLX: [Library; 2] = [Library::OursAsSqlx, Library::Sqlx];
+
+    #[test]
+    fn postgres_with_python() -> Result<(), Fault> {
+        let server = Server::postgres(Table::Session);
+        both(&server, PYTHON)?;
+        contests::of("postgres_session", &server, PYTHON)?;
+        contests::barged("postgres_session", &server)
+    }
+
+    #[test]
+    fn postgres_with_sqlx() -> Result<(), Fault> {
+        let server = Server::postgres(Table::Session);
+        both(&server, SQLX)?;
+        contests::of("postgres_session_sqlx", &server, SQLX)
+    }
+
+    #[test]
+    fn mariadb_with_python() -> Result<(), Fault> {
+        let server = Server::mariadb(Table::Session);
+        both(&server, PYTHON)?;
+        contests::of("mariadb_session", &server, PYTHON)?;
+        contests::barged("mariadb_session", &server)
+    }
 }

@@ -41,6 +41,9 @@ pub(super) fn run(setting: &Setting, verdicts: &mut Verdicts) -> Result<()> {
         ratio(&ours, &poller, |contest| contest.changes_per_second),
         Wanted::AtLeast(setting.database.handoff),
     );
+    if setting.database.format == super::SESSION {
+        return Ok(());
+    }
     verdicts.judge(
         "handoff: statements per change, ours / poller",
         ratio(&ours, &poller, statements),

@@ -26,6 +26,11 @@ use crate::compare::{Chosen, Result, our_url, report};
 /// hand-offs.
 const SECONDS: f64 = 2.0;
 
+const SESSION: &str = "session";
+
+/// Those of session locks: neither side has a table.
+const SESSION_PARTS: [(&str, Part); 2] = [("cycle", cycle::run), ("handoff", handoff::run)];
+
 const PARTS: [(&str, Part); 4] = [
     ("cycle", cycle::run),
     ("tasks", tasks::run),
@@ -38,7 +43,12 @@ type Part = fn(&Setting, &mut Verdicts) -> Result<()>;
 /// A database that has a store, and how fast that must be beside raw.
 #[derive(Clone, Copy)]
 pub(crate) struct Database {
+    /// The word of the command.
     pub(crate) name: &'static str,
+    /// The scheme of its URL.
+    scheme: &'static str,
+    /// The format of ours. Raw locks in the same way: `session` has no table.
+    format: &'static str,
     cycle: f64,
     tasks: f64,
     handoff: f64,
@@ -47,6 +57,8 @@ pub(crate) struct Database {
 
 pub(crate) const POSTGRES: Database = Database {
     name: "postgres",
+    scheme: "postgres",
+    format: "table",
     cycle: 0.8,
     tasks: 0.9,
     handoff: 1.5,
@@ -55,10 +67,29 @@ pub(crate) const POSTGRES: Database = Database {
 
 pub(crate) const MYSQL: Database = Database {
     name: "mysql",
+    scheme: "mysql",
+    format: "table",
     cycle: 0.6,
     tasks: 0.5,
     handoff: 1.3,
     names: 0.5,
+};
+
+/// The database's own session locks: no statement waits for the disk.
+pub(crate) const POSTGRES_SESSION: Database = Database {
+    name: "postgres-session",
+    format: SESSION,
+    cycle: 0.9,
+    handoff: 0.8,
+    ..POSTGRES
+};
+
+pub(crate) const MYSQL_SESSION: Database = Database {
+    name: "mysql-session",
+    format: SESSION,
+    cycle: 0.9,
+    handoff: 0.8,
+    ..MYSQL
 };
 
 /// Shared by all parts.
@@ -75,7 +106,12 @@ struct Setting {
 
 /// Runs one part, or all of them, with rounds of so many seconds.
 pub(crate) fn run(database: Database, words: &[&str]) -> ExitCode {
-    match Chosen::by(words, &PARTS, SECONDS) {
+    let parts: &[(&'static str, Part)] = if database.format == SESSION {
+        &SESSION_PARTS
+    } else {
+        &PARTS
+    };
+    match Chosen::by(words, parts, SECONDS) {
         Some(chosen) => report(measure(database, &chosen)),
         None => {
             eprintln!(
@@ -90,7 +126,7 @@ pub(crate) fn run(database: Database, words: &[&str]) -> ExitCode {
 fn measure(database: Database, chosen: &Chosen<Part>) -> Result<Verdicts> {
     let server = Server::start(database, chosen.rtt)?;
     // Sixteen processes log in at once.
-    let ours = || format!("{}?connect_timeout=10s", server.url());
+    let ours = || format!("{}&connect_timeout=10s", server.url());
     let ours = our_url(ours, chosen.rtt)?;
     let setting = Setting {
         database,

@@ -27,7 +27,7 @@ enum Kind {
 
 impl Kind {
     fn start(database: Database) -> Result<Kind> {
-        if database.name != POSTGRES.name {
+        if database.scheme != POSTGRES.scheme {
             return Ok(Kind::Mysql(start_quietly(MariaDb::start)?));
         }
         let server = start_quietly(Postgres::start)?;
@@ -57,9 +57,10 @@ impl Server {
     pub(super) fn start(database: Database, rtt: Option<Duration>) -> Result<Server> {
         let kind = Kind::start(database)?;
         let network = Network::to(kind.address(), rtt)?;
+        // The format is for ours. Raw takes it to know how to lock.
         let url = format!(
-            "{}://locker:lockpw@{}/locks",
-            database.name, network.address
+            "{}://locker:lockpw@{}/locks?format={}",
+            database.scheme, network.address, database.format
         );
         Ok(Server {
             kind,
