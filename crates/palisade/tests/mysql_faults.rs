@@ -174,7 +174,7 @@ async fn a_locked_row_costs_none_of_its_batch() {
     }
 }
 
-/// Trap 14: a statement that waits too long for a row is rolled back whole.
+/// A statement that waits too long for a row is rolled back whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_is_locked_for_too_long_leaves_no_half_work() {
     let server = Arc::new(MariaDb::start());
@@ -409,7 +409,7 @@ async fn a_failover_that_loses_writes_is_told() {
     give_back(next).await;
 }
 
-/// Trap 20: no grant that was confirmed is missing after a crash.
+/// No grant that was confirmed is missing after a crash.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_loses_no_confirmed_grant() {
     let server = Arc::new(MariaDb::start());

@@ -61,7 +61,7 @@ async fn a_verb_is_one_request_and_nothing_is_left() {
     assert_eq!(held.release().await.expect("released"), Released::Done);
 }
 
-/// Trap 1: the clock is read after the row was locked.
+/// The clock is read after the row was locked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_waited_for_the_row_gets_its_whole_lease() {
     let server = MariaDb::start();
@@ -95,7 +95,7 @@ async fn a_claim_that_waited_for_the_row_gets_its_whole_lease() {
     });
 }
 
-/// Trap 1, worst case: the lease is over before the row is the claim's own, and another claim that
+/// The worst case: the lease is over before the row is the claim's own, and another claim that
 /// waited for the row has it by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_waited_past_its_lease_does_not_say_that_it_holds() {
@@ -137,7 +137,7 @@ async fn a_claim_that_waited_past_its_lease_does_not_say_that_it_holds() {
     );
 }
 
-/// Trap 7: twenty clients meet an empty database; a newer version is refused.
+/// Twenty clients meet an empty database; a newer version is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_clients_create_the_tables_at_once() {
     let server = MariaDb::start();
@@ -325,7 +325,7 @@ async fn a_lock_that_is_entered_again_is_one_row() {
     assert!(server.sql(row).starts_with("free"));
 }
 
-/// Trap 12: new names at once, where the server's default would lock gaps.
+/// New names at once, where the server's default would lock gaps.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_names_at_once_do_not_deadlock() {
     let server = MariaDb::start();
@@ -347,7 +347,7 @@ async fn new_names_at_once_do_not_deadlock() {
     assert_eq!(deadlocks(), before);
 }
 
-/// Trap 6, here too: a server whose transactions are serializable: no error reaches the user.
+/// A server whose transactions are serializable: no error reaches the user.
 #[tokio::test(flavor = "multi_thread")]
 async fn strict_isolation_of_the_server_does_no_harm() {
     let server = MariaDb::start();
@@ -374,7 +374,7 @@ async fn strict_isolation_of_the_server_does_no_harm() {
     assert_eq!(deadlocks(), before);
 }
 
-/// Trap 13: an error inside a routine leaves no transaction open, and the locks go on afterwards.
+/// An error inside a routine leaves no transaction open, and the locks go on afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_verb_leaves_no_transaction() {
     let server = MariaDb::start();
@@ -394,7 +394,7 @@ async fn a_failed_verb_leaves_no_transaction() {
     cycle(&locks, "broken").await;
 }
 
-/// Trap 16: a collation would take some of these for one name.
+/// A collation would take some of these for one name.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_are_compared_by_their_bytes() {
     let server = MariaDb::start();
@@ -407,7 +407,7 @@ async fn names_are_compared_by_their_bytes() {
     assert_eq!(locks.list("").await.expect("an answer").len(), 5);
 }
 
-/// Trap 17: the sessions of the holder are gone, and with them its bell. The waiter neither spins
+/// The sessions of the holder are gone, and with them its bell. The waiter neither spins
 /// nor waits past the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_bell_is_not_rung_in_a_loop() {
@@ -482,7 +482,7 @@ async fn killed_sessions_are_replaced() {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
 
-/// Trap 7, second part: twenty clients meet an older version, which has none of the routines.
+/// Twenty clients meet an older version, which has none of the routines.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_clients_meet_an_older_version() {
     let server = MariaDb::start();
@@ -504,7 +504,7 @@ async fn many_clients_meet_an_older_version() {
     assert_eq!(server.sql("SELECT MAX(version) FROM palisade_version"), "1");
 }
 
-/// Trap 10: a deep line costs a claim no more, and the hand-off goes to the first.
+/// A deep line costs a claim no more, and the hand-off goes to the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deep_line_is_no_slower() {
     let server = MariaDb::start();
@@ -598,7 +598,7 @@ async fn an_event_on_a_deep_line_reads_no_more() {
     assert!(many[1] <= few[1] + 4 * 65, "a renewal: {costs:?}");
 }
 
-/// Trap 15: in the hour that a daylight-saving zone has twice, the clock goes on.
+/// In the hour that a daylight-saving zone has twice, the clock goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn daylight_saving_does_not_turn_the_clock_back() {
     let server = MariaDb::start();
@@ -642,7 +642,7 @@ async fn daylight_saving_does_not_turn_the_clock_back() {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
 
-/// Trap 18: a proxy that may lend a session for each statement shows at the login, and waiters ask
+/// A proxy that may lend a session for each statement shows at the login, and waiters ask
 /// again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_is_found_out() {
@@ -702,7 +702,7 @@ async fn greets_as_another(server: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Trap 21: many cycles on many names leave little, and the sweeper leaves what is held.
+/// Many cycles on many names leave little, and the sweeper leaves what is held.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_cycles_and_names_leave_little() {
     let count = if std::env::var_os("PALISADE_SOAK").is_some() {
@@ -746,7 +746,7 @@ async fn many_cycles_and_names_leave_little() {
     assert_eq!(held.release().await.expect("released"), Released::Done);
 }
 
-/// Trap 22: two clients renew the same names, each in its own order.
+/// Two clients renew the same names, each in its own order.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_of_the_same_names_do_not_deadlock() {
     let server = MariaDb::start();
@@ -811,7 +811,7 @@ async fn each_verb_is_one_request() {
     assert_eq!(guard.release().await.expect("released"), Released::Done);
 }
 
-/// Trap 18: a node of a Galera cluster is refused by name.
+/// A node of a Galera cluster is refused by name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_is_refused() {
     // It has the settings of a node, and no cluster.

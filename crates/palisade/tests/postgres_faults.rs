@@ -235,7 +235,7 @@ async fn a_waiter_whose_connections_die_gets_in() {
     assert_eq!(rows(&server)[1..], [0, 0]);
 }
 
-/// Trap 5: the listener cannot connect while the lock is handed over, so no push comes. It asks as soon as it
+/// The listener cannot connect while the lock is handed over, so no push comes. It asks as soon as it
 /// listens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_before_the_listener_is_there_is_made_up_for() {
@@ -410,7 +410,7 @@ async fn a_failover_that_loses_writes_is_told() {
     give_back(next).await;
 }
 
-/// Trap 20: the server is killed while many cycles run: no grant that was confirmed is missing afterwards.
+/// The server is killed while many cycles run: no grant that was confirmed is missing afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_loses_no_confirmed_grant() {
     let server = Arc::new(Postgres::start());
@@ -458,7 +458,7 @@ async fn a_crash_loses_no_confirmed_grant() {
     }
 }
 
-/// Trap 20: a role whose commits do not wait for the disk: its grants do.
+/// A role whose commits do not wait for the disk: its grants do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_does_not_wait_for_the_disk_loses_no_grant() {
     let server = Postgres::start();

@@ -1,4 +1,4 @@
-//! Trap 8: PostgreSQL behind PgBouncer, which lends a session for each transaction: no push can come, and
+//! PostgreSQL behind PgBouncer, which lends a session for each transaction: no push can come, and
 //! waiters ask again and again.
 
 #![cfg(feature = "postgres")]

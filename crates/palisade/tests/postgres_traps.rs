@@ -129,7 +129,7 @@ async fn a_hand_off_takes_no_heartbeat() {
     assert!(latencies[9] < ms(1300), "{latencies:?}");
 }
 
-/// Trap 6: a role whose transactions are serializable: no error reaches the user.
+/// A role whose transactions are serializable: no error reaches the user.
 #[tokio::test(flavor = "multi_thread")]
 async fn strict_isolation_of_the_role_does_no_harm() {
     let server = Postgres::start();
@@ -154,7 +154,7 @@ async fn strict_isolation_of_the_role_does_no_harm() {
     assert!(!log.contains("could not serialize"), "{log}");
 }
 
-/// Trap 7: Twenty clients meet an empty database at once, and then an older version.
+/// Twenty clients meet an empty database at once, and then an older version.
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_clients_create_the_tables_at_once() {
     let server = Postgres::start();
@@ -324,7 +324,7 @@ async fn a_verb_is_one_call_and_cycles_leave_nothing() {
     assert_eq!(rows(&server), [1, 0, 0]);
 }
 
-/// Trap 10: a deep line: a place in it costs the same, and the hand-off goes to the first.
+/// A deep line: a place in it costs the same, and the hand-off goes to the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deep_line_is_no_slower() {
     let server = Postgres::start();
@@ -414,7 +414,7 @@ async fn an_event_on_a_deep_line_reads_no_more() {
     }
 }
 
-/// Trap 2: a hand-off is committed before its waiter is told, so that no commit waits for a push, and a
+/// A hand-off is committed before its waiter is told, so that no commit waits for a push, and a
 /// push that fails undoes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_that_fails_undoes_no_hand_off() {
@@ -517,7 +517,7 @@ fn size(server: &Postgres) -> u64 {
     server.sql(size).parse().expect("a number")
 }
 
-/// Trap 3: one hand-off is told once, although the release had to wait for the row.
+/// One hand-off is told once, although the release had to wait for the row.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_off_that_waited_for_the_row_is_told_once() {
     let server = Arc::new(Postgres::start());
@@ -554,7 +554,7 @@ async fn a_hand_off_that_waited_for_the_row_is_told_once() {
     give_back(next).await;
 }
 
-/// Trap 4: many clients that hold and do not wait: none of them listens, so no hand-off wakes them.
+/// Many clients that hold and do not wait: none of them listens, so no hand-off wakes them.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_hold_are_not_woken() {
     let server = Postgres::start();
@@ -576,7 +576,7 @@ async fn clients_that_hold_are_not_woken() {
     assert_eq!(server.sql(listens), "0");
 }
 
-/// Trap 11: an old snapshot keeps the dead versions of a hot row; when it ends, the name is as fast as before.
+/// An old snapshot keeps the dead versions of a hot row; when it ends, the name is as fast as before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_recovers_from_an_old_snapshot() {
     let server = Arc::new(Postgres::start());
@@ -627,7 +627,7 @@ async fn a_name_recovers_from_an_old_snapshot() {
     assert_eq!(rows(&server), [1, 0, 0]);
 }
 
-/// Trap 16: names are compared by their bytes.
+/// Names are compared by their bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_are_compared_by_their_bytes() {
     let server = Postgres::start();
@@ -640,7 +640,7 @@ async fn names_are_compared_by_their_bytes() {
     assert_eq!(locks.list("").await.expect("an answer").len(), 5);
 }
 
-/// Trap 21: many cycles on many names: little space, and the sweeper leaves what is held.
+/// Many cycles on many names: little space, and the sweeper leaves what is held.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_cycles_and_names_leave_little() {
     let count = if std::env::var_os("PALISADE_SOAK").is_some() {
@@ -729,7 +729,7 @@ async fn held_names_do_not_fill_the_sweep() {
     assert_eq!(rows(&server)[..2], [3000, 3000]);
 }
 
-/// Trap 22: two clients renew the same names, each in its own order.
+/// Two clients renew the same names, each in its own order.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_of_the_same_names_do_not_deadlock() {
     let server = Postgres::start();
