@@ -17,7 +17,7 @@ use crate::stores::sql::session as kit;
 /// The server's time in µs. It is read after the function before it has returned.
 pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// What is asked about a key: an index of [`functions`].
+/// What is asked about a key: an index of [`FUNCTIONS`].
 #[derive(Clone, Copy)]
 enum Verb {
     Try,
