@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use palisade::blocking::Wait;
-use palisade::{AnyMode, Client, ErrorKind, Guard, GuardMode, Identity, MultiGuard};
+use palisade::{AnyMode, Client, ErrorKind, Guard, GuardMode, Identity, Latch, MultiGuard};
 
 use crate::participant::{Acquired, Extended, Fault, Fenced, Participant, Released};
 
@@ -20,6 +20,9 @@ pub enum Kind {
     Permit(u32),
     /// The mutexes `NAME-1` and `NAME-2`, both at once.
     Two,
+    /// A latch of so many: it is acquired when it is open. An extension sets it, and a release
+    /// counts it down.
+    Latch(u32),
 }
 
 /// Palisade, through its public API, over any store.
@@ -34,6 +37,7 @@ pub struct Ours {
 enum Held {
     One(Guard<AnyMode>),
     All(MultiGuard),
+    Open(Latch),
 }
 
 impl Ours {
@@ -90,6 +94,7 @@ impl Ours {
                 .try_acquire()
                 .wait()?
                 .map(Held::All)),
+            Kind::Latch(count) => self.open(name, count, Duration::ZERO),
         }
     }
 
@@ -143,7 +148,14 @@ impl Ours {
                 )?;
                 Ok(all.map(Held::All))
             }
+            Kind::Latch(count) => self.open(name, count, wait),
         }
+    }
+
+    fn open(&self, name: &str, count: u32, wait: Duration) -> palisade::Result<Option<Held>> {
+        let latch = self.locks.latch(name, count);
+        let is_open = latch.wait_timeout(wait).wait()?;
+        Ok(is_open.then_some(Held::Open(latch)))
     }
 
     fn again(&self, name: &str, lease: Duration, wait: Duration) -> palisade::Result<Option<Held>> {
@@ -201,6 +213,10 @@ impl Participant for Ours {
         match self.held.pop() {
             None => Ok(Released::NotHeld),
             Some(Held::One(guard)) => word(guard.release().wait()),
+            Some(Held::Open(latch)) => {
+                latch.count_down().wait().map_err(Fault::of)?;
+                Ok(Released::Unsaid)
+            }
             Some(Held::All(guard)) => {
                 let words = guard
                     .release()
@@ -224,6 +240,7 @@ impl Participant for Ours {
             None => false,
             Some(Held::One(guard)) => guard.is_held(),
             Some(Held::All(guard)) => guard.is_held(),
+            Some(Held::Open(latch)) => latch.set().wait().map_err(Fault::of)?,
         };
         Ok(if is_held {
             Extended::Yes
@@ -239,6 +256,7 @@ impl Participant for Ours {
                 Ok(Fenced::By(number))
             }
             Some(Held::All(_)) => Err(Fault::new("a multi-lock has a fence for each name")),
+            Some(Held::Open(_)) => Err(Fault::new("a latch has no fence")),
         }
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use palisade::Result;
-use palisade::store::{Answer, Claim, Kind, Mode, Page, Query, Store};
+use palisade::store::{
+    Answer, Change, Claim, ClaimRef, Ending, Kind, Mode, Page, Query, Released, Standing, Store,
+};
 
 use crate::around::{Around, Wrapped};
 
@@ -39,6 +41,25 @@ impl Adapted {
     }
 }
 
+impl Adapted {
+    fn adapt(&self, claim: &Arc<Claim>) -> Arc<Claim> {
+        let (kind, mode) = match (self.kind, claim.kind) {
+            (As::Writer, Kind::Mutex) => (Kind::RwLock, Mode::Exclusive),
+            (As::Semaphore, Kind::Mutex) => (ONE_PERMIT, Mode::Permits(1)),
+            _ => return Arc::clone(claim),
+        };
+        Arc::new(Claim {
+            kind,
+            mode,
+            ..Claim::clone(claim)
+        })
+    }
+
+    fn adapt_ref(&self, claim: &ClaimRef) -> ClaimRef {
+        self.adapt(&claim.claim).to_ref(claim.fence)
+    }
+}
+
 #[async_trait]
 impl Around for Adapted {
     fn inner(&self) -> &dyn Store {
@@ -46,18 +67,20 @@ impl Around for Adapted {
     }
 
     async fn claim(&self, claim: &Arc<Claim>) -> Result<Answer> {
-        let (kind, mode) = match (self.kind, claim.kind) {
-            (As::Writer, Kind::Mutex) => (Kind::RwLock, Mode::Exclusive),
-            (As::Semaphore, Kind::Mutex) => (ONE_PERMIT, Mode::Permits(1)),
-            _ => (claim.kind, claim.mode),
-        };
-        self.store
-            .claim(&Arc::new(Claim {
-                kind,
-                mode,
-                ..Claim::clone(claim)
-            }))
-            .await
+        self.store.claim(&self.adapt(claim)).await
+    }
+
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Result<Standing>> {
+        let claims: Vec<_> = claims.iter().map(|claim| self.adapt_ref(claim)).collect();
+        self.store.renew(&claims).await
+    }
+
+    async fn release(&self, claim: &ClaimRef, ending: Ending) -> Result<Released> {
+        self.store.release(&self.adapt_ref(claim), ending).await
+    }
+
+    async fn change(&self, claim: &ClaimRef, to: Change) -> Result<Standing> {
+        self.store.change(&self.adapt_ref(claim), to).await
     }
 
     /// The client asks for its mutexes, and finds them by their kind.

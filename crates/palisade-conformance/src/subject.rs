@@ -102,6 +102,11 @@ impl Subject {
         self.kind == As::Mutex
     }
 
+    /// Whether a name can serve a reader after a mutex was released, and the reverse.
+    pub fn kinds_take_turns(&self) -> bool {
+        !(self.kind == As::Semaphore && self.capability().semaphore_stays)
+    }
+
     /// The URL by which another process reaches the same deployment, for checks across processes.
     #[must_use]
     pub fn with_url(self, url: impl Into<String>) -> Subject {

@@ -593,6 +593,10 @@ matrix! {
         redis_redisson_sentinel = redis_sentinel("redisson"), As::Mutex;
         redis_redisson_cluster = redis_cluster("redisson"), As::Mutex;
         redis_redisson_cluster_writer = redis_cluster("redisson"), As::Writer;
+        redis_redisson_semaphore = redis("redisson"), As::Semaphore;
+        redis_redisson_cluster_semaphore = redis_cluster("redisson"), As::Semaphore;
+        redis_redisson_expirable = redis("redisson&expirable=yes"), As::Semaphore;
+        redis_redisson_expirable_sentinel = redis_sentinel("redisson&expirable=yes"), As::Semaphore;
     "redis" / "redisson&fair=yes":
         redis_redisson_fair = redis("redisson&fair=yes"), As::Mutex;
         redis_redisson_fair_secured = redis_secured("redisson&fair=yes"), As::Mutex;

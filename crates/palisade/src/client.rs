@@ -14,7 +14,9 @@ use crate::fence::Fence;
 use crate::guard::{DetachedGrant, Guard, GuardMode};
 use crate::lease::tracked::{Stage, Terms, TrackedClaim};
 use crate::lease::{BootClock, Clock, Drift, LossReason, Moment, deadline};
-use crate::lock::{Election, Identity, Multi, Mutex, Once, Options, RwLock, Semaphore, Striped};
+use crate::lock::{
+    Election, Identity, Latch, Multi, Mutex, Once, Options, RwLock, Semaphore, Striped,
+};
 use crate::store::{Capability, Claim, Gone, Grant, Kind, Standing, Store};
 use crate::stores;
 use crate::url::StoreUrl;
@@ -121,6 +123,11 @@ impl Client {
     /// A mutex in so many stripes: one by key, or all of them.
     pub fn striped(&self, name: impl AsRef<str>, stripes: u32) -> Striped {
         Striped::new(self.options(name.as_ref(), Kind::Mutex), stripes)
+    }
+
+    /// A counter that many wait for, where the store has it; see [`Latch`].
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
+        Latch::new(self.options(name.as_ref(), Kind::Mutex), count)
     }
 
     /// One leader among candidates, in the line of the mutex of this name.

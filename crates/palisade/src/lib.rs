@@ -108,8 +108,8 @@ pub use fence::{Fence, SharedFence};
 pub use guard::{AnyMode, DetachedGrant, Exclusive, Guard, GuardMode, Permits, Refused, Shared};
 pub use lease::{LossReason, Status};
 pub use lock::{
-    Attempt, Cause, Election, Identity, Leadership, Member, Multi, MultiGuard, MultiReleased,
-    Mutex, Observer, Obstacle, Once, OnceGuard, OncePer, RwLock, Semaphore, Striped,
+    Attempt, Cause, Election, Identity, Latch, Leadership, Member, Multi, MultiGuard,
+    MultiReleased, Mutex, Observer, Obstacle, Once, OnceGuard, OncePer, RwLock, Semaphore, Striped,
 };
 pub use name::Name;
 pub use store::{Leader, Released};

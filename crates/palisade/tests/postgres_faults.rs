@@ -158,10 +158,15 @@ async fn a_text_that_does_not_fit_fails_its_own_claim_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadlock_victim_goes_on() {
     let server = Postgres::start();
-    // Long enough that the other side closes the circle first, and shorter than our patience.
-    server.sql("ALTER ROLE locker SET deadlock_timeout = '1s'");
+    // Long enough that the other side closes the circle first, and shorter than our patience. The
+    // other side, a role of its own, is never the one that finds the deadlock.
+    server.sql(
+        "ALTER ROLE locker SET deadlock_timeout = '1s'; \
+         CREATE ROLE other LOGIN PASSWORD 'otherpw' IN ROLE locker; \
+         ALTER ROLE other SET deadlock_timeout = '10min'",
+    );
     let locks = connect(server.url());
-    let url = server.url().replace("postgres://", "postgresql://");
+    let url = format!("postgresql://other:otherpw@{}/locks", server.address());
     let (other, connection) = connect_to(&url, NoTls).await.expect("reached");
     let connection = tokio::spawn(connection);
     let was_met = || server.log().contains("deadlock detected");

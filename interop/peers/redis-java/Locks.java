@@ -2,14 +2,23 @@ import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 
 /** How a lock of Redisson is taken and given back, of any kind. */
 final class Locks {
+    /** The permits of a semaphore. */
+    private static final int PERMITS = 2;
+
+    /** How often a latch is counted down until it opens. */
+    private static final int COUNT = 2;
+
     /** How long a lock without a lease outlives a crash; Redisson renews it every third of this. */
     private static final Duration WATCHDOG = Duration.ofSeconds(6);
 
@@ -73,6 +82,12 @@ final class Locks {
                 return taking(client.getReadWriteLock(name).writeLock());
             case "multi":
                 return both(client, List.of(client.getLock(name + "-1"), client.getLock(name + "-2")));
+            case "semaphore":
+                return taking(client.getSemaphore(name));
+            case "permit":
+                return taking(client.getPermitExpirableSemaphore(name));
+            case "latch":
+                return taking(client.getCountDownLatch(name));
             default:
                 throw new IllegalArgumentException("unknown kind " + kind);
         }
@@ -142,6 +157,73 @@ final class Locks {
             @Override
             public boolean extend(Duration lease) {
                 return parts.stream().allMatch(RLock::isHeldByCurrentThread);
+            }
+        };
+    }
+
+    /** The first client decides how many permits there are. */
+    private static Taking taking(RSemaphore semaphore) {
+        return new Taking() {
+            @Override
+            public boolean acquire(Duration wait, Duration lease) throws Exception {
+                semaphore.trySetPermits(PERMITS);
+                return semaphore.tryAcquire(1, wait);
+            }
+
+            /** A number has no owner: nothing is told. */
+            @Override
+            public String release() {
+                semaphore.release();
+                return "unsaid";
+            }
+
+            @Override
+            public boolean extend(Duration lease) {
+                return true;
+            }
+        };
+    }
+
+    private static Taking taking(RPermitExpirableSemaphore semaphore) {
+        return new Taking() {
+            private String permit;
+
+            @Override
+            public boolean acquire(Duration wait, Duration lease) throws Exception {
+                semaphore.trySetPermits(PERMITS);
+                permit = semaphore.tryAcquire(wait.toMillis(), millis(lease), TimeUnit.MILLISECONDS);
+                return permit != null;
+            }
+
+            @Override
+            public String release() {
+                return semaphore.tryRelease(permit) ? "released" : "not-held";
+            }
+
+            @Override
+            public boolean extend(Duration lease) {
+                return semaphore.updateLeaseTime(permit, lease.toMillis(), TimeUnit.MILLISECONDS);
+            }
+        };
+    }
+
+    /** It is acquired when it is open. An extension sets it, and a release counts it down. */
+    private static Taking taking(RCountDownLatch latch) {
+        return new Taking() {
+            @Override
+            public boolean acquire(Duration wait, Duration lease) throws Exception {
+                return latch.await(wait.toMillis(), TimeUnit.MILLISECONDS);
+            }
+
+            @Override
+            public String release() {
+                latch.countDown();
+                return "unsaid";
+            }
+
+            @Override
+            public boolean extend(Duration lease) {
+                return latch.trySetCount(COUNT);
             }
         };
     }

@@ -46,8 +46,14 @@ pub enum Lock {
     Read,
     /// Its write side.
     Write,
+    /// `RSemaphore` with two permits.
+    Semaphore,
+    /// `RPermitExpirableSemaphore` with two permits.
+    Permit,
     /// `RedissonMultiLock` of the locks `NAME-1` and `NAME-2`.
     Multi,
+    /// `RCountDownLatch` of two: it is acquired when it is open, and a release counts it down.
+    Latch,
 }
 
 /// One lock of one program.
@@ -102,7 +108,7 @@ impl Program {
 }
 
 impl Lock {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::Lock,
         Self::Again,
         Self::Fair,
@@ -110,7 +116,10 @@ impl Lock {
         Self::Spin,
         Self::Read,
         Self::Write,
+        Self::Semaphore,
+        Self::Permit,
         Self::Multi,
+        Self::Latch,
     ];
 
     fn name(self) -> &'static str {
@@ -122,7 +131,10 @@ impl Lock {
             Self::Spin => "spin",
             Self::Read => "read",
             Self::Write => "write",
+            Self::Semaphore => "semaphore",
+            Self::Permit => "permit",
             Self::Multi => "multi",
+            Self::Latch => "latch",
         }
     }
 
@@ -142,7 +154,9 @@ impl Lock {
             Self::Again => Kind::Again,
             Self::Read => Kind::Read,
             Self::Write => Kind::Write,
+            Self::Semaphore | Self::Permit => Kind::Permit(2),
             Self::Multi => Kind::Two,
+            Self::Latch => Kind::Latch(2),
         }
     }
 
@@ -151,6 +165,7 @@ impl Lock {
         match self {
             Self::Fair => "format=redisson&fair=yes",
             Self::Fenced => "format=redisson&fenced=yes",
+            Self::Permit => "format=redisson&expirable=yes",
             _ => "format=redisson",
         }
     }

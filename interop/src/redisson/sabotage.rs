@@ -114,7 +114,7 @@ impl Participant for Saboteur {
         let is_acquired = match self.lock {
             Lock::Read => self.eval(READ, &key, &lease)?,
             // Here it makes the simplest mistake, for which it need not know the keys.
-            Lock::Write => false,
+            Lock::Write | Lock::Semaphore | Lock::Permit => false,
             _ => self.eval(ACQUIRE, &key, &lease)?,
         };
         if is_acquired {

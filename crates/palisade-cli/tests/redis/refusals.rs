@@ -84,8 +84,8 @@ fn a_url_that_cannot_work_is_78_also_where_only_the_server_knows() {
             "the number of a database",
         ),
         (
-            format!("redis://:hunter2@{address}?format=redisson"),
-            "palisade or simple",
+            format!("redis://:hunter2@{address}?format=redissson"),
+            "palisade, simple or redisson",
         ),
         (format!("redis://:hunter2@{address}?formt=simple"), "formt"),
         (

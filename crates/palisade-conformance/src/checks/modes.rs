@@ -364,10 +364,16 @@ pub async fn several_locks_are_one(subject: &Subject) -> Verdict {
             .expect("never a self-deadlock");
         assert_eq!(refused.expect_err("refused").kind(), ErrorKind::Config);
     }
-    if subject.capability().rwlock && subject.capability().semaphore {
+    let capability = subject.capability();
+    if capability.rwlock && capability.semaphore && subject.kinds_take_turns() {
+        let pool = if capability.semaphore_stays {
+            subject.name("multi-pool")
+        } else {
+            b.clone()
+        };
         let members = [
             Member::read(&ours.rwlock(&a)),
-            Member::permits(&ours.semaphore(&b, 4), 2),
+            Member::permits(&ours.semaphore(&pool, 4), 2),
             ours.mutex(&c).into(),
         ];
         let mixed = Multi::of(members).acquire().await.expect("acquired");

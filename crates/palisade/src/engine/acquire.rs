@@ -384,10 +384,12 @@ impl Acquisition<'_> {
     ) -> Result<(), Exit> {
         let core = Arc::clone(&self.core);
         self.has_said(busy.holder);
-        // Where the store wakes us, asking by the clock is only a fallback.
+        // Where the store wakes us, asking by the clock is only a fallback; but a peer of a store
+        // that pushes may wake no one, and then the user says how often to ask.
         let pause = match (self.plan.spin, core.capability().wakes) {
+            (_, Wakes::Poll) if busy.woken => claim.wait_lease() / 3,
             (Some(spin), _) => spin.pause(attempts),
-            (None, Wakes::Poll) if !busy.woken => Spin::DEFAULT.pause(attempts),
+            (None, Wakes::Poll) => Spin::DEFAULT.pause(attempts),
             (None, _) => claim.wait_lease() / 3,
         };
         let resume = core.now()

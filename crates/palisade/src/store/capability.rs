@@ -31,6 +31,9 @@ pub struct Capability {
     pub rwlock: bool,
     /// Whether it serves permits.
     pub semaphore: bool,
+    /// Whether a semaphore keeps its name when all permits are free, so that the name serves no other
+    /// kind. For Redisson's.
+    pub semaphore_stays: bool,
     /// Whether the mutex and the write side of the rwlock of one name are one line. Where not, they
     /// do not exclude each other.
     pub mutex_is_write_side: bool,
@@ -87,6 +90,7 @@ impl Capability {
         max_lease: Duration::from_secs(24 * 3600),
         rwlock: true,
         semaphore: true,
+        semaphore_stays: false,
         mutex_is_write_side: true,
         downgrade: true,
         min_hold: true,

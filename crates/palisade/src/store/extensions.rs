@@ -1,6 +1,7 @@
 //! Rare abilities, which a store hands out beside the contract.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub struct Extensions<'a> {
     pub ping: Option<&'a dyn Ping>,
     /// Clears what `min_hold`, `once_per` and `once` have left.
     pub clear_marks: Option<&'a dyn ClearMarks>,
+    /// Has latches.
+    pub latches: Option<&'a dyn Latches>,
     /// Keeps its locks in tables that must be created.
     pub schema: Option<&'a dyn Schema>,
 }
@@ -90,6 +93,23 @@ pub trait ClearMarks: Send + Sync {
     /// Forgets the last `once_per` grant, the seal of a `once`, and the rest of each `min_hold` of
     /// this name, and says whether there was any of them. A claim that holds goes on holding.
     async fn clear_marks(&self, name: &Name) -> Result<bool>;
+}
+
+/// A store with latches: counters that many wait for.
+#[async_trait]
+pub trait Latches: Send + Sync {
+    /// Sets a latch that is open, and says whether it was.
+    async fn set_latch(&self, name: &Name, count: u32) -> Result<bool>;
+
+    /// Counts down by one, and says how many are left. An open latch stays open.
+    async fn count_down(&self, name: &Name) -> Result<u32>;
+
+    /// How often the latch must still be counted down: zero when it is open.
+    async fn latch_count(&self, name: &Name) -> Result<u32>;
+
+    /// The count as soon as it has changed, or after so long at the latest; at once where the latch
+    /// is open.
+    async fn latch_after_change(&self, name: &Name, longest: Duration) -> Result<u32>;
 }
 
 /// A store that keeps its locks in tables of its own, and creates them on first use if it may.

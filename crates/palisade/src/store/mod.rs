@@ -41,7 +41,8 @@ pub(crate) use claim_id::ByClaim;
 pub use claim_id::ClaimId;
 pub use client_handle::{ClientHandle, Listener, Push};
 pub use extensions::{
-    ClearMarks, Extensions, Liveness, LockKeys, NameKeys, Observe, Ping, Schema, ServerInfo,
+    ClearMarks, Extensions, Latches, Liveness, LockKeys, NameKeys, Observe, Ping, Schema,
+    ServerInfo,
 };
 pub use observation::{Observation, ObservationSender};
 pub use view::{Holder, LineView, Marks, Page, Query, Waiter};

@@ -40,6 +40,7 @@ fn players(lock: Lock) -> Vec<Library> {
 /// The participants that may be inside together.
 pub(super) fn rule(lock: Lock, participants: &[Contestant]) -> Rule {
     match lock {
+        Lock::Semaphore | Lock::Permit => Rule::Few(2),
         Lock::Read | Lock::Write => {
             let names = participants
                 .iter()
@@ -110,5 +111,19 @@ fn several_locks_at_once() -> Result<(), Fault> {
 fn readers_and_writers() -> Result<(), Fault> {
     let outcome = contest(Lock::Write)?;
     assert!(outcome.most > 1, "no two readers met: {outcome}");
+    Ok(())
+}
+
+#[test]
+fn semaphore() -> Result<(), Fault> {
+    let outcome = contest(Lock::Semaphore)?;
+    assert_eq!(outcome.most, 2, "both permits are used: {outcome}");
+    Ok(())
+}
+
+#[test]
+fn permits_that_expire() -> Result<(), Fault> {
+    let outcome = contest(Lock::Permit)?;
+    assert_eq!(outcome.most, 2, "both permits are used: {outcome}");
     Ok(())
 }

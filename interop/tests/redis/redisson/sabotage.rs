@@ -103,6 +103,7 @@ fn readers_without_leases_are_seen() -> Result<(), Fault> {
 fn one_too_many_is_seen() -> Result<(), Fault> {
     for (lock, locks) in [
         (Lock::Write, [Lock::Read, Lock::Write]),
+        (Lock::Permit, [Lock::Permit; 2]),
         (Lock::Multi, [Lock::Multi; 2]),
     ] {
         let honest = [Library(ours(), locks[0]), Library(Program::New, locks[1])];

@@ -3,9 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use super::backend::Backend;
 use super::client::Server;
@@ -28,6 +30,8 @@ struct Watched {
     changes: u64,
     /// The claims that ask again at the next change.
     waiting: HashSet<ClaimId>,
+    /// Told of each announcement, while any task listens.
+    listeners: Weak<Notify>,
     /// Whether no claim waited at the last sweep.
     idle: bool,
 }
@@ -88,6 +92,7 @@ impl Channels {
                         server: Arc::clone(server),
                         changes: 0,
                         waiting,
+                        listeners: Weak::new(),
                         idle: false,
                     },
                 );
@@ -99,6 +104,39 @@ impl Channels {
                 ));
             }
         }
+    }
+
+    /// Announcements of a channel, for as long as the caller keeps the value. The first comes when
+    /// the channel is watched, if it was not.
+    pub(super) fn listen(
+        &self,
+        channel: &str,
+        server: &Arc<Server>,
+        backend: &Arc<Backend>,
+    ) -> Arc<Notify> {
+        let mut keys = self.lock();
+        if let Some(watched) = keys.get_mut(channel)
+            && watched.is_on(server)
+        {
+            let listeners = watched.listeners.upgrade().unwrap_or_default();
+            watched.listeners = Arc::downgrade(&listeners);
+            return listeners;
+        }
+        let listeners = Arc::default();
+        keys.insert(
+            channel.to_owned(),
+            Watched {
+                server: Arc::clone(server),
+                changes: 0,
+                waiting: HashSet::new(),
+                listeners: Arc::downgrade(&listeners),
+                idle: false,
+            },
+        );
+        drop(keys);
+        let (server, backend) = (Arc::clone(server), Arc::clone(backend));
+        tokio::spawn(subscribe(channel.to_owned(), server, backend));
+        listeners
     }
 
     /// Takes a keyspace event: one about the end of a key wakes all claims that wait for it.
@@ -136,6 +174,9 @@ impl Channels {
             return;
         };
         watched.changes += 1;
+        if let Some(listeners) = watched.listeners.upgrade() {
+            listeners.notify_waiters();
+        }
         let woken = match waiters {
             Waiters::All => std::mem::take(&mut watched.waiting),
             Waiters::One => {
@@ -167,7 +208,8 @@ impl Channels {
                 return false;
             }
             watched.waiting.retain(|claim| backend.wants(*claim));
-            if !watched.waiting.is_empty() || !std::mem::replace(&mut watched.idle, true) {
+            let is_used = !watched.waiting.is_empty() || watched.listeners.strong_count() > 0;
+            if is_used || !std::mem::replace(&mut watched.idle, true) {
                 return true;
             }
             let (server, channel) = (Arc::clone(&watched.server), channel.clone());

@@ -39,6 +39,7 @@ mod claim;
 pub(crate) mod client;
 mod failure;
 mod inspect;
+mod latch;
 mod line;
 mod redisson;
 mod release;
@@ -160,6 +161,7 @@ impl LineBackend for Lines {
         Extensions {
             ping: Some(self),
             name_keys: Some(&*self.backend),
+            latches: Some(&self.backend),
             ..Extensions::default()
         }
     }

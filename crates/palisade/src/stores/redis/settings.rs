@@ -25,6 +25,8 @@ pub(in crate::stores) struct Settings {
     pub(super) fair: bool,
     /// Of the format `redisson`: the counter of fences has no end, as that of a fenced lock.
     pub(super) fenced: bool,
+    /// Of the format `redisson`: each permit of a semaphore has a lease that peers see.
+    pub(super) expirable: bool,
 }
 
 /// The longest mapped name. No name of 512 bytes is longer when it is escaped, so every key can be
@@ -75,10 +77,12 @@ impl Settings {
         let is_redisson = format == Format::Redisson;
         let fair = is_redisson && is_yes(&mut url, "fair")?;
         let fenced = is_redisson && is_yes(&mut url, "fenced")?;
+        let expirable = is_redisson && is_yes(&mut url, "expirable")?;
         let client = ClientSettings::read(&mut url)?;
         let settings = Settings {
             fair,
             fenced,
+            expirable,
             ..Settings::of(format, url.common(), client.db())?
         };
         Ok((settings, client))
@@ -111,6 +115,7 @@ impl Settings {
             db,
             fair: false,
             fenced: false,
+            expirable: false,
         })
     }
 

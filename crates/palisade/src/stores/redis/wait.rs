@@ -3,10 +3,11 @@
 use std::sync::Weak;
 
 use super::backend::Backend;
+use super::channels::Waiters;
 use super::client::PushHandler;
 use super::line::{self, Push};
-use super::redisson;
 use super::release::repeat_recent;
+use super::{latch, redisson};
 use crate::fence::Fence;
 use crate::store::{ClaimId, ClaimRef};
 
@@ -27,6 +28,8 @@ impl PushHandler for Inbox {
             backend.channels.key_changed(channel, payload, &backend);
         } else if channel.starts_with(redisson::CHANNELS) {
             redisson::announced(&backend, channel, payload);
+        } else if channel.ends_with(latch::CHANNELS_END) {
+            backend.channels.announced(channel, Waiters::All, &backend);
         } else {
             backend.pushed(payload);
         }

@@ -12,16 +12,19 @@ use crate::stores::redis::simple::millis;
 
 pub(super) async fn claim(store: &Redisson, claim: &Arc<Claim>) -> Result<Put> {
     let (backend, keys) = (&store.backend, store.keys(&claim.name)?);
-    let (script, how) = match (claim.kind, claim.mode) {
-        _ if store.is_fair() => (&ASK, if claim.queue { "wait" } else { "try" }),
-        (Kind::RwLock, Mode::Shared) => (&CLAIM_SIDE, "read"),
-        (Kind::RwLock, _) => (&CLAIM_SIDE, "write"),
-        (Kind::Mutex | Kind::Semaphore { .. }, _) => (&CLAIM, ""),
+    let asking = |script, how| {
+        store
+            .call(script, &keys, Some(claim), None)
+            .text(how)
+            .number(millis(claim.wait_lease()))
     };
-    let call = store
-        .call(script, &keys, Some(claim), None)
-        .text(how)
-        .number(millis(claim.wait_lease()));
+    let call = match (claim.kind, claim.mode) {
+        (Kind::Semaphore { limit }, _) => store.permits_claim_call(&keys, claim, limit)?,
+        _ if store.is_fair() => asking(&ASK, if claim.queue { "wait" } else { "try" }),
+        (Kind::RwLock, Mode::Shared) => asking(&CLAIM_SIDE, "read"),
+        (Kind::RwLock, _) => asking(&CLAIM_SIDE, "write"),
+        (Kind::Mutex, _) => asking(&CLAIM, ""),
+    };
     let channel = store.channel(&keys, claim);
     let changes = backend.channels.changes(&channel);
     let called = store.batch.claim(Arc::new(call), claim, false).await?;

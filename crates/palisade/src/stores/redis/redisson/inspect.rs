@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::reply::{holder, waiter};
+use super::reply::{holder, permit_holder, waiter};
 use super::{Redisson, SHOW};
 use crate::error::Result;
 use crate::name::Name;
@@ -22,6 +22,9 @@ fn read(value: &Value, name: &Name) -> Option<LineView> {
     let Value::Array(parts) = value else {
         return None;
     };
+    if let [Value::Int(limit), Value::Array(holders)] = parts.as_slice() {
+        return read_semaphore(*limit, holders, name);
+    }
     let [
         Value::Int(left),
         Value::Array(fields),
@@ -44,6 +47,30 @@ fn read(value: &Value, name: &Name) -> Option<LineView> {
         .iter()
         .map(|(field, note)| waiter(field, note))
         .collect();
+    Some(line)
+}
+
+fn read_semaphore(limit: i64, holders: &[Value], name: &Name) -> Option<LineView> {
+    let mut line = LineView::free(name.as_str());
+    line.kind = Kind::Semaphore {
+        limit: u32::try_from(limit).ok()?,
+    };
+    for holder in holders {
+        let Value::Array(parts) = holder else {
+            return None;
+        };
+        let [
+            Value::Int(left),
+            Value::BulkString(field),
+            Value::BulkString(note),
+            Value::Int(permits),
+        ] = parts.as_slice()
+        else {
+            return None;
+        };
+        line.holders
+            .push(permit_holder(field, note, *left, *permits));
+    }
     Some(line)
 }
 

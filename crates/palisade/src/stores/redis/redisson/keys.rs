@@ -45,15 +45,17 @@ impl Keys {
     }
 
     /// The keys beside the lock, in the order that the scripts know them in.
-    pub(super) fn beside(&self) -> [String; 5] {
+    pub(super) fn beside(&self) -> [String; 7] {
+        let beside = |prefix| format!("{prefix}{}", self.tag);
         [
-            "redisson_lock_token:",
-            NOTES,
-            "redisson_lock_queue:",
-            "redisson_lock_timeout:",
-            "palisade:1:redisson-waiters:",
+            beside("redisson_lock_token:"),
+            beside(NOTES),
+            beside("redisson_lock_queue:"),
+            beside("redisson_lock_timeout:"),
+            beside("palisade:1:redisson-waiters:"),
+            format!("{}:timeout", self.tag),
+            beside("palisade:1:redisson-permits:"),
         ]
-        .map(|prefix| format!("{prefix}{}", self.tag))
     }
 
     /// Announces each release of a mutex.
@@ -64,6 +66,11 @@ impl Keys {
     /// Tells one waiter of a fair lock that it is next.
     pub(super) fn fair_channel(&self, claim: ClaimId) -> String {
         format!("redisson_lock__channel:{}:{}", self.tag, field(claim))
+    }
+
+    /// Announces each change of the free permits of a semaphore.
+    pub(super) fn semaphore_channel(&self) -> String {
+        format!("redisson_sc:{}", self.tag)
     }
 
     /// Announces each release of a read/write lock.

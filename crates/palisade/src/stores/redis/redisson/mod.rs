@@ -5,7 +5,8 @@
 //! `RReadWriteLock`. Each is a hash with a field for each holder and the lease as its time to live;
 //! `keys` has the keys beside it, and the scripts in `lua` say what each step does to them. Notes of
 //! our own, in keys that Redisson does not know, keep the fence, the owner and the reason of a
-//! grant, and until when a waiter of ours is alive.
+//! grant, and until when a waiter of ours is alive. A semaphore is an `RSemaphore`, or with
+//! `expirable=yes` an `RPermitExpirableSemaphore`: see `permits`.
 //!
 //! A release is announced on a channel, on which the waiters of all clients are subscribed: see
 //! [`channels`](super::channels). A fair lock tells the next in its queue alone.
@@ -13,6 +14,7 @@
 mod claim;
 mod inspect;
 mod keys;
+mod permits;
 mod release;
 mod renew;
 mod reply;
@@ -45,6 +47,8 @@ pub const CAPABILITY: Capability = Capability {
     format: "redisson",
     wakes: Wakes::Push,
     rwlock: true,
+    semaphore: true,
+    semaphore_stays: true,
     mutex_is_write_side: false,
     downgrade: true,
     any_name: false,
@@ -58,6 +62,7 @@ pub const FAIR: Capability = Capability {
     waiters_known: true,
     // Its queue is for the mutex alone.
     rwlock: false,
+    semaphore: false,
     downgrade: false,
     ..CAPABILITY
 };
@@ -69,15 +74,18 @@ macro_rules! script {
     };
 }
 
-static SHOW: Script = script!("rw.lua", "show.lua");
+static SHOW: Script = script!("rw.lua", "permits.lua", "show.lua");
 static CLAIM: Script = script!("lock_claim.lua");
 static CLAIM_SIDE: Script = script!("rw.lua", "rw_claim.lua");
 /// A waiter renews its place as it claims.
 static ASK: Script = script!("fair.lua", "fair_ask.lua");
+static CLAIM_PERMITS: Script = script!("permits.lua", "permits_claim.lua");
+static RENEW_PERMITS: Script = script!("permits.lua", "permits_renew.lua");
+static RELEASE_PERMITS: Script = script!("permits.lua", "permits_release.lua");
 static RENEW: Script = script!("rw.lua", "renew.lua");
 static DOWNGRADE: Script = script!("rw.lua", "rw_downgrade.lua");
 static RELEASE: Script = script!("rw.lua", "fair.lua", "release.lua");
-static REVOKE: Script = script!("rw.lua", "fair.lua", "revoke.lua");
+static REVOKE: Script = script!("rw.lua", "fair.lua", "permits.lua", "revoke.lua");
 
 /// The locks in the format `redisson`, for one client.
 pub(super) struct Redisson {
@@ -115,6 +123,7 @@ impl Redisson {
             (self.backend.is_sharded(), 'c'),
             (settings.fair, 'f'),
             (settings.fenced, 'n'),
+            (settings.expirable, 'e'),
         ];
         let flags: String = flags
             .iter()
@@ -141,7 +150,8 @@ impl Redisson {
         match claim.kind {
             _ if self.is_fair() => keys.fair_channel(claim.id),
             Kind::RwLock => keys.rwlock_channel(),
-            Kind::Mutex | Kind::Semaphore { .. } => keys.lock_channel(),
+            Kind::Semaphore { .. } => keys.semaphore_channel(),
+            Kind::Mutex => keys.lock_channel(),
         }
     }
 }
@@ -199,6 +209,7 @@ impl TokenBackend for Redisson {
         Extensions {
             ping: Some(self),
             name_keys: Some(self),
+            latches: Some(&self.backend),
             ..Extensions::default()
         }
     }

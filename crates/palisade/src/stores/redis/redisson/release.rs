@@ -5,11 +5,11 @@ use std::sync::Arc;
 use redis::Value;
 
 use super::keys::Keys;
-use super::{RELEASE, REVOKE, Redisson};
+use super::{RELEASE, RELEASE_PERMITS, REVOKE, Redisson};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::{ClaimRef, Released, Revoked};
+use crate::store::{ClaimRef, Kind, Released, Revoked};
 use crate::stores::redis::client::Call;
 use crate::stores::redis::release::unless_sent_again;
 use crate::stores::redis::simple::read_fence;
@@ -44,6 +44,9 @@ pub(super) async fn revoke(store: &Redisson, name: &Name, fence: Fence) -> Resul
 impl Redisson {
     pub(super) fn release_call(&self, keys: &Keys, claim: &ClaimRef) -> Call {
         let ClaimRef { claim, fence } = claim;
-        self.call(&RELEASE, keys, Some(claim), *fence)
+        match claim.kind {
+            Kind::Semaphore { .. } => self.permits_call(&RELEASE_PERMITS, keys, claim, *fence),
+            Kind::Mutex | Kind::RwLock => self.call(&RELEASE, keys, Some(claim), *fence),
+        }
     }
 }

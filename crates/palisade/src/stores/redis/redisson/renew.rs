@@ -3,9 +3,9 @@
 use redis::Value;
 
 use super::reply::{self, Reply};
-use super::{ASK, DOWNGRADE, RENEW, Redisson};
+use super::{ASK, DOWNGRADE, RENEW, RENEW_PERMITS, Redisson};
 use crate::error::Result;
-use crate::store::{Claim, ClaimRef, Standing};
+use crate::store::{Claim, ClaimRef, Kind, Standing};
 use crate::stores::redis::client::{Call, Purpose};
 use crate::stores::redis::renew::{settled, within_limit};
 use crate::stores::redis::simple::millis;
@@ -76,6 +76,9 @@ impl Redisson {
     fn renew_call(&self, claim: &ClaimRef) -> Result<Call> {
         let ClaimRef { claim, fence } = claim;
         let keys = self.keys(&claim.name)?;
+        if let Kind::Semaphore { .. } = claim.kind {
+            return Ok(self.permits_call(&RENEW_PERMITS, &keys, claim, *fence));
+        }
         let script = if self.is_fair() { &ASK } else { &RENEW };
         Ok(self
             .call(script, &keys, Some(claim), *fence)

@@ -43,10 +43,30 @@ pub(super) fn read(value: &Value, claim: &Claim) -> Result<Reply> {
             Err(refused(why, claim))
         }
         [
+            Value::BulkString(mark),
+            Value::BulkString(why),
+            Value::BulkString(asked),
+            Value::BulkString(noted),
+        ] if mark == b"?" && why == b"limit" => Err(Error::config(format!(
+            "{} has {} permits now, and this claim is for one of {}; give the same number everywhere",
+            claim.name,
+            String::from_utf8_lossy(noted),
+            String::from_utf8_lossy(asked),
+        ))),
+        [
             Value::Int(left),
             Value::BulkString(field),
             Value::BulkString(note),
         ] => Ok(Reply::Taken(named(*left, field, note), *left)),
+        [
+            Value::Int(left),
+            Value::BulkString(field),
+            Value::BulkString(note),
+            Value::Int(permits),
+        ] => {
+            let holder = (!field.is_empty()).then(|| permit_holder(field, note, *left, *permits));
+            Ok(Reply::Taken(holder, *left))
+        }
         [
             Value::Int(left),
             Value::BulkString(field),
@@ -78,6 +98,12 @@ fn refused(why: &[u8], claim: &Claim) -> Error {
             "{name} is a mutex of Redisson now, and this claim is for a {}; take another name",
             claim.kind
         )),
+        b"plain" => Error::config(format!(
+            "{name} has holders of an RSemaphore; leave out expirable=yes, or take another name"
+        )),
+        b"expirable" => Error::config(format!(
+            "{name} is an RPermitExpirableSemaphore with holders; write format=redisson&expirable=yes, or take another name"
+        )),
         b"fair" => Error::config(format!(
             "{name} is a fair lock of Redisson with waiters; write format=redisson&fair=yes, or take another name"
         )),
@@ -101,6 +127,14 @@ pub(super) fn holder(field: &[u8], note: &[u8], left: i64, kind: Kind) -> Holder
         mode,
         held: None,
         lease_left: u64::try_from(left).ok().map(Duration::from_millis),
+    }
+}
+
+/// A holder of so many permits, in the same way.
+pub(super) fn permit_holder(field: &[u8], note: &[u8], left: i64, permits: i64) -> Holder {
+    Holder {
+        mode: Mode::Permits(u32::try_from(permits).unwrap_or(u32::MAX)),
+        ..holder(field, note, left, Kind::Mutex)
     }
 }
 

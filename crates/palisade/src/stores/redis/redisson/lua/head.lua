@@ -1,5 +1,6 @@
 -- What all scripts of the format begin with. KEYS: the lock, the counter of its fences, our notes;
--- of a fair lock the queue, the times at which its waiters give up, and our notes about waiters.
+-- of a fair lock the queue, the times at which its waiters give up, and our notes about waiters; of a
+-- semaphore the permits that expire, and those of ours where none expire.
 -- ARGV: the name as it stands in companion keys, flags, the field of the claim, its fence or
 -- nothing, its lease in ms, its label.
 local LOCK, COUNTER, NOTES, QUEUE, TIMES, WAITERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -85,11 +86,15 @@ local function why_gone()
   return last and fence and fence <= last and 3 or 0
 end
 
-local function renewed(fence)
-  extend(LOCK, LEASE)
+local function keep_notes(fence)
   extend(NOTES, LEASE + KEEP)
   keep_counter(LEASE + KEEP)
   return fence or FENCE ~= '' and FENCE or 0
+end
+
+local function renewed(fence)
+  extend(LOCK, LEASE)
+  return keep_notes(fence)
 end
 
 -- The name is held: for how long still, and the field, mode and note of a holder.

@@ -1,5 +1,6 @@
 -- Ends the grant with this fence; without one the lock of a peer, as a whole. Replies 1; 0 when
 -- the name is not held; or the fence of another grant, which is nothing for a peer's.
+if is_semaphore() then return revoke_permits() end
 local fields = call('HGETALL', LOCK)
 if #fields == 0 then return 0 end
 local is_rwlock = call('HEXISTS', LOCK, 'mode') == 1

@@ -1,5 +1,14 @@
 -- Replies for how long the lock is held, the mode and the holders with our notes; and the waiters of a
--- fair lock, each with our note. A reader of ours whose lease has ended does not hold any more.
+-- fair lock, each with our note. A reader of ours whose lease has ended does not hold any more. Of a
+-- semaphore, replies how many permits there are, where that is known, and each holder with our note
+-- and the number of its permits.
+if is_semaphore() then
+  local holders = {}
+  for _, holder in ipairs(held()) do
+    holders[#holders + 1] = { holder[3] - now, holder[1], call('HGET', NOTES, holder[1]) or '', holder[2] }
+  end
+  return { tonumber(call('HGET', NOTES, 'limit') or '0'), holders }
+end
 local fields, shown = call('HGETALL', LOCK), {}
 for at = 1, #fields, 2 do
   local field = fields[at]
