@@ -161,8 +161,7 @@ impl<E: Engine> Backend<E> {
         let (backend, claim) = (Arc::clone(self), Arc::clone(claim));
         // In a task of its own: a caller that is not polled must not keep the connection.
         crate::stores::in_task::in_task(async move {
-            let opener = &backend.sessions.system;
-            let Some(session) = backend.pool.take_now(opener, length.of).await? else {
+            let Some(session) = backend.pool.take_now(&backend, length.of).await? else {
                 return Ok(backend.busy(&claim).await);
             };
             let _ = session.take(&key, claim.mode);

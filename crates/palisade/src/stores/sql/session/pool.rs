@@ -5,10 +5,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::Backend;
 use super::engine::Engine;
-use super::sessions::{Opener, Session};
+use super::sessions::Session;
 use crate::error::{Error, Result};
 use crate::lease::{BootClock, Clock, Moment};
 
@@ -46,22 +47,22 @@ impl<E: Engine> Pool<E> {
     /// A session of this length that nothing else uses, when there is a place for it.
     pub(super) async fn take(
         &self,
-        opener: &Opener<E>,
+        backend: &Arc<Backend<E>>,
         length: Duration,
     ) -> Result<Arc<Session<E>>> {
         let place = Arc::clone(&self.free).acquire_owned().await;
-        let place = place.map_err(|_| Error::unavailable("the client is ending"))?;
-        self.take_at(place, opener, length).await
+        let place = place.map_err(|_| ending())?;
+        self.take_at(place, backend, length).await
     }
 
     /// The same, if there is a place for it now.
     pub(super) async fn take_now(
         &self,
-        opener: &Opener<E>,
+        backend: &Arc<Backend<E>>,
         length: Duration,
     ) -> Result<Option<Arc<Session<E>>>> {
         match Arc::clone(&self.free).try_acquire_owned() {
-            Ok(place) => self.take_at(place, opener, length).await.map(Some),
+            Ok(place) => self.take_at(place, backend, length).await.map(Some),
             Err(_) => Ok(None),
         }
     }
@@ -69,15 +70,27 @@ impl<E: Engine> Pool<E> {
     async fn take_at(
         &self,
         place: OwnedSemaphorePermit,
-        opener: &Opener<E>,
+        backend: &Arc<Backend<E>>,
         length: Duration,
     ) -> Result<Arc<Session<E>>> {
-        let session = match self.reuse(length) {
-            Some(session) => session,
-            None => opener.session(length).await?,
-        };
-        session.lend(place);
-        Ok(session)
+        if let Some(session) = self.reuse(length) {
+            session.lend(place);
+            return Ok(session);
+        }
+        let (tell, opened) = oneshot::channel();
+        let backend = Arc::clone(backend);
+        // In a task: when the claim is withdrawn meanwhile, another one has the connection. To open
+        // one for each claim that leaves soon would keep the server busy.
+        tokio::spawn(async move {
+            let session = backend.sessions.system.session(length).await;
+            if let Ok(session) = &session {
+                session.lend(place);
+            }
+            if let Err(Ok(session)) = tell.send(session) {
+                backend.pool.put(session);
+            }
+        });
+        opened.await.map_err(|_| ending())?
     }
 
     /// An idle session of this length. Without one, an idle one of another length makes room.
@@ -122,6 +135,10 @@ impl<E: Engine> Pool<E> {
         idle.is_swept = !idle.sessions.is_empty();
         idle.is_swept
     }
+}
+
+fn ending() -> Error {
+    Error::unavailable("the client is ending")
 }
 
 async fn sweep<E: Engine>(pool: std::sync::Weak<Pool<E>>) {

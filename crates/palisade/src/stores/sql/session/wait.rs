@@ -76,9 +76,7 @@ impl<E: Engine> Waiter<E> {
     /// Waits on one connection; whether the wait is over.
     async fn wait_once(&self) -> Result<bool> {
         let backend = &self.backend;
-        let taking = backend
-            .pool
-            .take(&backend.sessions.system, E::length(self.claim.lease));
+        let taking = backend.pool.take(backend, E::length(self.claim.lease));
         let session = tokio::select! {
             () = self.cancel.cancelled() => return Ok(true),
             taken = taking => taken?,
