@@ -11,7 +11,7 @@ use super::{LONG, PEERS, begin, gets, gives_back, gone, is_refused, ours, player
 
 /// One sets the latch; each counts it down once; the waiter of either program is woken by the other.
 fn opens_for_both(setter: &mut Peer, [first, last]: [&mut Peer; 2]) -> Result<(), Fault> {
-    let mut fastest = LONG;
+    let mut woken = Vec::new();
     for _ in 0..5 {
         let name = shared::name("latch");
         // A latch that is not set is open: each takes it, to count it down later.
@@ -28,7 +28,7 @@ fn opens_for_both(setter: &mut Peer, [first, last]: [&mut Peer; 2]) -> Result<()
         let counted = Instant::now();
         gives_back(last)?;
         gets(setter)?;
-        fastest = fastest.min(counted.elapsed());
+        woken.push(counted.elapsed());
         // Open for all, however often it is counted down.
         gives_back(setter)?;
         takes(last, &name)?;
@@ -36,7 +36,8 @@ fn opens_for_both(setter: &mut Peer, [first, last]: [&mut Peer; 2]) -> Result<()
         gives_back(last)?;
         gone(&name);
     }
-    assert!(fastest < PROMPT, "woken after {fastest:?} at best");
+    woken.sort();
+    assert!(woken[woken.len() / 2] < PROMPT, "woken after {woken:?}");
     Ok(())
 }
 
