@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::ms;
 use common::redis::{
-    commands, connect, gets_in, give_back, in_line, is_told, rise, soon, wait_for,
+    commands, connect, gets_in, give_back, in_line, is_told, listener, rise, soon, wait_for,
 };
 use palisade::{Client, ErrorKind, Mutex, Released};
 use palisade_conformance::eventually;
@@ -118,49 +118,6 @@ async fn a_peers_release_wakes_us_and_ours_wakes_the_peer() {
     let mut heard = listener(&redis, "SUBSCRIBE", "redisson_lock__channel:{orders}").await;
     give_back(locks.mutex("orders").acquire().await.expect("a grant")).await;
     assert_eq!(soon("a message", heard.recv()).await.expect("heard"), "0");
-}
-
-/// Hears the messages of a channel as a peer would.
-async fn listener(
-    node: &Redis,
-    verb: &str,
-    channel: &str,
-) -> tokio::sync::mpsc::UnboundedReceiver<String> {
-    let (tell, heard) = tokio::sync::mpsc::unbounded_channel();
-    let (pushes, mut pushed) = tokio::sync::mpsc::unbounded_channel::<redis::PushInfo>();
-    let client = redis::Client::open(format!(
-        "{}/?protocol=resp3",
-        node.url().trim_end_matches("/0")
-    ))
-    .expect("a URL");
-    let config = redis::AsyncConnectionConfig::new().set_push_sender(pushes);
-    let mut connection = client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
-        .expect("connected");
-    let subscribed: redis::Value = redis::cmd(verb)
-        .arg(channel)
-        .query_async(&mut connection)
-        .await
-        .expect("subscribed");
-    drop(subscribed);
-    tokio::spawn(async move {
-        let _open = connection;
-        while let Some(push) = pushed.recv().await {
-            let is_message = matches!(
-                push.kind,
-                redis::PushKind::Message | redis::PushKind::SMessage
-            );
-            if let (true, Some(redis::Value::BulkString(payload))) = (is_message, push.data.last())
-                && tell
-                    .send(String::from_utf8_lossy(payload).into_owned())
-                    .is_err()
-            {
-                return;
-            }
-        }
-    });
-    heard
 }
 
 /// The version of a peer does not tell which of both it uses.

@@ -8,7 +8,7 @@ mod common;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::ms;
-use common::redis::{connect, soon};
+use common::redis::{connect, listener, soon};
 use palisade::store::{Kind, Mode};
 use palisade::{ErrorKind, Guard, GuardMode, Released};
 use palisade_conformance::eventually;
@@ -58,11 +58,13 @@ async fn a_semaphore_is_the_number_of_its_free_permits() {
     end(two).await;
     assert_eq!(text(&redis, &["GET", "seats"]), "5");
     assert!(locks.show("seats").await.expect("an answer").is_none());
-    // The number stays for the peers. What is ours ends by itself.
+    // The number stays for the peers, and with it how many there are. What else is ours ends by
+    // itself.
     for key in redis.call(&["KEYS", "*"]).list() {
         let left = redis.call(&["PTTL", &key.text()]).int();
+        let stays = ["seats", "palisade:1:redisson-total:{seats}"];
         assert!(
-            key.text() == "seats" || left > Some(0),
+            stays.contains(&&*key.text()) || left > Some(0),
             "{}: {left:?}",
             key.text()
         );
@@ -159,12 +161,23 @@ async fn kinds_are_never_mixed_on_one_name() {
     let refused = expirable.semaphore("b", 2).try_acquire().await;
     let refused = refused.map(drop).expect_err("refused");
     assert!(refused.to_string().contains("expirable=yes"), "{refused}");
-    let refused = plain.mutex("b").try_acquire().await;
-    assert_eq!(refused.expect_err("refused").kind(), ErrorKind::Protocol);
+    let fair = connect(url(&redis, "&fair=yes"));
+    for refused in [
+        plain.mutex("b").try_acquire().await.map(drop),
+        plain.rwlock("b").try_write().await.map(drop),
+        fair.mutex("b").try_acquire().await.map(drop),
+    ] {
+        let refused = refused.expect_err("refused");
+        assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+        assert!(refused.to_string().contains("semaphore"), "{refused}");
+    }
     let refused = plain.semaphore("b", 3).try_acquire().await;
     assert_eq!(refused.expect_err("refused").kind(), ErrorKind::Config);
     end(permit).await;
-    // A number that only ours have given may change while all permits are free.
+    // Whether a peer has some of them is not known, so the number stays until the key is deleted.
+    let refused = plain.semaphore("b", 3).try_acquire().await;
+    assert_eq!(refused.expect_err("refused").kind(), ErrorKind::Config);
+    redis.call(&["DEL", "b"]);
     let three = plain.semaphore("b", 3).acquire_many(3).await;
     end(three.expect("three permits")).await;
 
@@ -191,6 +204,60 @@ async fn a_semaphore_that_is_deleted_is_told() {
         assert_eq!(text(&redis, &["GET", "seats"]), "0");
         end(again).await;
     }
+}
+
+/// The number of a semaphore that a peer has made is the peer's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_a_peer_is_never_set() {
+    let redis = Redis::start();
+    let locks = connect(url(&redis, ""));
+    redis.call(&["SET", "seats", "10"]);
+    for limit in [5, 7] {
+        end(locks
+            .semaphore("seats", limit)
+            .acquire()
+            .await
+            .expect("one"))
+        .await;
+    }
+    // The peer takes five: what is left looks like a limit of ours.
+    redis.call(&["DECRBY", "seats", "5"]);
+    end(locks.semaphore("seats", 10).acquire().await.expect("one")).await;
+    assert_eq!(text(&redis, &["GET", "seats"]), "5");
+}
+
+/// Redisson's waiters ask again for no other reason than a message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_is_told_of_all_permits_that_come() {
+    let redis = Redis::start();
+    let locks = connect(url(&redis, ""));
+    let said = || text(&redis, &["GET", "seats"]);
+    let mut heard = listener(&redis, "SUBSCRIBE", "redisson_sc:{seats}").await;
+    let one = locks.semaphore("seats", 3).acquire().await.expect("one");
+    assert_eq!(
+        soon("a message", heard.recv()).await.expect("heard"),
+        "2",
+        "the semaphore was made"
+    );
+    end(one).await;
+    assert_eq!(soon("a message", heard.recv()).await.expect("heard"), "3");
+
+    // A holder that was paused past its lease, and releases then.
+    let seats = locks.semaphore("seats", 3).lease(ms(1000)).detachable();
+    let late = seats.acquire_many(3).await.expect("all");
+    let late = late.detach().await.map_err(|refused| refused.error);
+    let late = late.expect("detached");
+    tokio::time::sleep(ms(1200)).await;
+    assert_eq!(said(), "0");
+    let gone = locks.adopt::<palisade::Permits>(&late).await;
+    let gone = gone.map(drop).expect_err("its lease is over");
+    assert!(matches!(gone.kind(), ErrorKind::Lost(_)), "{gone}");
+    assert_eq!(
+        soon("a message", heard.recv()).await.expect("heard"),
+        "3",
+        "its permits came back"
+    );
+    assert_eq!(said(), "3");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -333,7 +333,7 @@ impl Walk {
         if self.can("semaphore") && self.store() != "zookeeper" {
             // ZooKeeper keeps the kinds of a name apart, and etcd, redis and the tables do not.
             let inside = format!(
-                "run --limit 2 {0} -- {1} --url {2} run {0} -- true",
+                "run --limit 2 {0}-s -- {1} --url {2} run {0}-s -- true",
                 self.name,
                 env!("CARGO_BIN_EXE_palisade"),
                 self.place.url()

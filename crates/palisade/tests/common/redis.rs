@@ -42,3 +42,46 @@ pub fn sent(redis: &Redis, before: &BTreeMap<String, u64>, wanted: &[&str]) -> V
 pub fn fields(redis: &Redis, name: &str) -> i64 {
     redis.call(&["HLEN", &key(name)]).int().unwrap_or_default()
 }
+
+/// Hears the messages of a channel as a peer would.
+pub async fn listener(
+    node: &Redis,
+    verb: &str,
+    channel: &str,
+) -> tokio::sync::mpsc::UnboundedReceiver<String> {
+    let (tell, heard) = tokio::sync::mpsc::unbounded_channel();
+    let (pushes, mut pushed) = tokio::sync::mpsc::unbounded_channel::<redis::PushInfo>();
+    let client = redis::Client::open(format!(
+        "{}/?protocol=resp3",
+        node.url().trim_end_matches("/0")
+    ))
+    .expect("a URL");
+    let config = redis::AsyncConnectionConfig::new().set_push_sender(pushes);
+    let mut connection = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .expect("connected");
+    let subscribed: redis::Value = redis::cmd(verb)
+        .arg(channel)
+        .query_async(&mut connection)
+        .await
+        .expect("subscribed");
+    drop(subscribed);
+    tokio::spawn(async move {
+        let _open = connection;
+        while let Some(push) = pushed.recv().await {
+            let is_message = matches!(
+                push.kind,
+                redis::PushKind::Message | redis::PushKind::SMessage
+            );
+            if let (true, Some(redis::Value::BulkString(payload))) = (is_message, push.data.last())
+                && tell
+                    .send(String::from_utf8_lossy(payload).into_owned())
+                    .is_err()
+            {
+                return;
+            }
+        }
+    });
+    heard
+}

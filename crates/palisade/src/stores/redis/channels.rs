@@ -2,7 +2,7 @@
 //! announces the end of each key, and those on which Redisson announces a release.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -22,11 +22,13 @@ pub(super) struct Channels {
     watched: Mutex<HashMap<String, Watched>>,
     /// Whether a task ends subscriptions without waiters.
     sweeping: AtomicBool,
+    /// How many announcements there were. No count of a channel is one of an earlier subscription.
+    announcements: AtomicU64,
 }
 
 struct Watched {
     server: Arc<Server>,
-    /// How often the channel announced something.
+    /// The number of its last announcement, or of its beginning.
     changes: u64,
     /// The claims that ask again at the next change.
     waiting: HashSet<ClaimId>,
@@ -50,8 +52,12 @@ impl Channels {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often the channel announced something, if it is watched: to be read before a claim is
-    /// sent.
+    fn count(&self) -> u64 {
+        self.announcements.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The number of the channel's last announcement, if it is watched: to be read before a claim
+    /// is sent.
     pub(super) fn changes(&self, channel: &str) -> Option<u64> {
         self.lock()
             .get(channel)
@@ -59,7 +65,7 @@ impl Channels {
             .map(|watched| watched.changes)
     }
 
-    /// A claim was sent when the count was this, and found the name taken: it is asked for again
+    /// A claim was sent when this was the last announcement, and found the name taken: it is asked for again
     /// at the next announcement.
     pub(super) fn busy(
         &self,
@@ -90,7 +96,7 @@ impl Channels {
                     channel.to_owned(),
                     Watched {
                         server: Arc::clone(server),
-                        changes: 0,
+                        changes: self.count(),
                         waiting,
                         listeners: Weak::new(),
                         idle: false,
@@ -127,7 +133,7 @@ impl Channels {
             channel.to_owned(),
             Watched {
                 server: Arc::clone(server),
-                changes: 0,
+                changes: self.count(),
                 waiting: HashSet::new(),
                 listeners: Arc::downgrade(&listeners),
                 idle: false,
@@ -173,7 +179,7 @@ impl Channels {
         let Some(watched) = keys.get_mut(channel) else {
             return;
         };
-        watched.changes += 1;
+        watched.changes = self.count();
         if let Some(listeners) = watched.listeners.upgrade() {
             listeners.notify_waiters();
         }
@@ -266,7 +272,14 @@ async fn subscribe(channel: String, server: Arc<Server>, backend: Arc<Backend>) 
         Ok(()) => backend.channels.sweep_from_now_on(&backend),
         Err(error) => {
             tracing::debug!(%error, "a channel cannot be watched");
-            backend.channels.lock().remove(&channel);
+            // Another server may have the channel by now.
+            let mut keys = backend.channels.lock();
+            if keys
+                .get(&channel)
+                .is_some_and(|watched| Arc::ptr_eq(&watched.server, &server))
+            {
+                keys.remove(&channel);
+            }
         }
     }
     backend.channels.wake(&channel, Waiters::All, &backend);

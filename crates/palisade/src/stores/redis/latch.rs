@@ -12,7 +12,7 @@ use redis::Value;
 use super::backend::Backend;
 use super::client::{Call, Script};
 use super::settings::Format;
-use super::unexpected;
+use super::{redisson, unexpected};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::store::{ClaimId, Latches};
@@ -46,6 +46,7 @@ impl Backend {
                 latch,
             });
         }
+        redisson::check_key(name, &key)?;
         if self.client.settings().is_cluster() && key.contains(['{', '}']) {
             return Err(Error::config(format!(
                 "{name} cannot be a latch of Redisson in a cluster: its channel would be in another slot; \

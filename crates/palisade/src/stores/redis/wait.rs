@@ -7,6 +7,7 @@ use super::channels::Waiters;
 use super::client::PushHandler;
 use super::line::{self, Push};
 use super::release::repeat_recent;
+use super::settings::Format;
 use super::{latch, redisson};
 use crate::fence::Fence;
 use crate::store::{ClaimId, ClaimRef};
@@ -26,7 +27,9 @@ impl PushHandler for Inbox {
         };
         if channel.starts_with(b"__keyspace@") {
             backend.channels.key_changed(channel, payload, &backend);
-        } else if channel.starts_with(redisson::CHANNELS) {
+        } else if backend.settings.format == Format::Redisson
+            && channel.starts_with(redisson::CHANNELS)
+        {
             redisson::announced(&backend, channel, payload);
         } else if channel.ends_with(latch::CHANNELS_END) {
             backend.channels.announced(channel, Waiters::All, &backend);

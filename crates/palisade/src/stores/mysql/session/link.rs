@@ -1,6 +1,7 @@
 //! One session of MySQL or MariaDB. It runs one statement at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mysql_async::{FromRowError, Row, Value};
@@ -25,6 +26,8 @@ pub(super) struct Session {
     connection: Arc<Mutex<Option<Connection>>>,
     settings: Arc<ClientSettings>,
     number: u32,
+    /// How many sessions this process had opened before.
+    opened: u64,
     address: String,
     /// A statement that is not answered for so long will not be: the lease has ended.
     longest: Duration,
@@ -46,7 +49,8 @@ impl Texts {
             lock: format!("SELECT GET_LOCK(?, ?), {NOW}").into(),
             unlock: "SELECT RELEASE_LOCK(?)".into(),
             unlock_all: "DO RELEASE_ALL_LOCKS()".into(),
-            beat: "DO 1".into(),
+            // A server that is no primary any more would let the session live, and hold its locks.
+            beat: "SELECT @@global.read_only + 0".into(),
         })
     }
 }
@@ -58,8 +62,10 @@ impl Session {
         texts: &Arc<Texts>,
         length: Duration,
     ) -> Result<Session> {
+        static OPENED: AtomicU64 = AtomicU64::new(0);
         let settings = Arc::clone(client.settings());
         let mut connection = client.connect().await?;
+        let opened = OPENED.fetch_add(1, Ordering::Relaxed);
         if connection.server.galera {
             connection.close().await;
             return Err(Error::config(
@@ -79,9 +85,11 @@ impl Session {
         let set = format!("SET SESSION wait_timeout = {}", length.as_secs());
         let ready = async {
             connection.run_text(&set, limit).await?;
-            // Not every server has it.
-            let unlimited = "SET SESSION max_statement_time = 0";
-            drop(connection.run_text(unlimited, limit).await);
+            // The one is MariaDB's, the other MySQL's.
+            for unlimited in ["max_statement_time", "max_execution_time"] {
+                let set = format!("SET SESSION {unlimited} = 0");
+                drop(connection.run_text(&set, limit).await);
+            }
             let clock = "SELECT SYSDATE(6), SLEEP(0.001), SYSDATE(6)";
             connection.run_text(clock, limit).await
         };
@@ -102,6 +110,7 @@ impl Session {
         }
         Ok(Session {
             number: connection.number(),
+            opened,
             address: connection.server.address.clone(),
             connection: Arc::new(Mutex::new(Some(connection))),
             settings,
@@ -232,13 +241,23 @@ impl kit::Link for Session {
     }
 
     async fn beat(&self) -> Result<()> {
-        self.ask(&self.texts.beat, Vec::new()).await.map(drop)
+        let row = self.ask(&self.texts.beat, Vec::new()).await?;
+        let (read_only,): (i64,) = read(row.ok_or_else(unexpected)?)?;
+        if read_only != 0 {
+            self.closed.cancel();
+            return Err(Error::unavailable(format!(
+                "{} is read-only now: it has become a replica, and its locks exclude no one",
+                self.address
+            )));
+        }
+        Ok(())
     }
 
-    /// Only if the number is certainly that session's still: this one is older, and has seen no
-    /// restart of the server since.
+    /// Only if the number is certainly that session's still: this one is older, by its own number
+    /// and by ours, and so the server has not been restarted since.
     async fn interrupt(&self, other: &Session) -> Result<()> {
-        if self.address != other.address || self.number >= other.number {
+        let is_older = self.number < other.number && self.opened < other.opened;
+        if self.address != other.address || !is_older {
             return Err(Error::unavailable("there is no session to interrupt it by"));
         }
         let kill: Arc<str> = format!("KILL QUERY {}", other.number).into();

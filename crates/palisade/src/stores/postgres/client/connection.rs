@@ -114,7 +114,10 @@ impl Connection {
         };
         let said = connection
             .client
-            .simple_query("SELECT current_setting('transaction_read_only'), pg_backend_pid()")
+            .simple_query(
+                "SELECT current_setting('transaction_read_only'), pg_backend_pid(), \
+                 current_setting('palisade.format', true)",
+            )
             .await
             .map_err(failed)?;
         let row = said.iter().find_map(|message| match message {
@@ -125,6 +128,10 @@ impl Connection {
             return Err(Error::unavailable(format!(
                 "{address} is read-only: a standby, or a server that was made so; name the primary"
             )));
+        }
+        // A pooler may have been told to drop settings without a word.
+        if settings.own_sessions && row.and_then(|row| row.get(2)) != Some("session") {
+            return Err(pooler(&address));
         }
         let serving = row.and_then(|row| row.get(1)?.parse().ok());
         let named = match &settings.tls {

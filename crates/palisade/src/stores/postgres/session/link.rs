@@ -94,7 +94,9 @@ async fn set_up(connection: &Connection, length: Duration) -> Result<(i32, [[Sta
     let millis = length.as_millis();
     // A wait must not end by a time-out that the role or the database has.
     let ours = format!(
-        "SET idle_session_timeout = {millis}; SET statement_timeout = 0; SET lock_timeout = 0"
+        "SET idle_session_timeout = {millis}; SET statement_timeout = 0; SET lock_timeout = 0; \
+         SELECT set_config(name, '0', false) FROM pg_catalog.pg_settings \
+         WHERE name = 'transaction_timeout'"
     );
     let number = client.query_one(
         "SELECT pg_backend_pid(), current_setting('server_version_num')::int",
@@ -113,12 +115,16 @@ async fn set_up(connection: &Connection, length: Duration) -> Result<(i32, [[Sta
     let seconds = (length.as_secs() / 3).clamp(1, 60);
     let of_the_network = format!(
         "SET tcp_keepalives_idle = {seconds}; SET tcp_keepalives_interval = {seconds}; \
-         SET tcp_keepalives_count = 3; SET tcp_user_timeout = {}; \
-         SET client_connection_check_interval = 500",
+         SET tcp_keepalives_count = 3; SET tcp_user_timeout = {}",
         millis.max(1000)
     );
-    if let Err(error) = client.batch_execute(&of_the_network).await {
-        tracing::debug!(%error, "the server does not watch the network");
+    for set in [
+        &*of_the_network,
+        "SET client_connection_check_interval = 500",
+    ] {
+        if let Err(error) = client.batch_execute(set).await {
+            tracing::debug!(%error, "the server does not watch the network");
+        }
     }
     let text = |verb: Verb, reader: usize| {
         format!("SELECT {}($1), {NOW}", FUNCTIONS[verb as usize][reader])

@@ -12,6 +12,8 @@ pub(super) const LOCK_CHANNELS: &[u8] = b"redisson_lock__channel:";
 
 /// What our own notes begin with.
 const NOTES: &str = "palisade:1:redisson:";
+/// What all keys of ours begin with that Redisson does not know.
+const OURS: &str = "palisade:1:redisson";
 
 /// The keys of one name.
 pub(super) struct Keys {
@@ -25,11 +27,7 @@ impl Keys {
     /// Refuses a name whose keys cannot be in one slot of a cluster. Redisson would lock it there,
     /// and could not unlock it.
     pub(super) fn of(name: &Name, key: String, in_cluster: bool) -> Result<Keys> {
-        if key.starts_with(NOTES) {
-            return Err(Error::config(format!(
-                "{name} begins with {NOTES}, where this format keeps its notes; take another name"
-            )));
-        }
+        check_key(name, &key)?;
         if in_cluster && !has_one_slot(&key) {
             return Err(Error::config(format!(
                 "{name} cannot be a lock of Redisson in a cluster: the keys beside it would be in other slots; \
@@ -45,7 +43,7 @@ impl Keys {
     }
 
     /// The keys beside the lock, in the order that the scripts know them in.
-    pub(super) fn beside(&self) -> [String; 7] {
+    pub(super) fn beside(&self) -> [String; 8] {
         let beside = |prefix| format!("{prefix}{}", self.tag);
         [
             beside("redisson_lock_token:"),
@@ -55,6 +53,7 @@ impl Keys {
             beside("palisade:1:redisson-waiters:"),
             format!("{}:timeout", self.tag),
             beside("palisade:1:redisson-permits:"),
+            beside("palisade:1:redisson-total:"),
         ]
     }
 
@@ -76,6 +75,16 @@ impl Keys {
     /// Announces each release of a read/write lock.
     pub(super) fn rwlock_channel(&self) -> String {
         format!("redisson_rwlock:{}", self.tag)
+    }
+}
+
+/// Refuses a name whose key would be a note of ours about another lock.
+pub(in crate::stores::redis) fn check_key(name: &Name, key: &str) -> Result<()> {
+    match key.starts_with(OURS) {
+        false => Ok(()),
+        true => Err(Error::config(format!(
+            "{name} begins with {OURS}, where this format keeps its notes; take another name"
+        ))),
     }
 }
 
@@ -132,5 +141,6 @@ mod tests {
             assert!(keys(name, true).is_ok(), "{name}");
         }
         assert!(keys("palisade:1:redisson:{a}", false).is_err());
+        assert!(keys("palisade:1:redisson-waiters:{a}", false).is_err());
     }
 }

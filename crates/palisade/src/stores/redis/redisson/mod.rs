@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub(super) use self::keys::CHANNELS;
 use self::keys::Keys;
+pub(super) use self::keys::{CHANNELS, check_key};
 pub(super) use self::wait::announced;
 use super::backend::Backend;
 use super::client::{Call, Script};

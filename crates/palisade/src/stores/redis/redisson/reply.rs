@@ -94,6 +94,10 @@ fn refused(why: &[u8], claim: &Claim) -> Error {
             "{name} is a rwlock of Redisson now, and this claim is for a {}; take another name",
             claim.kind
         )),
+        b"semaphore" => Error::config(format!(
+            "{name} is a semaphore of Redisson, and this claim is for a {}; take another name",
+            claim.kind
+        )),
         b"mutex" => Error::config(format!(
             "{name} is a mutex of Redisson now, and this claim is for a {}; take another name",
             claim.kind

@@ -77,6 +77,7 @@ impl<E: Engine> Enter for Backend<E> {
             over: tokio_util::sync::CancellationToken::new(),
             on: None,
             seen: BootClock.now(),
+            was_missing: false,
         };
         let place = waiting.place(claim);
         let waiter = wait::Waiter::new(self, claim, &key, &waiting);

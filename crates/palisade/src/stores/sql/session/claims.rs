@@ -35,6 +35,8 @@ pub(super) struct Waiting<E: Engine> {
     pub(super) on: Option<Arc<Session<E>>>,
     /// When the last request was sent that found it waiting.
     pub(super) seen: Moment,
+    /// Whether the last request did not find it waiting.
+    pub(super) was_missing: bool,
 }
 
 impl<E: Engine> Waiting<E> {

@@ -61,18 +61,28 @@ impl<E: Engine> Backend<E> {
         if session.has_ended() {
             return Ok(false);
         }
-        let limit = self.engine.request_timeout();
-        let mut unlocked = session.ask(limit, session.link.unlock(key, mode)).await;
-        if matches!(unlocked, Ok(false)) && mode == Mode::Exclusive {
-            // The answer to its change into a reader may have been lost.
-            let reader = session.link.unlock(key, Mode::Shared);
-            unlocked = session.ask(limit, reader).await;
-        }
+        let unlocked = self.unlock_once(session, key, mode).await;
         match &unlocked {
             Ok(_) => self.unlocked(session, key),
             Err(_) => self.unlock_later(session, key, mode),
         }
         unlocked
+    }
+
+    async fn unlock_once(
+        &self,
+        session: &Arc<Session<E>>,
+        key: &E::Key,
+        mode: Mode,
+    ) -> Result<bool> {
+        let limit = self.engine.request_timeout();
+        let unlocked = session.ask(limit, session.link.unlock(key, mode)).await?;
+        if unlocked || mode != Mode::Exclusive {
+            return Ok(unlocked);
+        }
+        // The answer to its change into a reader may have been lost.
+        let reader = session.link.unlock(key, Mode::Shared);
+        session.ask(limit, reader).await
     }
 
     fn unlocked(self: &Arc<Self>, session: &Arc<Session<E>>, key: &E::Key) {
@@ -100,9 +110,7 @@ impl<E: Engine> Backend<E> {
                 let Some(backend) = weak.upgrade().filter(|_| !session.has_ended()) else {
                     return Attempt::Done;
                 };
-                let limit = backend.engine.request_timeout();
-                let unlocking = session.link.unlock(&key, mode);
-                match session.ask(limit, unlocking).await {
+                match backend.unlock_once(&session, &key, mode).await {
                     Ok(_) => Attempt::Done,
                     Err(_) => Attempt::Again,
                 }

@@ -78,8 +78,9 @@ impl<E: Engine> Waiter<E> {
         let backend = &self.backend;
         let taking = backend.pool.take(backend, E::length(self.claim.lease));
         let session = tokio::select! {
-            () = self.cancel.cancelled() => return Ok(true),
+            biased;
             taken = taking => taken?,
+            () = self.cancel.cancelled() => return Ok(true),
         };
         let _ = session.take(&self.key, self.claim.mode);
         if !self.waits_on(Some(&session)) {
@@ -123,11 +124,13 @@ impl<E: Engine> Waiter<E> {
             .get_mut(&self.claim.id)
             .map(|own| &mut own.position)
         {
-            Some(Position::Waiting(waiting)) => {
+            // Otherwise the claim may have been made again, and another task waits for it.
+            Some(Position::Waiting(waiting)) if !self.cancel.is_cancelled() => {
                 waiting.on = session.cloned();
-                !self.cancel.is_cancelled()
+                waiting.was_missing = false;
+                true
             }
-            Some(Position::Held { .. }) | None => false,
+            _ => false,
         }
     }
 
@@ -148,6 +151,10 @@ impl<E: Engine> Waiter<E> {
         drop(claims);
         if let Some(client) = self.backend.claims.client() {
             client.granted(self.claim.id, fence);
+        }
+        // Its end may have come before the claim was noted on it.
+        if session.has_ended() {
+            self.backend.session_over(session);
         }
         true
     }
@@ -240,6 +247,14 @@ impl<E: Engine> Backend<E> {
             Position::Held { .. } => Standing::Held(grant),
             Position::Waiting(waiting) => {
                 waiting.seen = seen.unwrap_or(waiting.seen);
+                // Between two statements it does not wait. Found so twice, its connection is lost,
+                // and the wait begins anew.
+                if std::mem::replace(&mut waiting.was_missing, seen.is_none())
+                    && seen.is_none()
+                    && let Some(on) = &waiting.on
+                {
+                    on.close();
+                }
                 Standing::Waiting(waiting.place(claim))
             }
         })

@@ -2,6 +2,7 @@
 -- ARGV[8]: how long it then lives without renewal, in ms. Replies the fence; the holder, and behind
 -- it the place of the waiter and after how many ms time alone changes something; or why it is gone.
 local HOW, LIVES = ARGV[7], tonumber(ARGV[8])
+if is_semaphore() then return refused('semaphore') end
 if call('HEXISTS', LOCK, 'mode') == 1 then return refused('rwlock') end
 if call('HEXISTS', LOCK, ME) == 1 and is_meant() then return renewed(fence_of(ME)) end
 local place = FENCE == '' and call('LPOS', QUEUE, ME)

@@ -1,6 +1,6 @@
 -- What all scripts of the format begin with. KEYS: the lock, the counter of its fences, our notes;
 -- of a fair lock the queue, the times at which its waiters give up, and our notes about waiters; of a
--- semaphore the permits that expire, and those of ours where none expire.
+-- semaphore the permits that expire, those of ours where none expire, and how many there are.
 -- ARGV: the name as it stands in companion keys, flags, the field of the claim, its fence or
 -- nothing, its lease in ms, its label.
 local LOCK, COUNTER, NOTES, QUEUE, TIMES, WAITERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -22,6 +22,11 @@ end
 
 local function extend(key, ms)
   if call('PTTL', key) < ms then call('PEXPIRE', key, ms) end
+end
+
+-- Whether the key is a semaphore. A string that is no number belongs to another program.
+local function is_semaphore()
+  return call('TYPE', LOCK).ok == 'string' and string.match(call('GET', LOCK), '^-?%d+$') ~= nil
 end
 
 -- The last fence that was given; nil when the counter holds no number.
@@ -58,7 +63,7 @@ local function note(fence, alone)
   else
     local ends = call('PTTL', COUNTER)
     call('SET', COUNTER, fence)
-    if ends >= 0 and not flag('n') then call('PEXPIRE', COUNTER, left) end
+    if ends >= 0 and not flag('n') then call('PEXPIRE', COUNTER, math.max(ends, left)) end
   end
   if alone then forget_holders() end
   call('HSET', NOTES, ME, fence .. '.' .. LABEL)

@@ -10,6 +10,7 @@ if call('EXISTS', LOCK) == 0 then
   call('PEXPIRE', LOCK, LEASE)
   return note(next_fence(last), true)
 end
+if is_semaphore() then return refused('semaphore') end
 if call('HEXISTS', LOCK, 'mode') == 1 then return refused('rwlock') end
 -- The reply to the first attempt was lost: the claim finds its own grant, and renews it.
 if call('HEXISTS', LOCK, ME) == 1 then return renewed(fence_of(ME)) end

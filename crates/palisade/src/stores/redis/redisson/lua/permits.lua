@@ -4,6 +4,8 @@
 -- ours stand in a set of our own, so that the permits of a dead client of ours come back.
 local EXPIRABLE = flag('e')
 local HELD, OTHER = KEYS[8], KEYS[7]
+-- How many permits there are, where ours have made the semaphore. It stays as long as the number.
+local TOTAL = KEYS[9]
 if EXPIRABLE then HELD, OTHER = OTHER, HELD end
 local CHANNEL = 'redisson_sc:' .. NAME
 local time = call('TIME')
@@ -47,11 +49,6 @@ local function ends_at(owner, count)
   return ends > now and ends or nil
 end
 
--- Whether the key is one. A string that is no number belongs to another program.
-local function is_semaphore()
-  return call('TYPE', LOCK).ok == 'string' and string.match(call('GET', LOCK), '^-?%d+$') ~= nil
-end
-
 local function add_free(count)
   tell(CHANNEL, string.format('%.0f', call('INCRBY', LOCK, count)))
 end
@@ -60,7 +57,7 @@ end
 local function prune()
   if call('EXISTS', LOCK) == 0 then return call('DEL', HELD) end
   local freed = 0
-  for _, member in ipairs(call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, 100)) do
+  for _, member in ipairs(call('ZRANGEBYSCORE', HELD, '-inf', now)) do
     local owner, count = read_member(member)
     call('ZREM', HELD, member)
     call('HDEL', NOTES, owner)

@@ -1,5 +1,6 @@
 -- Takes one side of a read/write lock. ARGV[7]: read or write. Replies the fence, or a holder.
 local SIDE = ARGV[7]
+if is_semaphore() then return refused('semaphore') end
 local mode = call('HGET', LOCK, 'mode')
 if not mode and call('EXISTS', LOCK) == 1 then return refused('mutex') end
 local held = mode and side_of(ME)

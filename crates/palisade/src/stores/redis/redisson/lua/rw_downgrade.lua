@@ -6,5 +6,7 @@ if side == 'write' then
   call('SET', lease_key(ME, 1), 1, 'PX', LEASE)
   call('HDEL', LOCK, ME .. ':write')
   tell(RW_CHANNEL, '1')
+else
+  extend_reader(ME)
 end
 return renewed(fence_of(ME))

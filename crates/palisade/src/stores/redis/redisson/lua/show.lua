@@ -7,7 +7,7 @@ if is_semaphore() then
   for _, holder in ipairs(held()) do
     holders[#holders + 1] = { holder[3] - now, holder[1], call('HGET', NOTES, holder[1]) or '', holder[2] }
   end
-  return { tonumber(call('HGET', NOTES, 'limit') or '0'), holders }
+  return { tonumber(call('GET', TOTAL) or '0'), holders }
 end
 local fields, shown = call('HGETALL', LOCK), {}
 for at = 1, #fields, 2 do
