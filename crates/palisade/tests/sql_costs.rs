@@ -260,3 +260,44 @@ async fn mariadb() {
     // Without the connections that wait for bells.
     each_verb_is_one_request(format!("{}?waits=0", server.url()), &requests, asking).await;
 }
+
+/// A client that connects after many cycles reads no more for a cycle than one that came before: the dead
+/// rows of a name are skipped, also before the server removes them.
+#[tokio::test]
+async fn dead_rows_of_a_name_are_not_read_again() {
+    const CYCLES: u64 = 4000;
+    let server = Postgres::start();
+    let read = || -> u64 {
+        let sum = "SELECT coalesce(sum(heap_blks_hit + heap_blks_read), 0) \
+                   FROM pg_statio_user_tables WHERE schemaname = 'palisade'";
+        server.sql(sum).parse().expect("a number")
+    };
+    let cycles = async || {
+        let locks = common::actors::connect(server.url());
+        for _ in 0..CYCLES {
+            let guard = locks.mutex("hot").acquire().await.expect("free");
+            guard.release().await.expect("released");
+        }
+        // The server counts what a session has read at its end.
+        locks.shutdown().await;
+        drop(locks);
+        palisade_conformance::eventually("its sessions have ended", async || {
+            let theirs = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'locker'";
+            server.sql(theirs) == "0"
+        })
+        .await;
+        read()
+    };
+    let first = cycles().await;
+    server.sql("ALTER TABLE palisade.lock_holder SET (autovacuum_enabled = off)");
+    let second = cycles().await - first;
+    println!(
+        "blocks for a cycle: first {}, later {}",
+        first / CYCLES,
+        second / CYCLES
+    );
+    assert!(
+        second <= first * 2,
+        "{second} after {first} in {CYCLES} cycles"
+    );
+}
