@@ -81,6 +81,7 @@ async fn what_a_peer_took_is_taken_and_what_it_gives_back_wakes_us() {
     assert!(seats.try_acquire().await.expect("an answer").is_none());
     let waiting = tokio::spawn(async move { seats.acquire().await });
     is_listening(&redis, "redisson_sc:{seats}").await;
+    // Past the attempt that follows a subscription.
     tokio::time::sleep(ms(50)).await;
     redis.call(&["INCRBY", "seats", "1"]);
     let freed = Instant::now();
@@ -247,7 +248,10 @@ async fn a_peer_is_told_of_all_permits_that_come() {
     let late = seats.acquire_many(3).await.expect("all");
     let late = late.detach().await.map_err(|refused| refused.error);
     let late = late.expect("detached");
-    tokio::time::sleep(ms(1200)).await;
+    eventually("its lease is over", async || {
+        locks.show("seats").await.expect("an answer").is_none()
+    })
+    .await;
     assert_eq!(said(), "0");
     let gone = locks.adopt::<palisade::Permits>(&late).await;
     let gone = gone.map(drop).expect_err("its lease is over");

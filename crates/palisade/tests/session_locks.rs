@@ -425,6 +425,21 @@ on_both! {
     claims_of_one_client_exclude_each_other,
 }
 
+/// A server that has become a replica lets its sessions live, and its locks exclude no one on the new
+/// primary.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_on_a_server_that_became_read_only_is_told() {
+    let server = MariaDb::start();
+    let client = connect(format!("{}?format=session", server.url()));
+    let mutex = client.mutex("n").lease(ms(3000));
+    let guard = soon("free", mutex.acquire()).await.expect("free");
+    tokio::task::block_in_place(|| server.sql("SET GLOBAL read_only = 1"));
+    is_told(&guard).await;
+    tokio::task::block_in_place(|| server.sql("SET GLOBAL read_only = 0"));
+    drop(guard);
+    give_back(soon("free", mutex.acquire()).await.expect("free")).await;
+}
+
 /// A pooler that lends sessions is refused, with a word about what to do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_is_refused() {

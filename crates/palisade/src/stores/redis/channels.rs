@@ -65,8 +65,8 @@ impl Channels {
             .map(|watched| watched.changes)
     }
 
-    /// A claim was sent when this was the last announcement, and found the name taken: it is asked for again
-    /// at the next announcement.
+    /// A claim was sent when this was the last announcement, and found the name taken: it is asked
+    /// for again at the next one.
     pub(super) fn busy(
         &self,
         channel: &str,
