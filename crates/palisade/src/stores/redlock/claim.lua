@@ -19,12 +19,10 @@ if not free then
 end
 if not found then
   if fence <= last then return {string.format('%.0f', last), 'last'} end
-  if last == 0 then
-    -- A server that remembers no fence goes by its clock.
-    local time = redis.call('TIME')
-    local now = time[1] * 1000000 + time[2]
-    if fence + BEHIND < now then return {string.format('%.0f', now), 'time'} end
-  end
+  -- Also where a fence is remembered: it may come from an old snapshot.
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  if fence + BEHIND < now then return {string.format('%.0f', now), 'time'} end
 end
 redis.call('SET', KEYS[2], ARGV[3], 'PX', ttl + KEEP_FENCE)
 return ARGV[3]
